@@ -770,7 +770,9 @@ class _Reader:
     def _sparse(self, layout: Any, shape: Any, coalesced: Any, block: Any, named: Any) -> Any:
         parts = [self._tensors.get(n) if isinstance(n, str) else None for n in named]
         if not isinstance(layout, str) or None in parts or type(coalesced) is not bool:
-            raise FileError(f"flow.load: {self._where} is damaged: a sparse tensor of {named!s:.60}")
+            raise FileError(
+                f"flow.load: {self._where} is damaged: a sparse tensor of {named!s:.60}"
+            )
         try:
             return sparse_conversion.of_parts(layout, parts, shape, coalesced)
         except (FlowError, TypeError, ValueError) as error:

@@ -14,7 +14,15 @@ from flowvm.guards.regions import Mode
 from flowvm.loading.lazy import lazy
 from flowvm.meta.device import as_device
 from flowvm.meta.dtype import as_dtype, int32, int64
-from flowvm.meta.formats import Layout, sparse_bsc, sparse_bsr, sparse_coo, sparse_csc, sparse_csr, strided
+from flowvm.meta.formats import (
+    Layout,
+    sparse_bsc,
+    sparse_bsr,
+    sparse_coo,
+    sparse_csc,
+    sparse_csr,
+    strided,
+)
 from flowvm.meta.meta import TensorMeta, as_shape
 from flowvm.ops.declare.composite import filled_of
 from flowvm.ops.places.counting import nonzero
@@ -183,9 +191,7 @@ def _compressed(
             f"and {tuple(values.shape)}; batches of matrices are kept as coordinates here"
         )
     if plain.shape[0] != values.shape[0]:
-        raise ShapeError(
-            f"{name}: {plain.shape[0]} {words.plain_of} for {values.shape[0]} values"
-        )
+        raise ShapeError(f"{name}: {plain.shape[0]} {words.plain_of} for {values.shape[0]} values")
     if bounds.dtype is not plain.dtype or bounds.dtype not in (int32, int64):
         raise ArgumentTypeError(
             f"{name}: both indices are int32 or int64, got {bounds.dtype.name} and "
@@ -467,9 +473,7 @@ def converted(
     if words is None:
         return to_coo(x)
     if p.sparse_dim != 2:
-        raise ShapeError(
-            f"{name}: {layout!r} is of matrices, got {p.sparse_dim} sparse dimensions"
-        )
+        raise ShapeError(f"{name}: {layout!r} is of matrices, got {p.sparse_dim} sparse dimensions")
     if words.blocks:
         if blocksize is None:
             raise ArgumentError(f"{name}: {layout!r} needs blocksize=(rows, columns)")
@@ -511,7 +515,9 @@ def _blocked(x: SparseTensor, layout: Layout, block: tuple[int, int]) -> SparseT
 def spdiags(diagonals: Tensor, offsets: Any, shape: Any, layout: Any = None) -> SparseTensor:
     """Return the matrix with rows of `diagonals` on its diagonals; see `flow.sparse.spdiags`."""
     lines: Any = diagonals if diagonals.ndim == 2 else diagonals.unsqueeze(0)  # type: ignore[attr-defined]
-    listed = [int(o) for o in (offsets.reshape(-1).tolist() if isinstance(offsets, Tensor) else [offsets])]
+    listed = [
+        int(o) for o in (offsets.reshape(-1).tolist() if isinstance(offsets, Tensor) else [offsets])
+    ]
     rows, columns = (int(n) for n in shape)
     if diagonals.ndim not in (1, 2) or len(listed) != lines.shape[0]:
         raise ShapeError(
@@ -539,7 +545,9 @@ def spdiags(diagonals: Tensor, offsets: Any, shape: Any, layout: Any = None) -> 
     return converted(made, layout or sparse_coo, name="spdiags")
 
 
-def from_scipy(matrix: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> SparseTensor:
+def from_scipy(
+    matrix: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> SparseTensor:
     """Return a SciPy sparse matrix or array as a tensor; see `flow.sparse.from_scipy`."""
     form = getattr(matrix, "format", None)
     options = {"dtype": dtype, "device": device, "requires_grad": requires_grad}

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.loading.lazy import lazy
-from flowvm.meta.formats import (
-    Layout,
-    sparse_bsc,
-    sparse_bsr,
-    sparse_coo,
-    sparse_csc,
-    sparse_csr,
-)
+from flowvm.meta.formats import Layout, sparse_bsc, sparse_bsr, sparse_coo, sparse_csc, sparse_csr
 
 if TYPE_CHECKING:
     from flowvm.ops.sparse import conversion, rules

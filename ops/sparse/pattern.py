@@ -15,14 +15,7 @@ from flowvm.eager.modes import current_recorder
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.meta.dtype import int64
-from flowvm.meta.formats import (
-    Layout,
-    sparse_bsc,
-    sparse_bsr,
-    sparse_coo,
-    sparse_csc,
-    sparse_csr,
-)
+from flowvm.meta.formats import Layout, sparse_bsc, sparse_bsr, sparse_coo, sparse_csc, sparse_csr
 from flowvm.meta.meta import Size, TensorMeta, as_shape, dense_stride
 from flowvm.ops.declare.composite import empty_of
 from flowvm.ops.places.gather import index_select

@@ -26,13 +26,7 @@ from flowvm.ops.places.unique import unique
 from flowvm.ops.shapes.join import cat
 from flowvm.ops.shapes.ranges import arange
 from flowvm.ops.shapes.views import reshape
-from flowvm.ops.sparse.conversion import (
-    coalesced,
-    converted,
-    flat_values,
-    to_coo,
-    to_dense,
-)
+from flowvm.ops.sparse.conversion import coalesced, converted, flat_values, to_coo, to_dense
 from flowvm.ops.sparse.pattern import COMPRESSED, Pattern, linear_of, places_of
 from flowvm.ops.sparse.products import grouped, row_product, row_product_kept, row_samples
 from flowvm.ops.sparse.tensor import SparseTensor, sparse
@@ -367,7 +361,9 @@ def _sparse_product(a: SparseTensor, b: SparseTensor) -> SparseTensor:
     first = index_select(bounds, 0, inner) - (counts.cumsum(0) - counts)
     theirs = index_select(first, 0, entry) + arange(entry.shape[0], device=a.device)
     values = index_select(left._data, 0, entry) * index_select(right._data, 0, theirs)
-    pair = cat([index_select(row, 0, entry).unsqueeze(0), index_select(col, 0, theirs).unsqueeze(0)])  # type: ignore[attr-defined]
+    pair = cat(
+        [index_select(row, 0, entry).unsqueeze(0), index_select(col, 0, theirs).unsqueeze(0)]
+    )  # type: ignore[attr-defined]
     shape = (a.shape[0], b.shape[1])
     made = sparse(Pattern(sparse_coo, (pair,), shape, coalesced=False), values)
     return converted(coalesced(made), layout)
@@ -424,7 +420,9 @@ def _scaled(x: Any, factor: Any) -> Any:
 
 
 @rule("addmm", "sspaddmm")
-def _addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1, out: Any = None) -> Any:
+def _addmm(
+    input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1, out: Any = None
+) -> Any:
     """Return beta * input + alpha * (mat1 @ mat2)."""
     if out is not None:
         raise ArgumentError("addmm: no out= for sparse tensors")
@@ -455,7 +453,9 @@ def sampled_addmm(
 ) -> SparseTensor:
     """Return beta * input + alpha * (mat1 @ mat2) at input's places, which are by rows."""
     if not isinstance(input, SparseTensor) or input._pattern.layout is not sparse_csr:
-        raise ArgumentTypeError("sampled_addmm: input is a sparse tensor with layout flow.sparse_csr")
+        raise ArgumentTypeError(
+            "sampled_addmm: input is a sparse tensor with layout flow.sparse_csr"
+        )
     for m in (mat1, mat2):
         if isinstance(m, SparseTensor) or m.ndim != 2:
             raise ShapeError("sampled_addmm: mat1 and mat2 are dense matrices")
@@ -511,7 +511,9 @@ def _both(a: SparseTensor, b: SparseTensor) -> SparseTensor:
         return sparse(a._pattern, a._data * b._data)
     left, right = coalesced(to_coo(a)), coalesced(to_coo(b))
     keys: Any
-    keys, counts = unique(cat([left._pattern.linear(), right._pattern.linear()]), return_counts=True)
+    keys, counts = unique(
+        cat([left._pattern.linear(), right._pattern.linear()]), return_counts=True
+    )
     common = keys[counts == 2]
     places = places_of(common, left._pattern.sparse_shape)
     values = [_looked_up(t._pattern.linear(), t._data, common) for t in (left, right)]
@@ -537,7 +539,11 @@ for _name in ("div", "floor_divide", "remainder", "fmod", "true_divide"):
 
 @rule("pow")
 def _pow(input: Any, exponent: Any) -> Any:
-    if not isinstance(input, SparseTensor) or not isinstance(exponent, (int, float)) or exponent <= 0:
+    if (
+        not isinstance(input, SparseTensor)
+        or not isinstance(exponent, (int, float))
+        or exponent <= 0
+    ):
         raise ModeError("pow: a sparse tensor is raised to the power of a positive number")
     x = coalesced(input) if input._pattern.is_coo else input
     return sparse(x._pattern, x._data**exponent)
@@ -771,7 +777,9 @@ def _index_select(x: SparseTensor, dim: int, index: Any) -> SparseTensor:
         values = x._data.index_select(at - p.sparse_dim + 1, index)  # type: ignore[attr-defined]
         return sparse(Pattern(sparse_coo, p.parts, shape, True), values)
     if ((index < 0) | (index >= p.shape[at])).any():
-        raise OutOfRangeError(f"index_select: an index is outside of dim {at} of size {p.shape[at]}")
+        raise OutOfRangeError(
+            f"index_select: an index is outside of dim {at} of size {p.shape[at]}"
+        )
     bounds, order = grouped(p.parts[0][at].contiguous(), p.shape[at])  # type: ignore[attr-defined]
     counts: Any = index_select(bounds[1:] - bounds[:-1], 0, index)
     place: Any = repeat_interleave(arange(index.shape[0], device=x.device), counts)
@@ -781,7 +789,9 @@ def _index_select(x: SparseTensor, dim: int, index: Any) -> SparseTensor:
     places = index_select(p.parts[0], 1, entry)
     places = cat([places[:at], place.unsqueeze(0), places[at + 1 :]])
     made = Pattern(sparse_coo, (places,), shape, False)
-    return converted(coalesced(sparse(made, index_select(x._data, 0, entry))), layout, x._pattern.block)
+    return converted(
+        coalesced(sparse(made, index_select(x._data, 0, entry))), layout, x._pattern.block
+    )
 
 
 @rule("getitem")
@@ -900,7 +910,9 @@ def _any(input: SparseTensor) -> Any:
 
 
 @rule("norm", "native_norm")
-def _norm(input: SparseTensor, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+def _norm(
+    input: SparseTensor, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> Any:
     if dim not in (None, (), []):
         raise ModeError("norm: of a sparse tensor only over all dimensions")
     x = coalesced(input) if input._pattern.is_coo else input
@@ -942,13 +954,17 @@ def _softmax_of(input: SparseTensor, dim: int, dtype: Any, logarithm: bool) -> S
 
 
 @rule("softmax")
-def softmax(input: SparseTensor, dim: int, dtype: Any = None, *args: Any, **kwargs: Any) -> SparseTensor:
+def softmax(
+    input: SparseTensor, dim: int, dtype: Any = None, *args: Any, **kwargs: Any
+) -> SparseTensor:
     """Return the softmax over a dimension of the values that are stored."""
     return _softmax_of(input, dim, dtype, logarithm=False)
 
 
 @rule("log_softmax")
-def log_softmax(input: SparseTensor, dim: int, dtype: Any = None, *args: Any, **kwargs: Any) -> SparseTensor:
+def log_softmax(
+    input: SparseTensor, dim: int, dtype: Any = None, *args: Any, **kwargs: Any
+) -> SparseTensor:
     """Return the logarithm of the softmax over a dimension of the values that are stored."""
     return _softmax_of(input, dim, dtype, logarithm=True)
 

@@ -22,9 +22,7 @@ SIZES = (
 REACH = 0.7
 
 
-def product(
-    lib: Any, layout: str, rows: int, entries: int, width: int, backward: bool
-) -> Call:
+def product(lib: Any, layout: str, rows: int, entries: int, width: int, backward: bool) -> Call:
     """`sparse @ dense`, with the gradient by the dense factor or without."""
     rng = np.random.default_rng(entries)
     places = lib.tensor(np.stack([rng.integers(0, rows, entries) for _ in range(2)]))

@@ -43,9 +43,7 @@ def multiply(
     return 0
 
 
-def _add_rows(
-    to: Array, values: Array, col: Array, x: Array, begin: int, end: int, n: int
-) -> None:
+def _add_rows(to: Array, values: Array, col: Array, x: Array, begin: int, end: int, n: int) -> None:
     e = begin
     if (end - begin) % 2 == 1:
         a, p = values[e], x[col[e]]
