@@ -83,7 +83,7 @@ def sampled_addmm(
     >>> flow.sparse.sampled_addmm(x, flow.ones(2, 3), flow.ones(3, 2)).values()
     tensor([4., 4.])
     """
-    made = rules.sampled_addmm(input, mat1, mat2, beta=beta, alpha=alpha)
+    made = rules.sampled_addmm(_sparse("sampled_addmm", input), mat1, mat2, beta=beta, alpha=alpha)
     return made if out is None else rules.changed(_sparse("sampled_addmm", out), made)
 
 
@@ -105,7 +105,8 @@ def softmax(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     >>> flow.sparse.softmax(x, 1).to_dense()
     tensor([[0.5000, 0.0000, 0.5000]])
     """
-    return rules.softmax(_sparse("softmax", input), dim, dtype)
+    out: Tensor = rules.softmax(_sparse("softmax", input), dim, dtype)
+    return out
 
 
 def log_softmax(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
@@ -115,7 +116,8 @@ def log_softmax(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tenso
     >>> flow.sparse.log_softmax(x, 1).values()
     tensor([0.])
     """
-    return rules.log_softmax(_sparse("log_softmax", input), dim, dtype)
+    out: Tensor = rules.log_softmax(_sparse("log_softmax", input), dim, dtype)
+    return out
 
 
 def spdiags(

@@ -1,7 +1,8 @@
 """Layouts and memory formats: PyTorch's words for the order of elements in memory.
 
-A tensor has the layout `strided`, or a sparse one (`flowvm.ops.sparse`).  A memory format is taken wherever PyTorch takes one.  Copies and tensors like others lie as PyTorch's do
-(`format_stride`), results as their operands (`result_stride`); strides change no value.
+A tensor has the layout `strided`, or a sparse one (`flowvm.ops.sparse`).  A memory format is taken
+wherever PyTorch takes one.  Copies and tensors like others lie as PyTorch's do (`format_stride`),
+results as their operands (`result_stride`); strides change no value.
 """
 
 from __future__ import annotations

@@ -22,10 +22,10 @@ from flowvm.errors import ArgumentError, CaptureError
 def flatten(value: Any, leaves: list[Tensor]) -> Any:
     """The structure of nested tuples, lists and dicts, hashable; tensors go to `leaves`."""
     if isinstance(value, Tensor):
-        kind = type(value)
-        if kind is not Tensor and hasattr(kind, "composed_of"):
-            key, parts = value.composed_of()  # type: ignore[attr-defined]
-            return ("composed", kind, key, *[flatten(part, leaves) for part in parts])
+        own = type(value)
+        if own is not Tensor and hasattr(own, "composed_of"):
+            key, parts = value.composed_of()
+            return ("composed", own, key, *[flatten(part, leaves) for part in parts])
         leaves.append(value)
         return _LEAF
     if isinstance(value, (tuple, list)):
@@ -50,7 +50,7 @@ def parts_of(value: Tensor) -> tuple[Tensor, ...]:
     """Return the tensors that have the memory of one: itself, or those that it is made of."""
     kind = type(value)
     if kind is not Tensor and hasattr(kind, "composed_of"):
-        parts: tuple[Tensor, ...] = value.composed_of()[1]  # type: ignore[attr-defined]
+        parts: tuple[Tensor, ...] = value.composed_of()[1]
         return parts
     return (value,)
 

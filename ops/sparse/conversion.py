@@ -1,4 +1,4 @@
-"""Sparse tensors made: of indices and values, of dense tensors, of other layouts; and made dense."""
+"""Sparse tensors made of indices and values, of dense tensors, of other layouts; and made dense."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def sparse_coo_tensor(
     if values is None:  # of a size alone: nothing is stored
         shape = as_shape(indices if size is None else size)
         empty = TensorMeta.of((len(shape), 0), int64, as_device(device or "cpu"))
-        held = tensor([], dtype=dtype).to(empty.device)  # type: ignore[attr-defined]
+        held = tensor([], dtype=dtype).to(empty.device)
         values, indices, size = held, filled_of(empty), shape
     values, given = _part(name, "values", values, device, index=False)
     if device is None:
@@ -202,7 +202,7 @@ def _compressed(
     dense = tuple(values.shape[3 if block else 1 :])
     lines = bounds.shape[0] - 1
     if size is None:
-        across = int(plain.amax()) + 1 if plain.shape[0] else 0  # type: ignore[attr-defined]
+        across = int(plain.amax()) + 1 if plain.shape[0] else 0
         counts = (lines, across) if words.axis == 0 else (across, lines)
         shape = as_shape((*[n * s for n, s in zip(counts, steps, strict=True)], *dense))
     else:
@@ -219,7 +219,7 @@ def _compressed(
             f"{name}: size {tuple(shape)} wants {shape[words.axis] // steps[words.axis] + 1} "
             f"{words.bounds_of}, got {lines + 1}"
         )
-    if (python and python_too or _checked(check_invariants)) and plain.device.type != "meta":
+    if ((python and python_too) or _checked(check_invariants)) and plain.device.type != "meta":
         other = 1 - words.axis
         _check_bounds(name, words, bounds, plain, shape[other] // steps[other])
     held = _values(values, dtype, requires_grad, given)
@@ -230,7 +230,8 @@ def _check_bounds(name: str, words: Any, bounds: Any, plain: Any, across: int) -
     edges, numbers = bounds.numpy(), plain.numpy()
     if edges[0] != 0 or edges[-1] != len(numbers) or (np.diff(edges) < 0).any():
         raise OutOfRangeError(
-            f"{name}: {words.bounds_of} rise from 0 to nnz = {len(numbers)}, got {edges.tolist()!s:.80}"
+            f"{name}: {words.bounds_of} rise from 0 to nnz = {len(numbers)}, got "
+            f"{edges.tolist()!s:.80}"
         )
     if len(numbers) and (numbers.min() < 0 or numbers.max() >= across):
         raise OutOfRangeError(
@@ -345,7 +346,8 @@ def of_parts(layout: str, parts: Sequence[Any], shape: Any, coalesced: bool) -> 
             places, values, tuple(shape), check_invariants=True, is_coalesced=coalesced
         )
     kind = next((k for k in COMPRESSED if k.name == layout), None)
-    return _compressed(*parts, tuple(shape), layout=kind, check_invariants=True)
+    bounds, plain, values = parts
+    return _compressed(bounds, plain, values, tuple(shape), layout=kind, check_invariants=True)
 
 
 # --- of dense tensors, and to them ----------------------------------------------------------------
@@ -363,7 +365,7 @@ def from_dense(
     sparse_dim: int | None = None,
     name: str = "to_sparse",
 ) -> Tensor:
-    """Return a dense tensor as a sparse one.  Waits for the number of elements that are not zero."""
+    """Return a dense tensor as a sparse one.  Waits for the number of elements to store."""
     if layout is strided:
         return x
     shape, ndim = x._meta.shape, x._meta.ndim
@@ -402,8 +404,8 @@ def to_dense(x: SparseTensor) -> Tensor:
     values, sizes = flat_values(x), p.sparse_shape
     whole = filled_of(TensorMeta.of((_count_of(sizes), *p.dense_shape), x.dtype, x.device))
     if x.dtype.is_bool:
-        added = index_add(whole.to(int64), 0, p.linear(), values.to(int64))  # type: ignore[attr-defined]
-        return reshape(added != 0, tuple(p.shape))  # type: ignore[arg-type]
+        added: Any = index_add(whole.to(int64), 0, p.linear(), values.to(int64))
+        return reshape(added != 0, tuple(p.shape))
     return reshape(index_add(whole, 0, p.linear(), values), tuple(p.shape))
 
 
@@ -428,7 +430,7 @@ def coalesced(x: SparseTensor) -> SparseTensor:
     values, sizes = x._data, p.sparse_shape
     if not sizes or p.entries < 2:
         if p.entries > 1:
-            values = values.sum(0, keepdim=True)  # type: ignore[attr-defined]
+            values = values.sum(0, keepdim=True)
             p = Pattern(p.layout, (p.parts[0][:, :1],), p.shape)
         return sparse(Pattern(p.layout, p.parts, p.shape), values)
 
@@ -439,7 +441,8 @@ def coalesced(x: SparseTensor) -> SparseTensor:
     places, inverse = p.keep("coalesced", order)
     zeros = filled_of(TensorMeta.of((places.shape[1], *p.dense_shape), x.dtype, x.device))
     if x.dtype.is_bool:
-        values = index_add(zeros.to(int64), 0, inverse, values.to(int64)) != 0  # type: ignore[assignment,attr-defined]
+        counts: Any = index_add(zeros.to(int64), 0, inverse, values.to(int64))
+        values = counts != 0
     else:
         values = index_add(zeros, 0, inverse, values)
     return sparse(Pattern(sparse_coo, (places,), p.shape), values)
@@ -453,9 +456,9 @@ def to_coo(x: SparseTensor) -> SparseTensor:
     places, values = p.coordinates(), flat_values(x)
     if p.layout is not sparse_csr:
         if p.layout is sparse_bsr or p.layout is sparse_bsc:  # by columns first, as CSC is
-            _, order = grouped(places[1].contiguous(), p.shape[1])  # type: ignore[attr-defined]
+            _, order = grouped(places[1].contiguous(), p.shape[1])
             places, values = index_select(places, 1, order), index_select(values, 0, order)
-        _, order = grouped(places[0].contiguous(), p.shape[0])  # type: ignore[attr-defined]
+        _, order = grouped(places[0].contiguous(), p.shape[0])
         places, values = index_select(places, 1, order), index_select(values, 0, order)
     return sparse(Pattern(sparse_coo, (places,), p.shape), values)
 
@@ -480,7 +483,7 @@ def converted(
         return _blocked(coalesced(to_coo(x)), layout, check_block(name, blocksize, p.shape))
     x = coalesced(to_coo(x))
     places, values = x._pattern.parts[0], x._data
-    lines, plain = places[words.axis].contiguous(), places[1 - words.axis].contiguous()  # type: ignore[attr-defined]
+    lines, plain = places[words.axis].contiguous(), places[1 - words.axis].contiguous()
     bounds, order = grouped(lines, p.shape[words.axis])
     if words.axis == 1:
         plain, values = index_select(plain, 0, order), index_select(values, 0, order)
@@ -494,7 +497,7 @@ def _blocked(x: SparseTensor, layout: Layout, block: tuple[int, int]) -> SparseT
     high, wide = block
     row, col = places[0], places[1]
     counts = (shape[0] // high, shape[1] // wide)
-    pair: Any = (row // high, col // wide)  # type: ignore[operator]
+    pair: Any = (row // high, col // wide)
     lines, across = pair[words.axis], pair[1 - words.axis]
     keys, inverse = unique(lines * counts[1 - words.axis] + across, return_inverse=True)
     inner = (row % high) * wide + col % wide
@@ -505,8 +508,8 @@ def _blocked(x: SparseTensor, layout: Layout, block: tuple[int, int]) -> SparseT
     stored = index_add(flat, 0, inverse * (high * wide) + inner, values)
     stored = reshape(stored, (blocks, high, wide, *x._pattern.dense_shape))
     line, plain = places_of(keys, (counts[words.axis], counts[1 - words.axis]))
-    bounds, _ = grouped(line.contiguous(), counts[words.axis])  # type: ignore[attr-defined]
-    return sparse(Pattern(layout, (bounds, plain.contiguous()), shape, True, block), stored)  # type: ignore[attr-defined]
+    bounds, _ = grouped(line.contiguous(), counts[words.axis])
+    return sparse(Pattern(layout, (bounds, plain.contiguous()), shape, True, block), stored)
 
 
 # --- diagonals, and SciPy -------------------------------------------------------------------------
@@ -514,7 +517,7 @@ def _blocked(x: SparseTensor, layout: Layout, block: tuple[int, int]) -> SparseT
 
 def spdiags(diagonals: Tensor, offsets: Any, shape: Any, layout: Any = None) -> SparseTensor:
     """Return the matrix with rows of `diagonals` on its diagonals; see `flow.sparse.spdiags`."""
-    lines: Any = diagonals if diagonals.ndim == 2 else diagonals.unsqueeze(0)  # type: ignore[attr-defined]
+    lines: Any = diagonals if diagonals.ndim == 2 else diagonals.unsqueeze(0)
     listed = [
         int(o) for o in (offsets.reshape(-1).tolist() if isinstance(offsets, Tensor) else [offsets])
     ]
@@ -550,16 +553,16 @@ def from_scipy(
 ) -> SparseTensor:
     """Return a SciPy sparse matrix or array as a tensor; see `flow.sparse.from_scipy`."""
     form = getattr(matrix, "format", None)
-    options = {"dtype": dtype, "device": device, "requires_grad": requires_grad}
+    options: Any = {"dtype": dtype, "device": device, "requires_grad": requires_grad}
     if form in ("csr", "csc", "bsr"):
         kind = {"csr": sparse_csr, "csc": sparse_csc, "bsr": sparse_bsr}[form]
         if not matrix.has_canonical_format:
             matrix = matrix.copy()
             matrix.sum_duplicates()
-        parts = [tensor(np.asarray(p, np.int64)) for p in (matrix.indptr, matrix.indices)]
+        bounds, plain = (np.asarray(p, np.int64) for p in (matrix.indptr, matrix.indices))
         return _compressed(
-            *parts, tensor(np.array(matrix.data)), matrix.shape, layout=kind, name="from_scipy",
-            **options,
+            tensor(bounds), tensor(plain), tensor(np.array(matrix.data)), matrix.shape,
+            layout=kind, name="from_scipy", **options,
         )  # fmt: skip
     if form is None or not hasattr(matrix, "tocoo"):
         raise ArgumentTypeError(
@@ -578,8 +581,8 @@ def to_scipy(x: SparseTensor) -> Any:
     p = x._pattern
     if p.dense_shape:
         raise ShapeError(f"to_scipy: values are numbers, got shape {p.dense_shape} for each")
-    values: Any = x._data.detach().cpu()  # type: ignore[attr-defined]
-    parts = [np.array(part.cpu().numpy()) for part in p.parts]  # type: ignore[attr-defined]
+    values: Any = x._data.detach().cpu()
+    parts = [np.array(part.cpu().numpy()) for part in p.parts]
     numbers = np.array(values.numpy())
     if p.is_coo:
         return sparse_arrays.coo_array((numbers, tuple(parts[0])), shape=tuple(p.shape))

@@ -57,8 +57,8 @@ def _attach(name: str, layout: Layout, blocks: bool, shown: str, bounds: str) ->
     made: Any = blocked if blocks else plain
     made.__name__ = made.__qualname__ = name
     call = f"{name}((1, 1))" if blocks else f"{name}()"
-    made.__doc__ = f"""Return a sparse tensor with layout `flow.{layout.name}`.  Waits for the number
-    of elements that are not zero.
+    made.__doc__ = f"""Return a sparse tensor with layout `flow.{layout.name}`.  Waits for the
+    number of elements that are not zero.
 
     >>> flow.tensor([[0.0, 2.0], [0.0, 0.0]]).{call}.{shown}()
     tensor({bounds})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from flowvm.eager.modes import current_recorder
 from flowvm.eager.tensor import Tensor
@@ -23,6 +23,8 @@ from flowvm.ops.shapes.join import stack
 from flowvm.ops.shapes.ranges import arange
 from flowvm.ops.shapes.views import reshape
 from flowvm.ops.sparse.products import grouped, row_numbers, turned
+
+Kept = TypeVar("Kept")
 
 
 class Compressed(NamedTuple):
@@ -53,7 +55,7 @@ COMPRESSED: dict[Layout, Compressed] = {
 
 
 class Rows(NamedTuple):
-    """A matrix by rows: bounds, columns, and which value each entry is (None: they are in order)."""
+    """A matrix by rows: bounds, columns, and which value each entry is (None: the same)."""
 
     bounds: Tensor
     col: Tensor
@@ -111,9 +113,9 @@ class Pattern:
         made._kept = self._kept
         return made
 
-    def keep(self, name: str, make: Callable[[], Any]) -> Any:
+    def keep(self, name: str, make: Callable[[], Kept]) -> Kept:
         """Return what `make` gives, kept from then on under a name."""
-        found = self._kept.get(name)
+        found: Kept | None = self._kept.get(name)
         if found is None:
             found = make()
             if current_recorder() is None:
@@ -130,7 +132,7 @@ class Pattern:
         """Return the indices of each entry (sparse dimensions, entries), in the values' order."""
         if self.is_coo:
             return self.parts[0]
-        return self.keep("coordinates", self._coordinates)  # type: ignore[no-any-return]
+        return self.keep("coordinates", self._coordinates)
 
     def _coordinates(self) -> Tensor:
         words = COMPRESSED[self.layout]
@@ -141,7 +143,7 @@ class Pattern:
             inner = arange(math.prod(self.block), device=plain.device)
             places = (inner // self.block[1], inner % self.block[1])
             pair = [
-                reshape(i.unsqueeze(1) * size + at, (-1,))  # type: ignore[attr-defined]
+                reshape(i.unsqueeze(1) * size + at, (-1,))
                 for i, size, at in zip(pair, self.block, places, strict=True)
             ]
         out: Tensor = stack(pair)
@@ -152,17 +154,17 @@ class Pattern:
         bounds, plain = self.parts
         if bounds.dtype is int64:
             return bounds, plain
-        return self.keep("longs", lambda: (bounds.to(int64), plain.to(int64)))  # type: ignore[no-any-return,attr-defined]
+        return self.keep("longs", lambda: (bounds.to(int64), plain.to(int64)))
 
     def linear(self) -> Tensor:
         """Return the place of each entry in the dense tensor of the sparse dimensions."""
-        return self.keep("linear", lambda: linear_of(self.coordinates(), self.sparse_shape))  # type: ignore[no-any-return]
+        return self.keep("linear", lambda: linear_of(self.coordinates(), self.sparse_shape))
 
     def rows(self) -> Rows:
         """Return the matrix by rows; of more than two dimensions, the matrix with all in front of
         the last two as blocks on its diagonal.
         """
-        return self.keep("rows", self._rows)  # type: ignore[no-any-return]
+        return self.keep("rows", self._rows)
 
     def _rows(self) -> Rows:
         if self.layout is sparse_csr:
@@ -174,9 +176,9 @@ class Pattern:
         if len(shape) > 2:
             first = linear_of(places[:-2], shape[:-2])
             row, col = first * shape[-2] + row, first * shape[-1] + col
-        bounds, order = grouped(row.contiguous(), math.prod(shape[:-1]))  # type: ignore[attr-defined]
+        bounds, order = grouped(row.contiguous(), math.prod(shape[:-1]))
         if self.is_coo and self.coalesced:
-            return Rows(bounds, col.contiguous(), None)  # type: ignore[attr-defined]
+            return Rows(bounds, col.contiguous(), None)
         return Rows(bounds, index_select(col, 0, order), order)
 
     @property
@@ -188,16 +190,16 @@ class Pattern:
     def turned(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return the transposed matrix of `rows`, as `turned` of `products` has it."""
         rows = self.rows()
-        return self.keep("turned", lambda: turned(rows.bounds, rows.col, self.columns))  # type: ignore[no-any-return]
+        return self.keep("turned", lambda: turned(rows.bounds, rows.col, self.columns))
 
 
 def linear_of(places: Tensor, shape: Sequence[int]) -> Tensor:
     """Return the place in C order of indices (dimensions, entries) in a shape."""
     if len(shape) == 1:
-        return places[0].contiguous()  # type: ignore[attr-defined,no-any-return]
+        return places[0].contiguous()  # type: ignore[no-any-return]
     if not shape:
         empty = TensorMeta.of((places.shape[1],), int64, places.device)
-        return empty_of(empty).zero_()  # type: ignore[attr-defined,no-any-return]
+        return empty_of(empty).zero_()  # type: ignore[no-any-return]
     total: Any = None
     for d, step in enumerate(dense_stride(shape)):
         term = places[d] * step if step != 1 else places[d]
@@ -208,7 +210,7 @@ def linear_of(places: Tensor, shape: Sequence[int]) -> Tensor:
 def places_of(linear: Tensor, shape: Sequence[int]) -> Tensor:
     """Return the indices (dimensions, entries) of places in C order."""
     if len(shape) == 1:
-        return linear.unsqueeze(0)  # type: ignore[attr-defined,no-any-return]
+        return linear.unsqueeze(0)  # type: ignore[no-any-return]
     lines = []
     for size, step in zip(shape, dense_stride(shape), strict=True):
         lines.append(linear // step % size if size else linear)

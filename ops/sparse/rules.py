@@ -105,17 +105,17 @@ def changed(x: SparseTensor, other: SparseTensor) -> SparseTensor:
 
 @rule("clone")
 def _clone(x: SparseTensor, *, memory_format: Any = None) -> SparseTensor:
-    return sparse(x._pattern, x._data.clone())  # type: ignore[attr-defined]
+    return sparse(x._pattern, x._data.clone())
 
 
 @rule("detach", "alias", "_data.__get__")
 def _detach(x: SparseTensor) -> SparseTensor:
-    return sparse(x._pattern, x._data.detach())  # type: ignore[attr-defined]
+    return sparse(x._pattern, x._data.detach())
 
 
 @rule("detach_")
 def _detach_in_place(x: SparseTensor) -> SparseTensor:
-    x._data = x._data.detach()  # type: ignore[attr-defined]
+    x._data = x._data.detach()
     return x
 
 
@@ -129,7 +129,7 @@ def _moved(x: SparseTensor, values: Tensor) -> SparseTensor:
         return x
     p = x._pattern
     if values.device is not x.device:
-        parts = [part.to(values.device) for part in p.parts]  # type: ignore[attr-defined]
+        parts = [part.to(values.device) for part in p.parts]
         p = Pattern(p.layout, parts, p.shape, p.coalesced, p.block)
     return sparse(p, values)
 
@@ -137,7 +137,7 @@ def _moved(x: SparseTensor, values: Tensor) -> SparseTensor:
 @rule("to")
 def _to(x: SparseTensor, *args: Any, **kwargs: Any) -> SparseTensor:
     args = tuple(a._data if isinstance(a, SparseTensor) else a for a in args)
-    return _moved(x, x._data.to(*args, **kwargs))  # type: ignore[attr-defined]
+    return _moved(x, x._data.to(*args, **kwargs))
 
 
 def _converting(name: str) -> Rule:
@@ -156,7 +156,7 @@ RULES["type_as"] = lambda x, other: x.to(other.dtype)
 def _zero_in_place(x: SparseTensor) -> SparseTensor:
     p = x._pattern
     if not p.is_coo:
-        x._data.zero_()  # type: ignore[attr-defined]
+        x._data.zero_()
         return x
     return changed(x, _nothing(p.shape, p.sparse_dim, x))
 
@@ -172,7 +172,7 @@ def _nothing(shape: Sequence[int], sparse_dim: int, like: Tensor) -> SparseTenso
 @rule("zeros_like", "empty_like")
 def _zeros_like(x: SparseTensor, *, dtype: Any = None, device: Any = None, layout: Any = None,
                 requires_grad: bool = False, memory_format: Any = None) -> Any:  # fmt: skip
-    values = x._data.detach()  # type: ignore[attr-defined]
+    values = x._data.detach()
     if dtype is not None or device is not None:
         values = values.to(dtype=dtype, device=device)
     p = x._pattern
@@ -187,13 +187,13 @@ def _zeros_like(x: SparseTensor, *, dtype: Any = None, device: Any = None, layou
 @rule("copy_")
 def _copy_in_place(x: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
     if not isinstance(x, SparseTensor):
-        return x.copy_(to_dense(src))  # type: ignore[attr-defined,no-any-return]
+        return x.copy_(to_dense(src))  # type: ignore[no-any-return]
     if not isinstance(src, SparseTensor) or src.layout is not x.layout or src.shape != x.shape:
         raise ArgumentError(
             f"copy_: a sparse tensor takes one of its layout {x.layout!r} and shape "
             f"{tuple(x.shape)}"
         )
-    return changed(x, src.to(x.dtype).to(x.device).clone())  # type: ignore[attr-defined]
+    return changed(x, src.to(x.dtype).to(x.device).clone())
 
 
 # --- layouts --------------------------------------------------------------------------------------
@@ -269,10 +269,10 @@ def _looked_up(keys: Any, values: Any, wanted: Any) -> Tensor:
     count = keys.shape[0]
     if not count:
         return filled_of(TensorMeta.of((wanted.shape[0], *values.shape[1:]), values.dtype))
-    at = searchsorted(keys, wanted).clamp(max=count - 1)  # type: ignore[attr-defined]
+    at = searchsorted(keys, wanted).clamp(max=count - 1)
     there = index_select(keys, 0, at) == wanted
-    there = reshape(there, (-1, *[1] * (values.ndim - 1)))  # type: ignore[arg-type]
-    return index_select(values, 0, at).masked_fill(~there, 0)  # type: ignore[attr-defined,no-any-return]
+    there = reshape(there, (-1, *[1] * (values.ndim - 1)))
+    return index_select(values, 0, at).masked_fill(~there, 0)  # type: ignore[no-any-return]
 
 
 @rule("sparse_resize_")
@@ -316,9 +316,9 @@ def product(x: SparseTensor, dense: Tensor) -> Tensor:
     if rows.order is not None:
         values = index_select(values, 0, rows.order)
     if dense._node is not None or p.knows("turned"):
-        out: Tensor = row_product_kept(values, rows.bounds, rows.col, dense, *p.turned())
-        return out
-    out = row_product(values, rows.bounds, rows.col, dense)
+        kept: Tensor = row_product_kept(values, rows.bounds, rows.col, dense, *p.turned())
+        return kept
+    out: Tensor = row_product(values, rows.bounds, rows.col, dense)
     return out
 
 
@@ -344,7 +344,7 @@ def mm(input: Any, mat2: Any = None, *, other: Any = None, reduce: str = "sum") 
             f"multiplied"
         )
     if not isinstance(input, SparseTensor):
-        return product(_transposed(mat2, 0, 1), input.t()).t()  # type: ignore[attr-defined]
+        return product(_transposed(mat2, 0, 1), input.t()).t()
     if isinstance(mat2, SparseTensor):
         return _sparse_product(input, mat2)
     return product(input, mat2)
@@ -363,7 +363,7 @@ def _sparse_product(a: SparseTensor, b: SparseTensor) -> SparseTensor:
     values = index_select(left._data, 0, entry) * index_select(right._data, 0, theirs)
     pair = cat(
         [index_select(row, 0, entry).unsqueeze(0), index_select(col, 0, theirs).unsqueeze(0)]
-    )  # type: ignore[attr-defined]
+    )
     shape = (a.shape[0], b.shape[1])
     made = sparse(Pattern(sparse_coo, (pair,), shape, coalesced=False), values)
     return converted(coalesced(made), layout)
@@ -376,7 +376,7 @@ def _mv(input: Any, vec: Any) -> Any:
     _check_matrix("mv", input)
     if vec.ndim != 1 or vec.shape[0] != input.shape[1]:
         raise ShapeError(f"mv: shapes {tuple(input.shape)} and {tuple(vec.shape)}")
-    return product(input, vec.unsqueeze(1)).squeeze(1)  # type: ignore[attr-defined]
+    return product(input, vec.unsqueeze(1)).squeeze(1)
 
 
 @rule("bmm")
@@ -465,7 +465,7 @@ def sampled_addmm(
             f"input's shape {tuple(input.shape)}"
         )
     rows = input._pattern.rows()
-    found = _scaled(row_samples(rows.bounds, rows.col, mat1, mat2.t()), alpha)  # type: ignore[attr-defined]
+    found = _scaled(row_samples(rows.bounds, rows.col, mat1, mat2.t()), alpha)
     values = found if beta == 0 else _scaled(input._data, beta) + found
     return sparse(input._pattern, values)
 
@@ -572,7 +572,7 @@ def _add(input: Any, other: Any, *, alpha: Any = 1) -> Any:
         return sparse(input._pattern, input._data + _scaled(other._data, alpha))
     a, b = to_coo(input), to_coo(other)
     dtype = result_type(a._data, b._data)
-    values = cat([a._data.to(dtype), _scaled(b._data, alpha).to(dtype)])  # type: ignore[attr-defined]
+    values = cat([a._data.to(dtype), _scaled(b._data, alpha).to(dtype)])
     joined = sparse(
         Pattern(sparse_coo, (cat([a._pattern.parts[0], b._pattern.parts[0]], 1),), a.shape, False),
         values,
@@ -636,7 +636,7 @@ def _transposed(x: SparseTensor, dim0: int, dim1: int) -> SparseTensor:
     pattern = p.keep("transposed", lambda: _turned(p))
     if p.block is None:
         return sparse(pattern.like(p.dense_shape), x._data)
-    return sparse(pattern, x._data.transpose(1, 2).contiguous())  # type: ignore[attr-defined]
+    return sparse(pattern, x._data.transpose(1, 2).contiguous())
 
 
 _TURNED = {
@@ -649,7 +649,7 @@ def _turned(p: Pattern) -> Pattern:
     """Return the places of a transposed matrix, with the values in the order that they have."""
     shape = (p.shape[1], p.shape[0], *p.shape[2:])
     if p.is_coo:
-        return Pattern(sparse_coo, (p.parts[0].flip(0),), shape, p.coalesced and p.entries < 2)  # type: ignore[attr-defined]
+        return Pattern(sparse_coo, (p.parts[0].flip(0),), shape, p.coalesced and p.entries < 2)
     block = None if p.block is None else p.block[::-1]
     return Pattern(_TURNED[p.layout], p.parts, shape, True, block)
 
@@ -668,7 +668,7 @@ def _permuted(x: SparseTensor, order: Sequence[int]) -> SparseTensor:
     shape = tuple(p.shape[d] for d in order)
     places = index_select(p.parts[0], 0, _line(order[:count], x))
     inner = [d - count + 1 for d in order[count:]]
-    moved: Any = values.permute(0, *inner) if inner else values  # type: ignore[attr-defined]
+    moved: Any = values.permute(0, *inner) if inner else values
     return sparse(Pattern(sparse_coo, (places,), shape, p.entries < 2 and p.coalesced), moved)
 
 
@@ -712,7 +712,7 @@ def _unsqueeze(x: SparseTensor, dim: int) -> SparseTensor:
     at = wrap_dim("unsqueeze", dim, x.ndim + 1)
     shape = (*p.shape[:at], 1, *p.shape[at:])
     if at > p.sparse_dim:
-        values = x._data.unsqueeze(at - p.sparse_dim + 1)  # type: ignore[attr-defined]
+        values = x._data.unsqueeze(at - p.sparse_dim + 1)
         return sparse(Pattern(sparse_coo, p.parts, shape, p.coalesced), values)
     zeros = filled_of(TensorMeta.of((1, p.entries), int64, x.device))
     places = cat([p.parts[0][:at], zeros, p.parts[0][at:]])
@@ -735,9 +735,10 @@ def _select(x: SparseTensor, dim: int, index: int) -> Any:
     index %= size
     shape = (*p.shape[:at], *p.shape[at + 1 :])
     if at >= p.sparse_dim:
-        values = x._data.select(at - p.sparse_dim + 1, index)  # type: ignore[attr-defined]
+        values = x._data.select(at - p.sparse_dim + 1, index)
         return sparse(Pattern(sparse_coo, p.parts, shape, p.coalesced), values)
-    places, values = _chosen(x, p.parts[0][at] == index)
+    line: Any = p.parts[0][at]
+    places, values = _chosen(x, line == index)
     if p.sparse_dim == 1:
         return values.sum(0)
     kept = cat([places[:at], places[at + 1 :]])
@@ -758,7 +759,7 @@ def narrowed(x: SparseTensor, dim: int, start: int, length: int) -> SparseTensor
         )
     shape = (*p.shape[:at], length, *p.shape[at + 1 :])
     if at >= p.sparse_dim:
-        values = x._data.narrow(at - p.sparse_dim + 1, start, length)  # type: ignore[attr-defined]
+        values = x._data.narrow(at - p.sparse_dim + 1, start, length)
         return sparse(Pattern(sparse_coo, p.parts, shape, p.coalesced), values)
     line: Any = p.parts[0][at]
     places, values = _chosen(x, (line >= start) & (line < start + length))
@@ -774,13 +775,13 @@ def _index_select(x: SparseTensor, dim: int, index: Any) -> SparseTensor:
     at = wrap_dim("index_select", dim, x.ndim)
     shape = (*p.shape[:at], index.shape[0], *p.shape[at + 1 :])
     if at >= p.sparse_dim:
-        values = x._data.index_select(at - p.sparse_dim + 1, index)  # type: ignore[attr-defined]
+        values = x._data.index_select(at - p.sparse_dim + 1, index)
         return sparse(Pattern(sparse_coo, p.parts, shape, True), values)
     if ((index < 0) | (index >= p.shape[at])).any():
         raise OutOfRangeError(
             f"index_select: an index is outside of dim {at} of size {p.shape[at]}"
         )
-    bounds, order = grouped(p.parts[0][at].contiguous(), p.shape[at])  # type: ignore[attr-defined]
+    bounds, order = grouped(p.parts[0][at].contiguous(), p.shape[at])
     counts: Any = index_select(bounds[1:] - bounds[:-1], 0, index)
     place: Any = repeat_interleave(arange(index.shape[0], device=x.device), counts)
     first = index_select(bounds, 0, index) - (counts.cumsum(0) - counts)
@@ -816,7 +817,7 @@ def _getitem(x: SparseTensor, index: Any) -> Any:
             out = _index_select(out, dim, step)
             dim += 1
         elif isinstance(step, Tensor) and step.ndim == 1:
-            out = _index_select(out, dim, step.nonzero().squeeze(1))  # type: ignore[attr-defined]
+            out = _index_select(out, dim, step.nonzero().squeeze(1))
             dim += 1
         else:
             out = _select(out, dim, operator.index(step))
@@ -876,16 +877,16 @@ def _stack(tensors: Sequence[Any], dim: int = 0, **options: Any) -> Any:
 @rule("sum")
 def _sum(input: SparseTensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     if dtype is not None:
-        input = input.to(dtype)  # type: ignore[attr-defined]
+        input = input.to(dtype)
     if dim is None or dim == () or dim == []:
-        total = flat_values(input).sum()  # type: ignore[attr-defined]
+        total = flat_values(input).sum()
         return reshape(total, (1,) * input.ndim) if keepdim else total
     layout = input._pattern.layout
     x = to_coo(input)
     dims = wrap_dims("sum", dim, x.ndim)
     p = x._pattern
     inner = tuple(d - p.sparse_dim + 1 for d in dims if d >= p.sparse_dim)
-    values: Any = x._data.sum(inner) if inner else x._data  # type: ignore[attr-defined]
+    values: Any = x._data.sum(inner) if inner else x._data
     kept = [d for d in range(p.sparse_dim) if d not in dims]
     shape = tuple(n for d, n in enumerate(p.shape) if d not in dims)
     if not kept:
@@ -906,7 +907,7 @@ def _sum(input: SparseTensor, dim: Any = None, keepdim: bool = False, *, dtype: 
 
 @rule("any")
 def _any(input: SparseTensor) -> Any:
-    return input._data.any()  # type: ignore[attr-defined]
+    return input._data.any()
 
 
 @rule("norm", "native_norm")
@@ -916,14 +917,14 @@ def _norm(
     if dim not in (None, (), []):
         raise ModeError("norm: of a sparse tensor only over all dimensions")
     x = coalesced(input) if input._pattern.is_coo else input
-    return flat_values(x).norm(2 if p is None or p == "fro" else p)  # type: ignore[attr-defined]
+    return flat_values(x).norm(2 if p is None or p == "fro" else p)
 
 
 def _softmax_of(input: SparseTensor, dim: int, dtype: Any, logarithm: bool) -> SparseTensor:
     layout = input._pattern.layout
     x = coalesced(to_coo(input))
     if dtype is not None:
-        x = x.to(dtype)  # type: ignore[attr-defined]
+        x = x.to(dtype)
     if not x.dtype.inexact:
         raise ModeError(f"softmax: floats are needed, got {x.dtype.name}")
     p, values = x._pattern, x._data
@@ -943,13 +944,13 @@ def _softmax_of(input: SparseTensor, dim: int, dtype: Any, logarithm: bool) -> S
             keys, group = unique(group, return_inverse=True)
             count = keys.shape[0]
     rows = TensorMeta.of((count, *p.dense_shape), x.dtype, x.device)
-    top = index_reduce(filled_of(rows, -math.inf), 0, group, values.detach(), "amax")  # type: ignore[attr-defined]
+    top = index_reduce(filled_of(rows, -math.inf), 0, group, values.detach(), "amax")
     moved = values - index_select(top, 0, group)
-    whole = index_add(filled_of(rows), 0, group, moved.exp())  # type: ignore[attr-defined]
+    whole = index_add(filled_of(rows), 0, group, moved.exp())
     if logarithm:
-        out = moved - index_select(whole, 0, group).log()  # type: ignore[attr-defined]
+        out = moved - index_select(whole, 0, group).log()
     else:
-        out = moved.exp() / index_select(whole, 0, group)  # type: ignore[attr-defined]
+        out = moved.exp() / index_select(whole, 0, group)
     return converted(sparse(p, out), layout, input._pattern.block)
 
 
@@ -996,8 +997,8 @@ def _equal(input: Any, other: Any) -> bool:
     if not both or input.shape != other.shape or input.layout is not other.layout:
         return False
     a, b = coalesced(to_coo(input)), coalesced(to_coo(other))
-    same = a._pattern.parts[0].equal(b._pattern.parts[0])  # type: ignore[attr-defined]
-    return bool(same and a._data.equal(b._data))  # type: ignore[attr-defined]
+    same = a._pattern.parts[0].equal(b._pattern.parts[0])
+    return bool(same and a._data.equal(b._data))
 
 
 def _value_of(x: Any) -> Any:

@@ -48,7 +48,7 @@ class SparseTensor(Tensor):
         return self._whole
 
     @property
-    def _node(self) -> Any:  # type: ignore[override]
+    def _node(self) -> Any:
         return self._data._node
 
     def __getattr__(self, name: str) -> Any:
@@ -85,7 +85,7 @@ class SparseTensor(Tensor):
     def _values(self) -> Tensor:
         """The values as they are stored, coalesced or not."""
         self._need_coo("_values")
-        return self._data.detach()  # type: ignore[attr-defined,no-any-return]
+        return self._data.detach()  # type: ignore[no-any-return]
 
     def indices(self) -> Tensor:
         """The indices (sparse dimensions, values) of a coalesced tensor."""
@@ -177,7 +177,7 @@ class SparseTensor(Tensor):
 
     def requires_grad_(self, requires_grad: bool = True) -> SparseTensor:
         """Have gradients kept in `.grad`, at the places of the values."""
-        self._data.requires_grad_(requires_grad)  # type: ignore[attr-defined]
+        self._data.requires_grad_(requires_grad)
         return self
 
     @property
@@ -194,7 +194,7 @@ class SparseTensor(Tensor):
 
     def retain_grad(self) -> None:
         """Keep the gradient of a tensor that is no leaf."""
-        self._data.retain_grad()  # type: ignore[attr-defined]
+        self._data.retain_grad()
 
     def register_hook(self, hook: Callable[..., Any]) -> Any:
         """Call `hook(gradient)`, a sparse tensor, when it is computed."""
@@ -203,7 +203,7 @@ class SparseTensor(Tensor):
             result = hook(sparse(self._pattern, g))
             return None if result is None else result._data
 
-        return self._data.register_hook(called)  # type: ignore[attr-defined]
+        return self._data.register_hook(called)
 
     # --- as a value of Python -----------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class SparseTensor(Tensor):
     def __len__(self) -> int:
         if not self.shape:
             raise ArgumentTypeError("len() of a 0-d tensor")
-        return self.shape[0]
+        return self.shape[0]  # type: ignore[no-any-return]
 
     def __iter__(self) -> Any:
         return (self[k] for k in range(len(self)))
@@ -233,11 +233,11 @@ class SparseTensor(Tensor):
     def __deepcopy__(self, memo: Any) -> SparseTensor:
         p = self._pattern
         grad = self._data.grad
-        made = sparse(p, self._data.detach().clone())  # type: ignore[attr-defined]
+        made = sparse(p, self._data.detach().clone())
         if self._data._node is not None:
-            made._data.requires_grad_()  # type: ignore[attr-defined]
+            made._data.requires_grad_()
         if grad is not None:
-            made._data.grad = grad.clone()  # type: ignore[attr-defined]
+            made._data.grad = grad.clone()
         memo[id(self)] = made
         return made
 
@@ -284,7 +284,7 @@ _WRAPPER = type(vars(Tensor)["shape"].__get__)
 def name_of(func: Any) -> str:
     """Return the name under which a public function has its row; of a property, the property's."""
     if isinstance(func, _WRAPPER):
-        getter = func.__self__.fget  # type: ignore[attr-defined]
+        getter = func.__self__.fget
         return f"{getter.__name__}.{func.__name__}"
     return str(getattr(func, "__name__", func))
 
@@ -308,7 +308,7 @@ def whole_meta(shape: Size, dtype: DType, device: Device) -> TensorMeta:
 
 def layout_named(name: str) -> Layout:
     """Return the layout of a name such as "sparse_csr"."""
-    return rules.LAYOUTS[name]  # type: ignore[no-any-return]
+    return rules.LAYOUTS[name]
 
 
 def rebuilt(
@@ -337,7 +337,7 @@ def text_of(x: SparseTensor) -> str:
         words = COMPRESSED[p.layout]
         names = [words.bounds_of, words.plain_of]
     pieces = []
-    plain: Any = values.detach()  # type: ignore[attr-defined]
+    plain: Any = values.detach()
     for name, part in zip([*names, "values"], [*p.parts, plain], strict=True):
         inner = _bare(repr(part)).replace("\n", "\n" + " " * (INDENT + len(name) + 1))
         pieces.append(f"{name}={inner}")

@@ -1,4 +1,4 @@
-"""Two networks on sparse matrices, GCN and GAT, that tell the subject of papers in a citation graph.
+"""GCN and GAT, networks on sparse matrices, that tell the subject of papers in a citation graph.
 
 The graph is made from a seed: papers of five subjects cite papers of their own subject more often,
 and use its words more often.  The subject of some is known.  Each network is trained 20 steps, as
