@@ -14,7 +14,7 @@ import numpy as np
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View
-from flowvm.meta.dtype import int64
+from flowvm.meta.dtype import float32, float64, int64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.kinds import Count
 from flowvm.ops.declare.letters import unsplit
@@ -58,9 +58,8 @@ def _grain(rows: int, entries: int, width: int) -> int:
 
 
 def _product(
-    body: Any, values: TensorMeta, bounds: TensorMeta, col: TensorMeta, x: TensorMeta,
-    *others: TensorMeta,
-) -> Launch:  # fmt: skip
+    values: TensorMeta, bounds: TensorMeta, col: TensorMeta, x: TensorMeta, *kept: TensorMeta
+) -> Launch:
     for what, meta in (("bounds", bounds), ("col", col)):
         _check_index("sparse_product", what, meta)
     if x.ndim != 2 or values.shape != col.shape or bounds.numel < 1:
@@ -75,9 +74,21 @@ def _product(
         )
     rows, width = bounds.numel - 1, x.shape[1]
     out = x.with_shape((rows, width))
-    metas = (out, values, bounds, col, x, *others)
+    flat = View(x.dtype, (rows * width,)), View(x.dtype, (x.numel,))
+    views = (flat[0], *map(View.of, (values, bounds, col)), flat[1], *map(View.of, kept))
+    body = BODIES[x.dtype in (float32, float64) and x.device.type != "cuda", bool(kept)]
+    shape = row_kernels.Shape(x.shape[0], width)
     grain = _grain(rows, col.numel, width)
-    return Launch((out,), body, tuple(map(View.of, metas)), units=rows, grain=grain)
+    return Launch((out,), body, views, (shape,), units=rows, grain=grain)
+
+
+# whether vectors are written for the dtype and device, and whether operands are kept -> body
+BODIES = {
+    (True, False): row_kernels.multiply,
+    (True, True): row_kernels.multiply_kept,
+    (False, False): row_kernels.multiply_plainly,
+    (False, True): row_kernels.multiply_plainly_kept,
+}
 
 
 def _product_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
@@ -100,7 +111,7 @@ def _product_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 )  # fmt: skip
 def row_product(values: TensorMeta, bounds: TensorMeta, col: TensorMeta, x: TensorMeta) -> Launch:
     """Return the product of a sparse matrix by rows with a dense one: (rows, n)."""
-    return _product(row_kernels.multiply, values, bounds, col, x)
+    return _product(values, bounds, col, x)
 
 
 @op(
@@ -113,8 +124,7 @@ def row_product_kept(
     their_bounds: TensorMeta, row: TensorMeta, order: TensorMeta,
 ) -> Launch:  # fmt: skip
     """`row_product`, given what `turned` says of the matrix: its gradient uses that."""
-    kept = (their_bounds, row, order)
-    return _product(row_kernels.multiply_both, values, bounds, col, x, *kept)
+    return _product(values, bounds, col, x, their_bounds, row, order)
 
 
 def turned(bounds: Tensor, col: Tensor, columns: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -8,23 +8,39 @@ INDEX_OUT_OF_RANGE and the details index, size, dimension.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
+
+from flowvm.ops.sparse.cpu.weighted_rows import weighted_rows
 
 Array = Any
 INLINE_ALWAYS = True
+CHECKED = 256  # rows that are checked before they are used: their columns stay in a near cache
 
 
-def _outside(bounds: Array, col: Array, r: int, columns: int, details: Array) -> bool:
-    """Return True if row `r` has bounds or columns out of range, and write the details."""
-    begin, end = bounds[r], bounds[r + 1]
-    if begin < 0 or end < begin or end > len(col):
-        details[0], details[1], details[2] = end, len(col) + 1, 0
+class Shape(NamedTuple):
+    """The shape of the dense factor."""
+
+    columns: int  # of the sparse one
+    width: int
+
+
+def _outside(bounds: Array, col: Array, lo: int, hi: int, columns: int, details: Array) -> bool:
+    """Return True if rows have bounds or columns out of range, and write the details."""
+    low, high, count = bounds[lo], bounds[hi], len(col)
+    falls: Any = (low < 0) | (high > count)
+    for r in range(lo, hi):
+        falls |= bounds[r + 1] < bounds[r]
+    if falls:
+        for r in range(lo, hi):
+            if bounds[r] < 0 or bounds[r + 1] < bounds[r] or bounds[r + 1] > count:
+                details[0], details[1], details[2] = bounds[r + 1], count + 1, 0
+                break
         return True
     wrong: Any = False
-    for e in range(begin, end):
+    for e in range(low, high):
         wrong |= (col[e] < 0) | (col[e] >= columns)
     if wrong:
-        for e in range(begin, end):
+        for e in range(low, high):
             if col[e] < 0 or col[e] >= columns:
                 details[0], details[1], details[2] = col[e], columns, 1
                 break
@@ -32,50 +48,59 @@ def _outside(bounds: Array, col: Array, r: int, columns: int, details: Array) ->
 
 
 def multiply(
-    out: Array, values: Array, bounds: Array, col: Array, x: Array, lo: int, hi: int, details: Array
-) -> int:
-    """out[r, :] = the sum of values[e] x[col[e], :] over the entries e of row r."""
-    n, columns = x.shape[1], x.shape[0]
-    for r in range(lo, hi):
-        if _outside(bounds, col, r, columns, details):
+    out: Array, values: Array, bounds: Array, col: Array, x: Array, s: Shape, lo: int, hi: int,
+    details: Array,
+) -> int:  # fmt: skip
+    """out[r, :] = the sum of values[e] x[col[e], :] over the entries e of row r; out and x are
+    flat.
+    """
+    columns, width, count = s.columns, s.width, len(col)
+    for first in range(lo, hi, CHECKED):
+        last = min(hi, first + CHECKED)
+        if _outside(bounds, col, first, last, columns, details):
             return 1  # Status.INDEX_OUT_OF_RANGE
-        _add_rows(out[r], values, col, x, bounds[r], bounds[r + 1], n)
+        for r in range(first, last):
+            e = bounds[r]
+            weighted_rows(
+                out, r * width, values, e, col, e, x, 0, bounds[r + 1] - e, count - e, width
+            )
     return 0
 
 
-def _add_rows(to: Array, values: Array, col: Array, x: Array, begin: int, end: int, n: int) -> None:
-    e = begin
-    if (end - begin) % 2 == 1:
-        a, p = values[e], x[col[e]]
-        for k in range(n):
-            to[k] = a * p[k]
-        e += 1
-    elif end > begin:
-        a, b, p, q = values[e], values[e + 1], x[col[e]], x[col[e + 1]]
-        for k in range(n):
-            to[k] = a * p[k] + b * q[k]
-        e += 2
-    else:
-        for k in range(n):
-            to[k] = 0
-    while e + 4 <= end:
-        a, b, p, q = values[e], values[e + 1], x[col[e]], x[col[e + 1]]
-        c, d, s, t = values[e + 2], values[e + 3], x[col[e + 2]], x[col[e + 3]]
-        for k in range(n):
-            to[k] = (((to[k] + a * p[k]) + b * q[k]) + c * s[k]) + d * t[k]
-        e += 4
-    if e < end:
-        a, b, p, q = values[e], values[e + 1], x[col[e]], x[col[e + 1]]
-        for k in range(n):
-            to[k] = (to[k] + a * p[k]) + b * q[k]
-
-
-def multiply_both(
+def multiply_kept(
     out: Array, values: Array, bounds: Array, col: Array, x: Array,
-    their_bounds: Array, row: Array, order: Array, lo: int, hi: int, details: Array,
+    their_bounds: Array, row: Array, order: Array, s: Shape, lo: int, hi: int, details: Array,
 ) -> int:  # fmt: skip
     """`multiply`; the last three operands are for its gradient."""
-    return multiply(out, values, bounds, col, x, lo, hi, details)
+    return multiply(out, values, bounds, col, x, s, lo, hi, details)
+
+
+def multiply_plainly(
+    out: Array, values: Array, bounds: Array, col: Array, x: Array, s: Shape, lo: int, hi: int,
+    details: Array,
+) -> int:  # fmt: skip
+    """`multiply` for any dtype and device."""
+    columns, n = s.columns, s.width
+    for r in range(lo, hi):
+        if _outside(bounds, col, r, r + 1, columns, details):
+            return 1  # Status.INDEX_OUT_OF_RANGE
+        to = out[r * n : (r + 1) * n]
+        for k in range(n):
+            to[k] = 0
+        for e in range(bounds[r], bounds[r + 1]):
+            at = col[e] * n
+            factor, row = values[e], x[at : at + n]
+            for k in range(n):
+                to[k] += factor * row[k]
+    return 0
+
+
+def multiply_plainly_kept(
+    out: Array, values: Array, bounds: Array, col: Array, x: Array,
+    their_bounds: Array, row: Array, order: Array, s: Shape, lo: int, hi: int, details: Array,
+) -> int:  # fmt: skip
+    """`multiply_plainly`; the last three operands are for its gradient."""
+    return multiply_plainly(out, values, bounds, col, x, s, lo, hi, details)
 
 
 def sample(
@@ -83,9 +108,9 @@ def sample(
 ) -> int:
     """out[e] = the sum of a[r, :] b[col[e], :] for the entries e of row r."""
     n, columns = a.shape[1], b.shape[0]
+    if _outside(bounds, col, lo, hi, columns, details):
+        return 1  # Status.INDEX_OUT_OF_RANGE
     for r in range(lo, hi):
-        if _outside(bounds, col, r, columns, details):
-            return 1  # Status.INDEX_OUT_OF_RANGE
         p = a[r]
         for e in range(bounds[r], bounds[r + 1]):
             q = b[col[e]]
