@@ -54,16 +54,11 @@ def multiply(
     """out[r, :] = the sum of values[e] x[col[e], :] over the entries e of row r; out and x are
     flat.
     """
-    columns, width, count = s.columns, s.width, len(col)
     for first in range(lo, hi, CHECKED):
         last = min(hi, first + CHECKED)
-        if _outside(bounds, col, first, last, columns, details):
+        if _outside(bounds, col, first, last, s.columns, details):
             return 1  # Status.INDEX_OUT_OF_RANGE
-        for r in range(first, last):
-            e = bounds[r]
-            weighted_rows(
-                out, r * width, values, e, col, e, x, 0, bounds[r + 1] - e, count - e, width
-            )
+        weighted_rows(out, values, bounds, col, x, first, last, s.width)
     return 0
 
 
