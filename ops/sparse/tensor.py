@@ -70,6 +70,10 @@ class SparseTensor(Tensor):
     is_sparse_csr = property(lambda self: self._pattern.layout is sparse_csr)
     version = property(lambda self: self._data.version)
     _version = version
+    is_leaf = property(lambda self: self._data.is_leaf)
+    grad_fn = property(lambda self: self._data.grad_fn)
+    retains_grad = property(lambda self: self._data.retains_grad)
+    output_nr = property(lambda self: self._data.output_nr)
 
     # --- parts --------------------------------------------------------------------------------
 
@@ -272,7 +276,7 @@ def _torch_function(
     if any(kind not in _OURS and kind is not cls for kind in types):
         return NotImplemented
     raise ModeError(
-        f"{name.strip('_')}: not for sparse tensors; work on x.values(), or on x.to_dense()"
+        f"{name.partition('.')[0].strip('_')}: not for sparse tensors; work on x.values(), or on x.to_dense()"
     )
 
 
@@ -365,4 +369,4 @@ def text_of(x: SparseTensor) -> str:
 
 def _bare(text: str) -> str:
     """Return a tensor's text without the dtype, which is said once for all values."""
-    return re.sub(r",\s+dtype=flow\.\w+\)$", ")", text)
+    return re.sub(r",\s+dtype=[\w.]+\)$", ")", text)

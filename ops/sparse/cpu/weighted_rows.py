@@ -30,7 +30,8 @@ class _Rows(Emitter):
     """The function, its loops over rows, and their blocks of columns."""
 
     def block(
-        self, b: Any, args: Any, row: Any, at: Any, vectors: int, mask: Any = None, early: Any = None
+        self, b: Any, args: Any, row: Any, at: Any, vectors: int, mask: Any = None,
+        early: Any = None,
     ) -> None:  # fmt: skip
         """out[row][at:] = the sums, for so many vectors of columns, the last one under a mask.
 
