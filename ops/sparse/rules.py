@@ -1,4 +1,4 @@
-"""The table of functions that take sparse tensors: name -> rule, called in the function's place.
+"""The rules of functions that take sparse tensors, entered into `flowvm.ops.sparse.table`.
 
 A rule takes what the function takes.  Functions that leave zeros zero work on the values; products
 go to `flowvm.ops.sparse.products`; all else is made of dense ops on indices and values.
@@ -29,20 +29,8 @@ from flowvm.ops.shapes.views import reshape
 from flowvm.ops.sparse.conversion import coalesced, converted, flat_values, to_coo, to_dense
 from flowvm.ops.sparse.pattern import COMPRESSED, Pattern, linear_of, places_of
 from flowvm.ops.sparse.products import grouped, row_product, row_product_kept, row_samples
-from flowvm.ops.sparse.tensor import SparseTensor, sparse
-
-Rule = Callable[..., Any]
-RULES: dict[str, Rule] = {}
-LAYOUTS: Final = {layout.name: layout for layout in (sparse_coo, *COMPRESSED)}
-
-# functions that look at the shape, the dtype or the device alone
-OF_THE_META: Final = frozenset({
-    "dim", "element_size", "get_device", "is_complex", "is_cpu.__get__", "is_cuda.__get__",
-    "is_floating_point", "is_global.__get__", "is_inference", "is_local.__get__",
-    "is_meta.__get__", "is_same_size", "is_signed", "is_tensor", "itemsize.__get__", "name",
-    "nbytes.__get__", "ndimension", "numel", "result_type", "size", "stride",
-    "_is_global.__get__", "_is_local.__get__", "<lambda>.__get__", "is_nonzero",
-})  # fmt: skip
+from flowvm.ops.sparse.table import OF_THE_FUNCTION, RULES, Rule
+from flowvm.ops.sparse.tensor import LAYOUTS, SparseTensor, sparse
 
 # f(0) is 0; the second ones are sums of what they do to each summand
 _ZERO_PRESERVING: Final = (
@@ -1052,7 +1040,4 @@ def _grad(
     )
 
 
-# the rules that are given the function itself, in front of its arguments
-OF_THE_FUNCTION: Final[dict[str, Rule]] = {
-    "_tensor_backward": _backward, "backward": _backward, "grad": _grad,
-}  # fmt: skip
+OF_THE_FUNCTION.update({"_tensor_backward": _backward, "backward": _backward, "grad": _grad})

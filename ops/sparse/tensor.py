@@ -1,8 +1,8 @@
 """The sparse tensor: values, and the pattern of their places.
 
 It is a Tensor that has no memory of its own: its parts have.  A public function that is called with
-one asks its `__torch_function__`, which looks the function up in the table of
-`flowvm.ops.sparse.rules`; what is not there is an error.  Its place in the autograd graph is its
+one asks its `__torch_function__`, which looks the function up in the table
+(`flowvm.ops.sparse.table`); what is not there is an error.  Its place in the autograd graph is its
 values': a gradient by a sparse tensor is one of the same places.
 """
 
@@ -10,23 +10,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flowvm.eager.overrides import SUBCLASSES, begin, disabled, unasked
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, MissingNameError, ModeError
 from flowvm.interop.printing import get_printoptions
-from flowvm.loading.lazy import lazy
 from flowvm.meta.device import Device
 from flowvm.meta.dtype import DType, bool_, get_default_dtype, int64
-from flowvm.meta.formats import Layout, sparse_csr
+from flowvm.meta.formats import sparse_coo, sparse_csr
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.sparse.pattern import COMPRESSED, Pattern
+from flowvm.ops.sparse.table import OF_THE_FUNCTION, OF_THE_META, RULES, fill
 
-if TYPE_CHECKING:
-    from flowvm.ops.sparse import rules
-else:
-    rules = lazy("flowvm.ops.sparse.rules")
+LAYOUTS = {layout.name: layout for layout in (sparse_coo, *COMPRESSED)}
 
 
 class SparseTensor(Tensor):
@@ -264,20 +261,20 @@ def _torch_function(
     cls: type[SparseTensor], func: Any, types: Any, args: Any = (), kwargs: Any = None
 ) -> Any:
     """Call the table's rule of a function; ModeError where it has none."""
+    fill()
     name = name_of(func)
-    rule = rules.RULES.get(name)
+    rule = RULES.get(name)
     if rule is not None:
         return rule(*args, **(kwargs or {}))
-    if name in rules.OF_THE_FUNCTION:
-        return rules.OF_THE_FUNCTION[name](func, *args, **(kwargs or {}))
-    if name in rules.OF_THE_META:
+    if name in OF_THE_FUNCTION:
+        return OF_THE_FUNCTION[name](func, *args, **(kwargs or {}))
+    if name in OF_THE_META:
         with unasked.within(SUBCLASSES):
             return func(*args, **(kwargs or {}))
     if any(kind not in _OURS and kind is not cls for kind in types):
         return NotImplemented
-    raise ModeError(
-        f"{name.partition('.')[0].strip('_')}: not for sparse tensors; work on x.values(), or on x.to_dense()"
-    )
+    shown = name.partition(".")[0].strip("_")
+    raise ModeError(f"{shown}: not for sparse tensors; work on x.values(), or on x.to_dense()")
 
 
 _OURS = {Tensor}
@@ -310,11 +307,6 @@ def whole_meta(shape: Size, dtype: DType, device: Device) -> TensorMeta:
     return TensorMeta.of(shape, dtype, device, (0,) * len(shape))
 
 
-def layout_named(name: str) -> Layout:
-    """Return the layout of a name such as "sparse_csr"."""
-    return rules.LAYOUTS[name]
-
-
 def rebuilt(
     layout: str,
     parts: Sequence[Tensor],
@@ -325,7 +317,7 @@ def rebuilt(
 ) -> SparseTensor:
     """Return the tensor of parts that a file, a pickle or a graph holds."""
     block = None if block is None else (int(block[0]), int(block[1]))
-    return sparse(Pattern(layout_named(layout), parts, shape, bool(coalesced), block), values)
+    return sparse(Pattern(LAYOUTS[layout], parts, shape, bool(coalesced), block), values)
 
 
 # --- text -----------------------------------------------------------------------------------------
