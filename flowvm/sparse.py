@@ -16,6 +16,7 @@ from flowvm.loading.absent import other_names
 from flowvm.loading.listing import listing
 from flowvm.meta.dtype import DType, float32, float64, int32, int64
 from flowvm.ops.sparse import conversion, rules
+from flowvm.ops.sparse.table import RULES
 from flowvm.ops.sparse.tensor import SparseTensor
 from flowvm.vm.callers.tracebacks import border
 
@@ -64,7 +65,7 @@ def addmm(
     tensor([[4.],
             [4.]])
     """
-    out: Tensor = rules.RULES["addmm"](input, mat1, mat2, beta=beta, alpha=alpha)
+    out: Tensor = RULES["addmm"](input, mat1, mat2, beta=beta, alpha=alpha)
     return out
 
 
@@ -94,7 +95,7 @@ def sum(input: Tensor, dim: Any = None, dtype: DType | None = None) -> Tensor:
     >>> flow.sparse.sum(x), flow.sparse.sum(x, 0).to_dense()
     (tensor(5.), tensor([3., 2.]))
     """
-    out: Tensor = rules.RULES["sum"](_sparse("sum", input), dim, dtype=dtype)
+    out: Tensor = RULES["sum"](_sparse("sum", input), dim, dtype=dtype)
     return out
 
 

@@ -90,13 +90,13 @@ def sparse_mask(x: Tensor, mask: Tensor) -> Tensor:
     >>> flow.tensor([3.0, 4.0]).sparse_mask(mask).values()
     tensor([4.])
     """
-    return rules.RULES["sparse_mask"](x, mask)  # type: ignore[no-any-return]
+    return rules.sparse_mask(x, mask)  # type: ignore[no-any-return]
 
 
 def _refusing(name: str) -> None:
     def refuse(x: Tensor, *args: object, **kwargs: object) -> None:
         raise ArgumentTypeError(
-            f"{name} expected a sparse tensor, got one with layout flow.strided; make it sparse "
+            f"{name}: a sparse tensor is needed, got one with layout flow.strided; make it sparse "
             f"with to_sparse() or to_sparse_csr()"
         )
 

@@ -7,6 +7,7 @@ back.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,7 @@ def _product(
 
 
 # whether vectors are written for the dtype and device, and whether operands are kept -> body
-BODIES = {
+BODIES: dict[tuple[bool, bool], Callable[..., Any]] = {
     (True, False): row_kernels.multiply,
     (True, True): row_kernels.multiply_kept,
     (False, False): row_kernels.multiply_plainly,

@@ -225,7 +225,8 @@ for _layout in LAYOUTS.values():
 
 
 @rule("sparse_mask")
-def _sparse_mask(x: Any, mask: Any) -> SparseTensor:
+def sparse_mask(x: Any, mask: Any) -> SparseTensor:
+    """Return the values of a tensor at the places of a sparse one."""
     if not isinstance(mask, SparseTensor):
         raise ArgumentTypeError(f"sparse_mask: mask is a sparse tensor, got {type(mask).__name__}")
     if mask.shape != x.shape:

@@ -46,7 +46,6 @@ ELSEWHERE = {
     "empty_strided": "any values", "empty_permuted": "any values",
     "matrix_exp": "exponentials of large matrices cancel in float32",
     "nn.functional.triplet_margin_with_distance_loss": "the table has a function of PyTorch's",
-    "to_sparse": "there are no sparse tensors",
 }  # fmt: skip
 RANDOM = {
     "bernoulli", "binomial", "cauchy", "exponential", "geometric", "log_normal", "multinomial",

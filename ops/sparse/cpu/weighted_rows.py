@@ -65,7 +65,7 @@ class _Rows(Emitter):
 
         def emit(b: Any, function: Any) -> None:
             args = function.args
-            bounds, lo, hi, width = args[2], *args[5:]
+            bounds, lo, hi, width = (args[k] for k in (2, 5, 6, 7))
             for vectors in BLOCKS:
                 exact = n(vectors * self.lanes)
                 with b.if_then(b.icmp_signed("==", width, exact)):
