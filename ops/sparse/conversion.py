@@ -62,7 +62,7 @@ def _part(name: str, what: str, value: Any, device: Any, index: bool = True) -> 
         empty = isinstance(value, (list, tuple)) and not np.asarray(value).size
         made = tensor(value, dtype=int64 if index and empty else None)
     if index and made.dtype.inexact:
-        raise ArgumentTypeError(f"{name}: {what} are integers, got {made.dtype.name}")
+        made = made.to(int64)
     if device is not None:
         made = made.to(as_device(device))
     return made, python
@@ -192,11 +192,10 @@ def _compressed(
         )
     if plain.shape[0] != values.shape[0]:
         raise ShapeError(f"{name}: {plain.shape[0]} {words.plain_of} for {values.shape[0]} values")
-    if bounds.dtype is not plain.dtype or bounds.dtype not in (int32, int64):
-        raise ArgumentTypeError(
-            f"{name}: both indices are int32 or int64, got {bounds.dtype.name} and "
-            f"{plain.dtype.name}"
-        )
+    if bounds.dtype is not plain.dtype:
+        bounds, plain = bounds.to(int64), plain.to(int64)
+    if bounds.dtype not in (int32, int64):
+        raise ArgumentTypeError(f"{name}: both indices are int32 or int64, got {bounds.dtype.name}")
     block = (values.shape[1], values.shape[2]) if words.blocks else None
     steps = block or (1, 1)
     dense = tuple(values.shape[3 if block else 1 :])
@@ -224,6 +223,13 @@ def _compressed(
         _check_bounds(name, words, bounds, plain, shape[other] // steps[other])
     held = _values(values, dtype, requires_grad, given)
     return sparse(Pattern(layout, (bounds, plain), shape, True, block), held)
+
+
+def _with_layout(name: str, layout: Layout, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a function that makes one layout; it may be said, but no other."""
+    if options.get("layout") not in (None, layout):
+        raise ArgumentError(f"{name}: layout is {layout!r}, got {options['layout']!r}")
+    return {**options, "layout": layout}
 
 
 def _check_bounds(name: str, words: Any, bounds: Any, plain: Any, across: int) -> None:
@@ -284,10 +290,8 @@ def sparse_csr_tensor(
     tensor([[0., 1.],
             [2., 0.]])
     """
-    return _compressed(
-        crow_indices, col_indices, values, size, layout=sparse_csr, name="sparse_csr_tensor",
-        **options,
-    )  # fmt: skip
+    own = _with_layout("sparse_csr_tensor", sparse_csr, options)
+    return _compressed(crow_indices, col_indices, values, size, name="sparse_csr_tensor", **own)
 
 
 # public: flow (late)
@@ -300,10 +304,8 @@ def sparse_csc_tensor(
     tensor([[0., 1.],
             [2., 0.]])
     """
-    return _compressed(
-        ccol_indices, row_indices, values, size, layout=sparse_csc, name="sparse_csc_tensor",
-        **options,
-    )  # fmt: skip
+    own = _with_layout("sparse_csc_tensor", sparse_csc, options)
+    return _compressed(ccol_indices, row_indices, values, size, name="sparse_csc_tensor", **own)
 
 
 # public: flow (late)
@@ -315,10 +317,8 @@ def sparse_bsr_tensor(
     >>> flow.sparse_bsr_tensor([0, 1], [1], [[[1.0, 2.0]]], (1, 4)).to_dense()
     tensor([[0., 0., 1., 2.]])
     """
-    return _compressed(
-        crow_indices, col_indices, values, size, layout=sparse_bsr, name="sparse_bsr_tensor",
-        **options,
-    )  # fmt: skip
+    own = _with_layout("sparse_bsr_tensor", sparse_bsr, options)
+    return _compressed(crow_indices, col_indices, values, size, name="sparse_bsr_tensor", **own)
 
 
 # public: flow (late)
@@ -330,10 +330,8 @@ def sparse_bsc_tensor(
     >>> flow.sparse_bsc_tensor([0, 0, 1], [0], [[[1.0, 2.0]]], (1, 4)).to_dense()
     tensor([[0., 0., 1., 2.]])
     """
-    return _compressed(
-        ccol_indices, row_indices, values, size, layout=sparse_bsc, name="sparse_bsc_tensor",
-        **options,
-    )  # fmt: skip
+    own = _with_layout("sparse_bsc_tensor", sparse_bsc, options)
+    return _compressed(ccol_indices, row_indices, values, size, name="sparse_bsc_tensor", **own)
 
 
 def of_parts(layout: str, parts: Sequence[Any], shape: Any, coalesced: bool) -> SparseTensor:

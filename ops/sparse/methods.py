@@ -87,8 +87,8 @@ def sparse_mask(x: Tensor, mask: Tensor) -> Tensor:
     """Return the elements at the places that a sparse tensor stores, as a sparse tensor.
 
     >>> mask = flow.sparse_coo_tensor([[1]], [1.0], (2,))
-    >>> flow.tensor([3.0, 4.0]).sparse_mask(mask).values()
-    tensor([4.])
+    >>> flow.tensor([3.0, 4.0]).sparse_mask(mask).to_dense()
+    tensor([0., 4.])
     """
     return rules.sparse_mask(x, mask)  # type: ignore[no-any-return]
 

@@ -228,7 +228,9 @@ for _layout in LAYOUTS.values():
 def sparse_mask(x: Any, mask: Any) -> SparseTensor:
     """Return the values of a tensor at the places of a sparse one."""
     if not isinstance(mask, SparseTensor):
-        raise ArgumentTypeError(f"sparse_mask: mask is a sparse tensor, got {type(mask).__name__}")
+        raise ArgumentTypeError(
+            f"sparse_mask: a sparse tensor is needed for mask, got {type(mask).__name__}"
+        )
     if mask.shape != x.shape:
         raise ShapeError(
             f"sparse_mask: operands have incompatible sizes, {tuple(x.shape)} and "
