@@ -105,7 +105,7 @@ def _give_way() -> None:
 
 def _fill_sparse_table() -> None:
     """Have the rules of sparse tensors entered, by their module's import."""
-    assert sparse_rules.mm
+    sparse_rules.enter()
 
 
 def _rule_of(policy: Any, seed: int | None, like: Any, streams: Sequence[int]) -> Rule:

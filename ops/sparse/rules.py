@@ -1044,3 +1044,7 @@ def _grad(
 
 
 OF_THE_FUNCTION.update({"_tensor_backward": _backward, "backward": _backward, "grad": _grad})
+
+
+def enter() -> None:
+    """Do nothing: the import of this module has entered its rules."""

@@ -71,14 +71,20 @@ class _Rows(Emitter):
                 with b.if_then(b.icmp_signed("==", width, exact)):
                     own = [*args[:-1], exact]
                     early = b.load(b.gep(bounds, [hi])) if vectors > 1 else None
-                    self.loop(b, lo, hi, 1, lambda r, own=own, vectors=vectors, early=early:
-                              self.block(b, own, r, n(0), vectors, early=early))  # fmt: skip
+                    self.equal_rows(b, own, lo, hi, vectors, early)
                     b.ret_void()
             self.loop(b, lo, hi, 1, lambda r: self.any_row(b, args, r, width))
             b.ret_void()
 
         kinds = [pointer, pointer, n.as_pointer(), n.as_pointer(), pointer, n, n, n]
         return self.shared("weighted_rows", kinds, emit)
+
+    def equal_rows(self, b: Any, args: Any, lo: Any, hi: Any, vectors: int, early: Any) -> None:
+        """Rows of so many vectors and no more."""
+        zero = self.i64(0)
+        self.loop(
+            b, lo, hi, 1, lambda r: self.block(b, args, r, zero, vectors, early=early)
+        )  # fmt: skip
 
     def any_row(self, b: Any, args: Any, row: Any, width: Any) -> None:
         """A row of any width: its blocks, the largest first."""
