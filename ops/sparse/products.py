@@ -196,15 +196,29 @@ samples(
     lambda bounds, col, a, b: (a @ b.T)[np.repeat(np.arange(4), np.diff(bounds)), col],
     name="sparse_samples",
 )
+
+
+def _bounds_of(row: Tensor) -> Tensor:
+    """Return the bounds of four rows' entries."""
+    bounds: Tensor = grouped(row, 4)[0]
+    return bounds
+
+
+def _row_of(bounds: Tensor) -> Tensor:
+    """Return the row of each of six entries."""
+    row: Tensor = row_numbers(bounds, 6)
+    return row
+
+
 samples(
-    lambda row: grouped(row, 4)[0],
+    _bounds_of,
     lambda rng: [Sample((rng.integers(0, 4, 9),))],
     lambda row: np.concatenate([[0], np.cumsum(np.bincount(row, minlength=4))]),
     name="sparse_grouped",
     grad=False,
 )
 samples(
-    lambda bounds: row_numbers(bounds, 6),
+    _row_of,
     lambda rng: [Sample((_BOUNDS,))],
     lambda bounds: np.repeat(np.arange(4), np.diff(bounds)),
     name="sparse_row_numbers",
