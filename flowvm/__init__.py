@@ -41,6 +41,7 @@ from flowvm.meta.dtype import DType
 from flowvm.meta.formats import Layout, MemoryFormat
 from flowvm.ops import *  # noqa: F403 - the public ops are pinned by ops.__all__
 from flowvm.ops.placed import tensors as _global_tensors  # noqa: F401 - attaches methods
+from flowvm.ops.sparse import methods as _sparse_methods  # noqa: F401 - attaches methods
 from flowvm.version import VERSION
 from flowvm.vm import last_error as last_error
 from flowvm.vm.callers.tracebacks import cut as _cut
@@ -127,6 +128,10 @@ if TYPE_CHECKING:
         _log_softmax_backward_data as _log_softmax_backward_data, _softmax_backward_data as
         _softmax_backward_data,
     )
+    from flowvm.ops.sparse.conversion import (
+        sparse_bsc_tensor, sparse_bsr_tensor, sparse_compressed_tensor, sparse_coo_tensor,
+        sparse_csc_tensor, sparse_csr_tensor,
+    )
     from flowvm.profiler.front.magics import load_ipython_extension as load_ipython_extension
     from flowvm.profiler.views.explanation import explain
     from flowvm.serialization import load, save
@@ -190,6 +195,10 @@ _LATE: dict[str, str] = {
     **dict.fromkeys((
         "_log_softmax_backward_data", "_softmax_backward_data",
     ), "flowvm.ops.rows.softmax"),
+    **dict.fromkeys((
+        "sparse_bsc_tensor", "sparse_bsr_tensor", "sparse_compressed_tensor", "sparse_coo_tensor",
+        "sparse_csc_tensor", "sparse_csr_tensor",
+    ), "flowvm.ops.sparse.conversion"),
     "load_ipython_extension": "flowvm.profiler.front.magics",
     "explain": "flowvm.profiler.views.explanation",
     **dict.fromkeys(("load", "save"), "flowvm.serialization"),
@@ -226,9 +235,10 @@ __all__ = [
     "onnx", "ops", "optim", "overrides", "placement", "preserve_format", "printoptions", "profiler",
     "promote_types", "random", "result_type", "roi_align", "save", "sbp", "set_default_device",
     "set_default_dtype", "set_float32_matmul_precision", "set_grad_enabled", "set_num_threads",
-    "set_printoptions", "short", "sparse", "sparse_bsc", "sparse_bsr", "sparse_coo", "sparse_csc",
-    "sparse_csr", "stream", "strided", "testing", "uint8", "uint16", "uint32", "uint64", "utils",
-    "version", "vm", "xpu",
+    "set_printoptions", "short", "sparse", "sparse_bsc", "sparse_bsc_tensor", "sparse_bsr",
+    "sparse_bsr_tensor", "sparse_compressed_tensor", "sparse_coo", "sparse_coo_tensor",
+    "sparse_csc", "sparse_csc_tensor", "sparse_csr", "sparse_csr_tensor", "stream", "strided",
+    "testing", "uint8", "uint16", "uint32", "uint64", "utils", "version", "vm", "xpu",
 ]
 # fmt: on
 # isort: on

@@ -41,13 +41,13 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from flowvm.eager.tensor import Tensor, alias, new_tensor
 from flowvm.eager.values import adopt_array, memory_of
-from flowvm.errors import ArgumentError, ArgumentTypeError, FileError
+from flowvm.errors import ArgumentError, ArgumentTypeError, FileError, FlowError
 from flowvm.files.bounds import Bounds, check_shape, check_tree
 from flowvm.files.pickles import MOST_REPEATED, MOST_TIMES, read_legacy, read_zip
 from flowvm.files.printable import cropped
@@ -65,6 +65,7 @@ from flowvm.files.schema import (
 )
 from flowvm.files.shards import is_sharded, is_shards, read, write
 from flowvm.files.writer import put
+from flowvm.loading.lazy import lazy
 from flowvm.loading.listing import listing
 from flowvm.meta.device import Device, as_device, cpu
 from flowvm.meta.device import meta as nowhere
@@ -85,6 +86,11 @@ from flowvm.meta.dtype import (
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta, dense_stride
 from flowvm.vm.machine.words import OPERAND
+
+if TYPE_CHECKING:
+    from flowvm.ops.sparse import conversion as sparse_conversion
+else:
+    sparse_conversion = lazy("flowvm.ops.sparse.conversion")
 
 __all__ = ["add_safe_globals", "clear_safe_globals", "get_safe_globals", "load", "save"]
 __dir__ = listing(globals())
@@ -455,6 +461,10 @@ class _Writer:
         self._held: list[Tensor] = []
 
     def tree(self, obj: Any, path: str) -> Any:
+        if isinstance(obj, Tensor) and hasattr(type(obj), "composed_of"):  # a sparse one
+            (layout, shape, coalesced, block), parts = obj.composed_of()
+            named = [self._name(part, _join(path, k)) for k, part in enumerate(parts)]
+            return {"$sparse": [layout, [*shape], coalesced, block and [*block], named]}
         if isinstance(obj, Tensor):
             return {"$tensor": self._name(obj, path)}
         if isinstance(obj, DType):
@@ -726,6 +736,8 @@ class _Reader:
     def _marked(self, mark: str, value: Any) -> Any:
         if mark == "$tensor" and isinstance(value, str) and value in self._tensors:
             return self._tensors[value]
+        if mark == "$sparse" and isinstance(value, list) and len(value) == 5:
+            return self._sparse(*value)
         if mark == "$tuple" and isinstance(value, list):
             return tuple([self.read(item) for item in value])
         if mark == "$dict" and isinstance(value, list) and all(map(_is_item, value)):
@@ -754,6 +766,17 @@ class _Reader:
         shown = repr(value)
         shown = shown if len(shown) <= 80 else shown[:77] + "..."
         raise FileError(f"flow.load: {self._where} is damaged: {cropped(mark)} {shown}")
+
+    def _sparse(self, layout: Any, shape: Any, coalesced: Any, block: Any, named: Any) -> Any:
+        parts = [self._tensors.get(n) if isinstance(n, str) else None for n in named]
+        if not isinstance(layout, str) or None in parts or type(coalesced) is not bool:
+            raise FileError(
+                f"flow.load: {self._where} is damaged: a sparse tensor of {named!s:.60}"
+            )
+        try:
+            return sparse_conversion.of_parts(layout, parts, shape, coalesced)
+        except (FlowError, TypeError, ValueError) as error:
+            raise FileError(f"flow.load: {self._where} is damaged: {error}") from None
 
     def _instance(self, name: Any, fields: Any) -> Any:
         kind = _safe.get(name) if isinstance(name, str) else None

@@ -63,7 +63,7 @@ ROOMS = {
     "flowvm.ops": (
         ("scalar",), ("declare",), ("shapes",), ("pointwise",), ("places",), ("rows",),
         ("products",), ("collectives", "fourier", "linalg", "planes", "random", "updates"),
-        ("sequences",), ("batched", "placed"),
+        ("sequences",), ("batched", "placed", "sparse"),
     ),
     "flowvm.graph": (("logical",), ("memory",), ("passes",), ("plan",), ("capture",)),
     "flowvm.profiler": (

@@ -68,8 +68,8 @@ def test_one_process_is_a_world() -> None:
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda: flow.sparse.mm, "tensors are dense here"),
-        (lambda: flow.sparse_coo_tensor, "tensors are dense here"),
+        (lambda: flow.sparse.solve, "scipy.sparse.linalg"),
+        (lambda: flow.sparse.to_sparse_semi_structured, "2:4 sparsity"),
         (lambda: flow.complex32, "complex64 and complex128"),
         (lambda: flow.utils.cpp_extension.load, "no C.. extensions"),
         (lambda: flow.quantization, "no quantized kernels"),

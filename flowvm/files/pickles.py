@@ -22,7 +22,7 @@ import zipfile
 import zlib
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -32,9 +32,15 @@ from flowvm.errors import FileError, FlowError
 from flowvm.files.bounds import MOST_DEPTH as MOST_NESTED
 from flowvm.files.bounds import Bounds, check_shape, check_tree
 from flowvm.files.printable import cropped, printable
+from flowvm.loading.lazy import lazy
 from flowvm.meta.device import Device
 from flowvm.meta.dtype import MINIFLOATS, DType, dtype_named
 from flowvm.meta.meta import Size, TensorMeta
+
+if TYPE_CHECKING:
+    from flowvm.ops.sparse import conversion as sparse_conversion
+else:
+    sparse_conversion = lazy("flowvm.ops.sparse.conversion")
 
 _STORAGES: Final = {
     "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16",
@@ -130,6 +136,8 @@ class Reader:
             ("torch._utils", "_rebuild_tensor_v2"): self._tensor,
             ("torch._utils", "_rebuild_tensor"): self._tensor,
             ("torch._utils", "_rebuild_tensor_v3"): self._tensor_of_bytes,
+            ("torch._utils", "_rebuild_sparse_tensor"): self._sparse,
+            ("torch.serialization", "_get_layout"): lambda name: self._text(name),
             ("torch._utils", "_rebuild_parameter"): lambda data, grad, hooks: data,
             ("torch._utils", "_rebuild_parameter_with_state"): lambda data, *rest: data,
             ("torch._tensor", "_rebuild_from_type_v2"): lambda make, kind, args, state: self._call(
@@ -219,6 +227,19 @@ class Reader:
             )
         meta = TensorMeta.of(tuple(shape), dtype, self.device, tuple(stride))
         return alias(self._bytes(storage), meta, offset * dtype.itemsize)
+
+    def _sparse(self, layout: Any, data: Any) -> Tensor:
+        """Return a sparse tensor of its parts."""
+        name = self._text(layout).removeprefix("torch.")
+        coo = name == "sparse_coo"
+        if type(data) is not tuple or len(data) not in ((3, 4) if coo else (4,)):
+            raise self.refusal("is damaged: a sparse tensor is made of other parts")
+        parts, shape = (data[:2], data[2]) if coo else (data[:3], data[3])
+        coalesced = not coo or (len(data) > 3 and data[3] is True)
+        if not all(isinstance(part, Tensor) for part in parts):
+            raise self.refusal("is damaged: a sparse tensor's parts are none")
+        made: Tensor = sparse_conversion.of_parts(name, parts, shape, coalesced)
+        return made
 
     def _tensor_of_bytes(
         self, storage: Any, offset: Any, shape: Any, stride: Any, grad: Any, hooks: Any, dtype: Any

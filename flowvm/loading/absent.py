@@ -13,9 +13,12 @@ from typing import Any, Final
 from flowvm.errors import MissingNameError
 
 ABSENT: Final = {
-    "sparse": "tensors are dense here; where a matrix is mostly zeros, index and scatter_add",
-    "sparse_coo_tensor": "tensors are dense here; index_put, scatter_add and index_add make them",
-    "sparse_csr_tensor": "tensors are dense here; index_put, scatter_add and index_add make them",
+    "sparse.as_sparse_gradcheck": "gradcheck a function of the values, which makes the tensor",
+    "sparse.solve": "scipy.sparse.linalg solves: flow.sparse.to_scipy(x)",
+    **dict.fromkeys(
+        ("sparse.SparseSemiStructuredTensor", "sparse.to_sparse_semi_structured"),
+        "there are no kernels of 2:4 sparsity; x * mask, or flow.nn.utils.prune",
+    ),
     "complex32": "complex numbers are complex64 and complex128 here",
     "chalf": "complex numbers are complex64 and complex128 here",
     "quantization": "there are no quantized kernels; bfloat16 and float16 there are",
@@ -66,7 +69,6 @@ ABSENT: Final = {
     "onnx.dynamo_export": "flow.onnx.export captures a call and writes it",
     "onnx.ExportOptions": "flow.onnx.export captures a call and writes it",
     "onnx.OperatorExportTypes": "flow.onnx.export writes ONNX's operators alone",
-    "spmm": "tensors are dense here: flow.mm",
     "fx.proxy": "flow.fx.Proxy and Tracer are in flow.fx",
     "optim.optimizer": "Optimizer's public methods; PyTorch's helpers of its kernels are not here",
     "remat": "flow.utils.checkpoint computes a part of a model again in backward",

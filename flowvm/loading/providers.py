@@ -18,6 +18,7 @@ from flowvm.loading.lazy import lazy, shown
 from flowvm.meta import device
 from flowvm.meta.device import Device
 from flowvm.meta.meta import TensorMeta, about_memory
+from flowvm.ops.sparse import table as sparse_table
 from flowvm.ranks.wires import makers, wires
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.scheduling import Rule, planners
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from flowvm.lab import rules
     from flowvm.ops.declare import valueless
     from flowvm.ops.declare.cuda import lowering
+    from flowvm.ops.sparse import rules as sparse_rules
     from flowvm.profiler.views import traces
 else:
     array_api = lazy("flowvm.array_api")
@@ -43,6 +45,7 @@ else:
     rules = lazy("flowvm.lab.rules")
     valueless = lazy("flowvm.ops.declare.valueless")
     lowering = lazy("flowvm.ops.declare.cuda.lowering")
+    sparse_rules = lazy("flowvm.ops.sparse.rules")
     traces = lazy("flowvm.profiler.views.traces")
 
 
@@ -100,6 +103,11 @@ def _give_way() -> None:
     overrides.surface_gives_way()
 
 
+def _fill_sparse_table() -> None:
+    """Have the rules of sparse tensors entered, by their module's import."""
+    sparse_rules.enter()
+
+
 def _rule_of(policy: Any, seed: int | None, like: Any, streams: Sequence[int]) -> Rule:
     """Return the rule by which the scheduler compares ready instructions."""
     return rules.rule_of(policy, seed, like, streams)
@@ -123,6 +131,7 @@ def __array_namespace__(self: Tensor, /, *, api_version: str | None = None) -> A
 
 compiler.captured.append(_captured)
 call_overrides.on_first.append(_give_way)
+sparse_table.on_first.append(_fill_sparse_table)
 device.backends["cuda"] = _why_no_cuda
 lowerings["cuda"] = _lower_for_cuda
 on_recorded.append(_foretell)

@@ -1,8 +1,8 @@
 """Layouts and memory formats: PyTorch's words for the order of elements in memory.
 
-All tensors have the layout `strided`; the sparse ones are names to compare with.  A memory format
-is taken wherever PyTorch takes one.  Copies and tensors like others lie as PyTorch's do
-(`format_stride`), results as their operands (`result_stride`); strides change no value.
+A tensor has the layout `strided`, or a sparse one (`flowvm.ops.sparse`).  A memory format is taken
+wherever PyTorch takes one.  Copies and tensors like others lie as PyTorch's do (`format_stride`),
+results as their operands (`result_stride`); strides change no value.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Layout:
-    """The memory layout of a tensor: `flow.strided`, always.
+    """The memory layout of a tensor: `flow.strided`, or one such as `flow.sparse_coo`.
 
     >>> flow.ones(2).layout
     flow.strided

@@ -4,6 +4,7 @@
 ("tuple", items...), ("list", items...)
 ("sequence", class, items...)        of a subclass of those, such as a namedtuple
 ("dict", (key, item)...)             in the dict's order
+("composed", class, key, items...)   of a tensor that is made of tensors, such as a sparse one
 ("constant", class, value)           anything else that is hashable; a float as its hex text, so
                                      that 0.0 is not -0.0, and NaN is itself
 """
@@ -21,6 +22,10 @@ from flowvm.errors import ArgumentError, CaptureError
 def flatten(value: Any, leaves: list[Tensor]) -> Any:
     """The structure of nested tuples, lists and dicts, hashable; tensors go to `leaves`."""
     if isinstance(value, Tensor):
+        own = type(value)
+        if own is not Tensor and hasattr(own, "composed_of"):
+            key, parts = value.composed_of()
+            return ("composed", own, key, *[flatten(part, leaves) for part in parts])
         leaves.append(value)
         return _LEAF
     if isinstance(value, (tuple, list)):
@@ -41,6 +46,15 @@ def flatten(value: Any, leaves: list[Tensor]) -> Any:
     return ("constant", type(value), value)
 
 
+def parts_of(value: Tensor) -> tuple[Tensor, ...]:
+    """Return the tensors that have the memory of one: itself, or those that it is made of."""
+    kind = type(value)
+    if kind is not Tensor and hasattr(kind, "composed_of"):
+        parts: tuple[Tensor, ...] = value.composed_of()[1]
+        return parts
+    return (value,)
+
+
 _LEAF = ("tensor",)
 _PLAIN: dict[Any, tuple[str, ...]] = {tuple: ("tuple",), list: ("list",)}
 
@@ -58,6 +72,8 @@ def unflatten(structure: Any, leaves: Iterator[Tensor]) -> Any:
         return _sequence(structure[1], [unflatten(s, leaves) for s in structure[2:]])
     if kind == "dict":
         return {k: unflatten(s, leaves) for k, s in structure[1:]}
+    if kind == "composed":
+        return structure[1].composed(structure[2], [unflatten(s, leaves) for s in structure[3:]])
     return _constant(structure)
 
 
@@ -77,6 +93,9 @@ def _leaves_of(structure: Any, where: str) -> int:
         case ("sequence", kind, *items) if isinstance(kind, type) and issubclass(kind, tuple):
             if len(getattr(kind, "__match_args__", [*items, None])) == len(items):
                 return sum(_leaves_of(item, where) for item in items)
+        case ("composed", kind, key, *items) if hasattr(kind, "composed"):
+            hash(key)
+            return sum(_leaves_of(item, where) for item in items)
         case ("dict", *items) if all(type(item) is tuple and len(item) == 2 for item in items):
             if len({key for key, _ in items}) == len(items):
                 return sum(_leaves_of(item, where) for _, item in items)
@@ -111,6 +130,11 @@ def tree_text(structure: Any, leaves: Iterator[str], own: dict[str, Any]) -> str
     if kind == "constant":
         own[f"k{len(own)}"] = _constant(structure)
         return f"k{len(own) - 1}"
+    if kind == "composed":
+        names = [tree_text(s, leaves, own) for s in structure[3:]]
+        own[f"k{len(own)}"] = structure[1].composed
+        own[f"k{len(own)}"] = structure[2]
+        return f"k{len(own) - 2}(k{len(own) - 1}, [{', '.join(names)}])"
     items = structure[2:] if kind == "sequence" else structure[1:]
     inside = "".join(f"{tree_text(s, leaves, own)}, " for s in items)
     if kind != "sequence":

@@ -225,7 +225,7 @@ def const_data_ptr(x: Tensor) -> int:
 
 @method()
 def dense_dim(x: Tensor) -> int:
-    """The number of dimensions: all are dense.
+    """The number of dense dimensions: all, of a tensor that is not sparse.
 
     >>> flow.ones(2, 3).dense_dim()
     2
@@ -235,7 +235,7 @@ def dense_dim(x: Tensor) -> int:
 
 @method()
 def sparse_dim(x: Tensor) -> int:
-    """0: no tensor is sparse.
+    """The number of sparse dimensions: 0, of a tensor that is not sparse.
 
     >>> flow.ones(2).sparse_dim()
     0
@@ -275,7 +275,7 @@ def is_distributed(x: Tensor) -> bool:
 
 @method()
 def is_coalesced(x: Tensor) -> bool:
-    """True: no tensor here is sparse, so none has an element twice.
+    """True: only a sparse tensor can have an element twice.
 
     >>> flow.ones(2).is_coalesced()
     True
@@ -285,7 +285,7 @@ def is_coalesced(x: Tensor) -> bool:
 
 @method()
 def to_dense(x: Tensor, dtype: object = None, *, masked_grad: object = None) -> Tensor:
-    """`x` itself, or in `dtype`: all tensors are dense.
+    """`x` itself, or in `dtype`: it is dense; of a sparse tensor, a dense one.
 
     >>> x = flow.ones(2)
     >>> x.to_dense() is x
@@ -293,33 +293,6 @@ def to_dense(x: Tensor, dtype: object = None, *, masked_grad: object = None) -> 
     """
     out: Tensor = x.to(dtype)
     return out
-
-
-def _sparse(name: str) -> None:
-    def refuse(x: Tensor, *args: object, **kwargs: object) -> None:
-        raise ArgumentTypeError(
-            f"{name}: there are no sparse tensors here; work on the dense one, or on its "
-            f"nonzero() places and values"
-        )
-
-    refuse.__name__ = refuse.__qualname__ = name
-    refuse.__doc__ = """ArgumentTypeError: there are no sparse tensors here.
-
-        >>> try:
-        ...     flow.ones(2).coalesce()
-        ... except flow.FlowError as error:
-        ...     print(type(error).__name__)
-        ArgumentTypeError
-        """
-    method(name)(refuse)
-
-
-for _name in (
-    "coalesce", "col_indices", "crow_indices", "indices", "sparse_mask", "sparse_resize_",
-    "to_sparse", "to_sparse_bsc", "to_sparse_bsr", "to_sparse_coo", "to_sparse_csc",
-    "to_sparse_csr", "values",
-):  # fmt: skip
-    _sparse(_name)
 
 
 @method()

@@ -8,7 +8,7 @@ any other sense.
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -250,11 +250,6 @@ def typename(obj: Any, /) -> str:
     module = getattr(named, "__module__", None)
     prefix = f"{module}." if module not in (None, "builtins") else ""
     return f"{prefix}{named.__qualname__}"
-
-
-def no_sparse(name: str) -> NoReturn:
-    """Raise ArgumentTypeError, since there are no sparse tensors."""
-    raise ArgumentTypeError(f"{name}: there are no sparse tensors here, all are flow.strided")
 
 
 assert {kind.name for kind in (*ALL_DTYPES, *MINIFLOATS)} >= set(_WORDS)

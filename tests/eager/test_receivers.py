@@ -52,7 +52,7 @@ def test_what_is_no_tensor(name):
                 call()
             said = str(caught.value)  # of the first argument, or of another that is wrong, too
             assert re.match(r"([\w.]+|@)(:| needs \w+)", said), said
-            assert re.search(r"got |no sparse tensors", said), said
+            assert re.search("got ", said), said
 
 
 def test_all_are_among_them():

@@ -19,6 +19,11 @@ NO_SAMPLES = {
     **dict.fromkeys(("istft", "stft"), "of complex numbers: tests/ops/fourier"),
     **dict.fromkeys(("imag", "view_as_real"), "takes complex numbers: tests/ops/test_complex.py"),
     **dict.fromkeys(("eig", "eigvals"), "complex, in no order: tests/ops/linalg/test_complex.py"),
+    **dict.fromkeys(
+        ("sparse_bsc_tensor", "sparse_bsr_tensor", "sparse_compressed_tensor", "sparse_coo_tensor",
+         "sparse_csc_tensor", "sparse_csr_tensor"),
+        "give sparse tensors: tests/sparse",
+    ),
     "from_numpy": "takes what is no tensor",
     "scalar_tensor": "takes what is no tensor",
     "tensor": "takes what is no tensor",

@@ -29,6 +29,7 @@ from tools.bench import (
     reading,
     recorder,
     scheduling,
+    sparse,
     startup,
     targets,
     top,
@@ -36,7 +37,9 @@ from tools.bench import (
 )  # fmt: skip
 from tools.bench.measure import Result, import_jax
 
-GROUPS = "eager,reading,kernels,products,graph,recorder,top,machine,scheduling,startup,vmap"
+GROUPS = (
+    "eager,reading,kernels,products,graph,recorder,top,machine,scheduling,startup,vmap,sparse"
+)
 
 
 def _peers(names: str) -> dict[str, Any]:
@@ -74,6 +77,8 @@ def _all(groups: list[str], options: argparse.Namespace) -> Iterator[Result]:
         yield from scheduling.results(rounds)
     if "vmap" in groups:
         yield from vmap.results(found, rounds, only)
+    if "sparse" in groups:
+        yield from sparse.results(found, rounds, only, options.threads)
     if "startup" in groups:
         yield from startup.results(found, max(3, rounds // 2))
 

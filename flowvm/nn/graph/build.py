@@ -17,7 +17,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.breaks import Breaks
 from flowvm.graph.capture.capture import capturing
-from flowvm.graph.capture.trees import flatten, unflatten
+from flowvm.graph.capture.trees import flatten, parts_of, unflatten
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.passes.checkpointing import check_marks
 from flowvm.graph.passes.passes import PASSES, optimize
@@ -111,7 +111,9 @@ class GraphBuild(Holding):
                 for own, tensor in kind.items():
                     if tensor is not None:
                         name = names.setdefault(id(tensor), f"{path}.{own}" if path else own)
-                        yield name, tensor
+                        parts = parts_of(tensor)
+                        for k, part in enumerate(parts):
+                            yield (name if len(parts) == 1 else f"{name}.{k}"), part
         for number, (optimizer, _) in enumerate(self._optimizers):
             for place, param in enumerate(optimizer._all_params()):
                 name = names.get(id(param)) or f"optimizer {number}.{place}"

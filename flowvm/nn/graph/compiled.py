@@ -232,6 +232,15 @@ class CallTest:
         if kind == "constant":
             own[f"k{len(own)}"] = structure
             lines.append(f"    if not same({name}, k{len(own) - 1}): return MISS")
+        elif kind == "composed":
+            own[f"k{len(own)}"] = structure[1]
+            own[f"k{len(own)}"] = structure[2]
+            lines += [
+                f"    if {name}.__class__ is not k{len(own) - 2}: return MISS",
+                f"    {name}_key, {name}_parts = {name}.composed_of()",
+                f"    if {name}_key != k{len(own) - 1}: return MISS",
+            ]
+            self._items(f"{name}_parts", structure[3:], lines)
         elif kind == "dict":
             own[f"k{len(own)}"] = [key for key, _ in structure[1:]]
             test = f"not isinstance({name}, dict) or [*{name}] != k{len(own) - 1}"

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
+from flowvm.graph.capture.trees import parts_of
 from flowvm.nn.graph.guards import (
     MISSING,
     Contents,
@@ -206,8 +207,9 @@ class Environment:
 
     def _look_into(self, value: Any, label: str, depth: int) -> None:
         if isinstance(value, Tensor):
-            place = (label, value, value._ref, value._node is None)
-            self.modules.tensors.setdefault(id(value), place)
+            for part in parts_of(value):
+                place = (label, part, part._ref, part._node is None)
+                self.modules.tensors.setdefault(id(part), place)
         elif isinstance(value, Module):
             self.add_module(value, label)
         elif type(value) in CONTAINERS and id(value) not in self.others.contents:
@@ -306,7 +308,7 @@ def _refuse_assignment(label: str, line: str) -> None:
 
 
 def _is_computed(value: Any, capture: Capture) -> bool:
-    return isinstance(value, Tensor) and capture.holds(value)
+    return isinstance(value, Tensor) and any(map(capture.holds, parts_of(value)))
 
 
 # --- modules that run -------------------------------------------------------------------------

@@ -165,8 +165,8 @@ def _add_facts(facts: dict[str, str], name: str, structure: Any, rest: Iterator[
     elif kind == "constant":
         facts[name] = repr(unflatten(structure, iter(())))
     else:
-        kind = structure[1].__name__ if kind == "sequence" else kind
-        items = structure[2:] if structure[0] == "sequence" else structure[1:]
+        begin = {"sequence": 2, "composed": 3}.get(kind, 1)
+        kind, items = structure[1].__name__ if begin > 1 else kind, structure[begin:]
         facts[name] = f"a {kind} of {len(items)}"
         for k, one in enumerate(items):
             key, value = one if kind == "dict" else (k, one)

@@ -1,0 +1,591 @@
+"""Sparse tensors made of indices and values, of dense tensors, of other layouts; and made dense."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfRangeError, ShapeError
+from flowvm.guards.regions import Mode
+from flowvm.loading.lazy import lazy
+from flowvm.meta.device import as_device
+from flowvm.meta.dtype import as_dtype, int32, int64
+from flowvm.meta.formats import (
+    Layout,
+    sparse_bsc,
+    sparse_bsr,
+    sparse_coo,
+    sparse_csc,
+    sparse_csr,
+    strided,
+)
+from flowvm.meta.meta import TensorMeta, as_shape
+from flowvm.ops.declare.composite import filled_of
+from flowvm.ops.places.counting import nonzero
+from flowvm.ops.places.gather import index_select
+from flowvm.ops.places.scatter import index_add
+from flowvm.ops.places.unique import unique
+from flowvm.ops.shapes.create import tensor
+from flowvm.ops.shapes.join import cat, stack
+from flowvm.ops.shapes.ranges import arange
+from flowvm.ops.shapes.views import reshape
+from flowvm.ops.sparse.pattern import COMPRESSED, Pattern, check_block, linear_of, places_of
+from flowvm.ops.sparse.products import grouped
+from flowvm.ops.sparse.tensor import SparseTensor, sparse
+
+sparse_arrays = lazy("scipy.sparse")
+
+# whether indices that are tensors are looked at, on this thread
+checks: Mode[bool] = Mode(False)
+
+
+def _checked(asked: bool | None) -> bool:
+    return checks.now() if asked is None else asked
+
+
+# --- of indices and values ------------------------------------------------------------------------
+
+
+def _part(name: str, what: str, value: Any, device: Any, index: bool = True) -> tuple[Tensor, bool]:
+    """Return an argument as a tensor, and whether it came from Python, so that looking at it costs
+    nothing.
+    """
+    python = not isinstance(value, Tensor)
+    if isinstance(value, SparseTensor):
+        raise ArgumentTypeError(f"{name}: {what} are a dense tensor, got a sparse one")
+    made: Any = value
+    if python:
+        empty = isinstance(value, (list, tuple)) and not np.asarray(value).size
+        made = tensor(value, dtype=int64 if index and empty else None)
+    if index and made.dtype.inexact:
+        made = made.to(int64)
+    if device is not None:
+        made = made.to(as_device(device))
+    return made, python
+
+
+def _values(made: Any, dtype: Any, requires_grad: bool, is_ours: bool) -> Tensor:
+    """Return values as a sparse tensor has them: a leaf of the user's stays its own."""
+    if dtype is not None:
+        made = made.to(as_dtype(dtype))
+    if requires_grad:
+        return made.detach().requires_grad_()  # type: ignore[no-any-return]
+    if not is_ours and made.is_leaf and made.requires_grad:
+        return made.view_as(made)  # type: ignore[no-any-return]
+    return made  # type: ignore[no-any-return]
+
+
+# public: flow (late)
+def sparse_coo_tensor(
+    indices: Any,
+    values: Any = None,
+    size: Any = None,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    pin_memory: bool = False,
+    requires_grad: bool = False,
+    check_invariants: bool | None = None,
+    is_coalesced: bool | None = None,
+) -> SparseTensor:
+    """Return a sparse tensor of coordinates.
+
+    indices            integers (sparse dimensions, nnz)
+    values             (nnz, ...), or one number for all; those at one place are added
+    size               the shape; by default as large as the indices need, which waits for them
+    check_invariants   look at indices that are a tensor, too; those of a list are always checked,
+                       and all are where they are used
+    is_coalesced       each place occurs once, and they are in order
+
+    Gradients flow to `values`.  OutOfRangeError for an index outside of `size`.
+
+    >>> flow.sparse_coo_tensor([[0, 1], [1, 0]], [1.0, 2.0], (2, 2)).to_dense()
+    tensor([[0., 1.],
+            [2., 0.]])
+    """
+    name = "sparse_coo_tensor"
+    if values is None:  # of a size alone: nothing is stored
+        shape = as_shape(indices if size is None else size)
+        empty = TensorMeta.of((len(shape), 0), int64, as_device(device or "cpu"))
+        held = tensor([], dtype=dtype).to(empty.device)
+        values, indices, size = held, filled_of(empty), shape
+    values, given = _part(name, "values", values, device, index=False)
+    if device is None:
+        device = values.device
+    places, python = _part(name, "indices", indices, device)
+    if places.ndim == 1 and places.shape[0] == 0:
+        places = reshape(places, (0 if size is None else len(size), 0))
+    if values.ndim == 0:
+        values = values.expand(places.shape[-1]) if places.ndim == 2 else values
+    if places.ndim != 2 or values.ndim < 1 or places.shape[1] != values.shape[0]:
+        raise ShapeError(
+            f"{name}: indices have shape (sparse dimensions, nnz) and values (nnz, ...), got "
+            f"{tuple(places.shape)} and {tuple(values.shape)}"
+        )
+    places = places.to(int64)
+    count, dense = places.shape[0], tuple(values.shape[1:])
+    if size is None:
+        if not places.shape[1]:
+            raise ArgumentError(f"{name}: without values, the size cannot be worked out; give it")
+        shape = as_shape((*[int(n) + 1 for n in places.amax(1).tolist()], *dense))
+        python = True
+    else:
+        shape = as_shape(size)
+    if len(shape) != count + len(dense) or tuple(shape[count:]) != dense:
+        raise ShapeError(
+            f"{name}: size {tuple(shape)} has other dimensions than the {count} of the indices "
+            f"and {dense} of each value"
+        )
+    if (python or _checked(check_invariants)) and places.shape[1] and places.device.type != "meta":
+        _check_places(name, places, shape)
+    held = _values(values, dtype, requires_grad, given)
+    return sparse(Pattern(sparse_coo, (places,), shape, bool(is_coalesced)), held)
+
+
+def _check_places(name: str, places: Any, shape: Sequence[int]) -> None:
+    numbers = places.numpy()
+    for d, line in enumerate(numbers):
+        low, high = int(line.min()), int(line.max())
+        if low < 0:
+            raise OutOfRangeError(f"{name}: found negative index {low} for dim {d}")
+        if high >= shape[d]:
+            raise OutOfRangeError(
+                f"{name}: size is inconsistent with indices: for dim {d}, size is {shape[d]} but "
+                f"found index {high}"
+            )
+
+
+def _compressed(
+    compressed_indices: Any,
+    plain_indices: Any,
+    values: Any,
+    size: Any = None,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool = False,
+    requires_grad: bool = False,
+    check_invariants: bool | None = None,
+    name: str = "sparse_compressed_tensor",
+) -> SparseTensor:
+    """Return a tensor of bounds, indices and values; errors name the call `name`."""
+    words = COMPRESSED.get(layout)
+    if words is None:
+        layouts = ", ".join(map(repr, COMPRESSED))
+        raise ArgumentError(f"{name}: layout is one of {layouts}, got {layout!r}")
+    values, given = _part(name, "values", values, device, index=False)
+    if device is None:
+        device = values.device
+    bounds, python = _part(name, words.bounds_of, compressed_indices, device)
+    plain, python_too = _part(name, words.plain_of, plain_indices, device)
+    least = 3 if words.blocks else 1
+    if bounds.ndim != 1 or plain.ndim != 1 or values.ndim < least or not bounds.shape[0]:
+        raise ShapeError(
+            f"{name}: {words.bounds_of} and {words.plain_of} are lines, and values have "
+            f"{least} dimensions or more, got shapes {tuple(bounds.shape)}, {tuple(plain.shape)} "
+            f"and {tuple(values.shape)}; batches of matrices are kept as coordinates here"
+        )
+    if plain.shape[0] != values.shape[0]:
+        raise ShapeError(f"{name}: {plain.shape[0]} {words.plain_of} for {values.shape[0]} values")
+    if bounds.dtype is not plain.dtype:
+        bounds, plain = bounds.to(int64), plain.to(int64)
+    if bounds.dtype not in (int32, int64):
+        raise ArgumentTypeError(f"{name}: both indices are int32 or int64, got {bounds.dtype.name}")
+    block = (values.shape[1], values.shape[2]) if words.blocks else None
+    steps = block or (1, 1)
+    dense = tuple(values.shape[3 if block else 1 :])
+    lines = bounds.shape[0] - 1
+    if size is None:
+        across = int(plain.amax()) + 1 if plain.shape[0] else 0
+        counts = (lines, across) if words.axis == 0 else (across, lines)
+        shape = as_shape((*[n * s for n, s in zip(counts, steps, strict=True)], *dense))
+    else:
+        shape = as_shape(size)
+    if len(shape) != 2 + len(dense) or tuple(shape[2:]) != dense:
+        raise ShapeError(
+            f"{name}: size {tuple(shape)} is not that of a matrix with values of shape "
+            f"{tuple(values.shape)}"
+        )
+    if block is not None:
+        check_block(name, block, shape)
+    if shape[words.axis] != lines * steps[words.axis]:
+        raise ShapeError(
+            f"{name}: size {tuple(shape)} wants {shape[words.axis] // steps[words.axis] + 1} "
+            f"{words.bounds_of}, got {lines + 1}"
+        )
+    if ((python and python_too) or _checked(check_invariants)) and plain.device.type != "meta":
+        other = 1 - words.axis
+        _check_bounds(name, words, bounds, plain, shape[other] // steps[other])
+    held = _values(values, dtype, requires_grad, given)
+    return sparse(Pattern(layout, (bounds, plain), shape, True, block), held)
+
+
+def _with_layout(name: str, layout: Layout, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a function that makes one layout; it may be said, but no other."""
+    if options.get("layout") not in (None, layout):
+        raise ArgumentError(f"{name}: layout is {layout!r}, got {options['layout']!r}")
+    return {**options, "layout": layout}
+
+
+def _check_bounds(name: str, words: Any, bounds: Any, plain: Any, across: int) -> None:
+    edges, numbers = bounds.numpy(), plain.numpy()
+    if edges[0] != 0 or edges[-1] != len(numbers) or (np.diff(edges) < 0).any():
+        raise OutOfRangeError(
+            f"{name}: {words.bounds_of} rise from 0 to nnz = {len(numbers)}, got "
+            f"{edges.tolist()!s:.80}"
+        )
+    if len(numbers) and (numbers.min() < 0 or numbers.max() >= across):
+        raise OutOfRangeError(
+            f"{name}: {words.plain_of} are from 0 to {across - 1}, got {numbers.min()} to "
+            f"{numbers.max()}"
+        )
+
+
+# public: flow (late)
+def sparse_compressed_tensor(
+    compressed_indices: Any,
+    plain_indices: Any,
+    values: Any,
+    size: Any = None,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool = False,
+    requires_grad: bool = False,
+    check_invariants: bool | None = None,
+) -> SparseTensor:
+    """Return a sparse matrix of bounds (of rows or columns), indices and values, in a layout.
+
+    The arguments are those of `flow.sparse_csr_tensor`.
+
+    >>> flow.sparse_compressed_tensor([0, 1], [0], [5.0], (1, 1), layout=flow.sparse_csr).to_dense()
+    tensor([[5.]])
+    """
+    return _compressed(
+        compressed_indices, plain_indices, values, size, dtype=dtype, layout=layout, device=device,
+        pin_memory=pin_memory, requires_grad=requires_grad, check_invariants=check_invariants,
+    )  # fmt: skip
+
+
+# public: flow (late)
+def sparse_csr_tensor(
+    crow_indices: Any, col_indices: Any, values: Any, size: Any = None, **options: Any
+) -> SparseTensor:
+    """Return a sparse matrix by rows.
+
+    crow_indices   where each row's values begin, and where the last one's end (rows + 1)
+    col_indices    the column of each value (nnz)
+    values         (nnz, ...)
+    size           the shape; by default as many columns as the indices need
+    options        `dtype`, `device`, `requires_grad`, `check_invariants`: as of
+                   `flow.sparse_coo_tensor`
+
+    >>> flow.sparse_csr_tensor([0, 1, 2], [1, 0], [1.0, 2.0], (2, 2)).to_dense()
+    tensor([[0., 1.],
+            [2., 0.]])
+    """
+    own = _with_layout("sparse_csr_tensor", sparse_csr, options)
+    return _compressed(crow_indices, col_indices, values, size, name="sparse_csr_tensor", **own)
+
+
+# public: flow (late)
+def sparse_csc_tensor(
+    ccol_indices: Any, row_indices: Any, values: Any, size: Any = None, **options: Any
+) -> SparseTensor:
+    """Return a sparse matrix by columns; arguments as of `flow.sparse_csr_tensor`, turned.
+
+    >>> flow.sparse_csc_tensor([0, 1, 2], [1, 0], [2.0, 1.0], (2, 2)).to_dense()
+    tensor([[0., 1.],
+            [2., 0.]])
+    """
+    own = _with_layout("sparse_csc_tensor", sparse_csc, options)
+    return _compressed(ccol_indices, row_indices, values, size, name="sparse_csc_tensor", **own)
+
+
+# public: flow (late)
+def sparse_bsr_tensor(
+    crow_indices: Any, col_indices: Any, values: Any, size: Any = None, **options: Any
+) -> SparseTensor:
+    """Return a sparse matrix of blocks by rows: `values` are (blocks, rows, columns).
+
+    >>> flow.sparse_bsr_tensor([0, 1], [1], [[[1.0, 2.0]]], (1, 4)).to_dense()
+    tensor([[0., 0., 1., 2.]])
+    """
+    own = _with_layout("sparse_bsr_tensor", sparse_bsr, options)
+    return _compressed(crow_indices, col_indices, values, size, name="sparse_bsr_tensor", **own)
+
+
+# public: flow (late)
+def sparse_bsc_tensor(
+    ccol_indices: Any, row_indices: Any, values: Any, size: Any = None, **options: Any
+) -> SparseTensor:
+    """Return a sparse matrix of blocks by columns: `values` are (blocks, rows, columns).
+
+    >>> flow.sparse_bsc_tensor([0, 0, 1], [0], [[[1.0, 2.0]]], (1, 4)).to_dense()
+    tensor([[0., 0., 1., 2.]])
+    """
+    own = _with_layout("sparse_bsc_tensor", sparse_bsc, options)
+    return _compressed(ccol_indices, row_indices, values, size, name="sparse_bsc_tensor", **own)
+
+
+def of_parts(layout: str, parts: Sequence[Any], shape: Any, coalesced: bool) -> SparseTensor:
+    """Return the tensor of a layout's name, the parts and a shape, all of which a file says: they
+    are checked.
+    """
+    if layout == sparse_coo.name:
+        places, values = parts
+        return sparse_coo_tensor(
+            places, values, tuple(shape), check_invariants=True, is_coalesced=coalesced
+        )
+    kind = next((k for k in COMPRESSED if k.name == layout), None)
+    bounds, plain, values = parts
+    return _compressed(bounds, plain, values, tuple(shape), layout=kind, check_invariants=True)
+
+
+# --- of dense tensors, and to them ----------------------------------------------------------------
+
+
+def _count_of(shape: Sequence[int]) -> int:
+    return math.prod(shape)
+
+
+def from_dense(
+    x: Tensor,
+    layout: Layout = sparse_coo,
+    blocksize: Any = None,
+    dense_dim: int | None = None,
+    sparse_dim: int | None = None,
+    name: str = "to_sparse",
+) -> Tensor:
+    """Return a dense tensor as a sparse one.  Waits for the number of elements to store."""
+    if layout is strided:
+        return x
+    shape, ndim = x._meta.shape, x._meta.ndim
+    if layout is sparse_coo:
+        count = ndim if sparse_dim is None else int(sparse_dim)
+        if not 0 <= count <= ndim or (count == 0 and ndim):
+            raise ArgumentError(f"{name}: {count} sparse dimensions of a {ndim}-d tensor")
+    else:
+        count = 2
+        if ndim != 2 + int(dense_dim or 0):
+            raise ShapeError(
+                f"{name}: a matrix is needed for {layout!r} (with dense_dim={dense_dim}), got "
+                f"shape {tuple(shape)}"
+            )
+    places, values = _stored(x, count)
+    found = sparse(Pattern(sparse_coo, (places,), shape), values)
+    return converted(found, layout, blocksize, name)
+
+
+def _stored(x: Any, count: int) -> tuple[Tensor, Tensor]:
+    shape = tuple(x.shape)
+    sizes, dense = shape[:count], shape[count:]
+    mask = x.detach() != 0
+    if dense:
+        mask = reshape(mask, (*sizes, -1)).any(-1)
+    places = nonzero(mask).t().contiguous() if count else nonzero(reshape(mask, (1,)))[:, :0].t()
+    if not count:
+        return places, reshape(x, (1,))[: places.shape[1]]
+    flat = reshape(x, (_count_of(sizes), *dense))
+    return places, index_select(flat, 0, linear_of(places, sizes))
+
+
+def to_dense(x: SparseTensor) -> Tensor:
+    """Return the dense tensor; values at one place are added."""
+    p = x._pattern
+    values, sizes = flat_values(x), p.sparse_shape
+    whole = filled_of(TensorMeta.of((_count_of(sizes), *p.dense_shape), x.dtype, x.device))
+    if x.dtype.is_bool:
+        added: Any = index_add(whole.to(int64), 0, p.linear(), values.to(int64))
+        return reshape(added != 0, tuple(p.shape))
+    return reshape(index_add(whole, 0, p.linear(), values), tuple(p.shape))
+
+
+def flat_values(x: SparseTensor) -> Tensor:
+    """Return the values, those of blocks element by element, as `coordinates` has their places."""
+    values = x._data
+    if x._pattern.block is None:
+        return values
+    return reshape(values, (-1, *values.shape[3:]))
+
+
+# --- layouts --------------------------------------------------------------------------------------
+
+
+def coalesced(x: SparseTensor) -> SparseTensor:
+    """Return coordinates with one value for a place, in order.  Waits for their number."""
+    p = x._pattern
+    if not p.is_coo:
+        x._need_coo("coalesce")
+    if p.coalesced:
+        return x
+    values, sizes = x._data, p.sparse_shape
+    if not sizes or p.entries < 2:
+        if p.entries > 1:
+            values = values.sum(0, keepdim=True)
+            p = Pattern(p.layout, (p.parts[0][:, :1],), p.shape)
+        return sparse(Pattern(p.layout, p.parts, p.shape), values)
+
+    def order() -> tuple[Tensor, Tensor]:
+        keys, inverse = unique(p.linear(), return_inverse=True)
+        return places_of(keys, sizes), inverse
+
+    places, inverse = p.keep("coalesced", order)
+    zeros = filled_of(TensorMeta.of((places.shape[1], *p.dense_shape), x.dtype, x.device))
+    if x.dtype.is_bool:
+        counts: Any = index_add(zeros.to(int64), 0, inverse, values.to(int64))
+        values = counts != 0
+    else:
+        values = index_add(zeros, 0, inverse, values)
+    return sparse(Pattern(sparse_coo, (places,), p.shape), values)
+
+
+def to_coo(x: SparseTensor) -> SparseTensor:
+    """Return the tensor as coordinates, coalesced unless it was not."""
+    p = x._pattern
+    if p.is_coo:
+        return x
+    places, values = p.coordinates(), flat_values(x)
+    if p.layout is not sparse_csr:
+        if p.layout is sparse_bsr or p.layout is sparse_bsc:  # by columns first, as CSC is
+            _, order = grouped(places[1].contiguous(), p.shape[1])
+            places, values = index_select(places, 1, order), index_select(values, 0, order)
+        _, order = grouped(places[0].contiguous(), p.shape[0])
+        places, values = index_select(places, 1, order), index_select(values, 0, order)
+    return sparse(Pattern(sparse_coo, (places,), p.shape), values)
+
+
+def converted(
+    x: SparseTensor, layout: Layout, blocksize: Any = None, name: str = "to_sparse"
+) -> SparseTensor:
+    """Return the tensor in another layout."""
+    p = x._pattern
+    words = COMPRESSED.get(layout)
+    if layout is not sparse_coo and words is None:
+        raise ArgumentError(f"{name}: layout is one of flow's sparse layouts, got {layout!r}")
+    if p.layout is layout and (p.block is None or blocksize in (None, p.block)):
+        return x
+    if words is None:
+        return to_coo(x)
+    if p.sparse_dim != 2:
+        raise ShapeError(f"{name}: {layout!r} is of matrices, got {p.sparse_dim} sparse dimensions")
+    if words.blocks:
+        if blocksize is None:
+            raise ArgumentError(f"{name}: {layout!r} needs blocksize=(rows, columns)")
+        return _blocked(coalesced(to_coo(x)), layout, check_block(name, blocksize, p.shape))
+    x = coalesced(to_coo(x))
+    places, values = x._pattern.parts[0], x._data
+    lines, plain = places[words.axis].contiguous(), places[1 - words.axis].contiguous()
+    bounds, order = grouped(lines, p.shape[words.axis])
+    if words.axis == 1:
+        plain, values = index_select(plain, 0, order), index_select(values, 0, order)
+    return sparse(Pattern(layout, (bounds, plain), p.shape), values)
+
+
+def _blocked(x: SparseTensor, layout: Layout, block: tuple[int, int]) -> SparseTensor:
+    """Return coalesced coordinates as blocks."""
+    words = COMPRESSED[layout]
+    places, values, shape = x._pattern.parts[0], x._data, x._pattern.shape
+    high, wide = block
+    row, col = places[0], places[1]
+    counts = (shape[0] // high, shape[1] // wide)
+    pair: Any = (row // high, col // wide)
+    lines, across = pair[words.axis], pair[1 - words.axis]
+    keys, inverse = unique(lines * counts[1 - words.axis] + across, return_inverse=True)
+    inner = (row % high) * wide + col % wide
+    blocks = keys.shape[0]
+    flat = filled_of(
+        TensorMeta.of((blocks * high * wide, *x._pattern.dense_shape), x.dtype, x.device)
+    )
+    stored = index_add(flat, 0, inverse * (high * wide) + inner, values)
+    stored = reshape(stored, (blocks, high, wide, *x._pattern.dense_shape))
+    line, plain = places_of(keys, (counts[words.axis], counts[1 - words.axis]))
+    bounds, _ = grouped(line.contiguous(), counts[words.axis])
+    return sparse(Pattern(layout, (bounds, plain.contiguous()), shape, True, block), stored)
+
+
+# --- diagonals, and SciPy -------------------------------------------------------------------------
+
+
+def spdiags(diagonals: Tensor, offsets: Any, shape: Any, layout: Any = None) -> SparseTensor:
+    """Return the matrix with rows of `diagonals` on its diagonals; see `flow.sparse.spdiags`."""
+    lines: Any = diagonals if diagonals.ndim == 2 else diagonals.unsqueeze(0)
+    listed = [
+        int(o) for o in (offsets.reshape(-1).tolist() if isinstance(offsets, Tensor) else [offsets])
+    ]
+    rows, columns = (int(n) for n in shape)
+    if diagonals.ndim not in (1, 2) or len(listed) != lines.shape[0]:
+        raise ShapeError(
+            f"spdiags: one offset for each of {lines.shape[0]} diagonals, got {len(listed)}"
+        )
+    if len(set(listed)) != len(listed):
+        raise ArgumentError(f"spdiags: offset tensor contains duplicate values: {listed}")
+    if layout not in (None, sparse_coo, sparse_csr, *COMPRESSED):
+        raise ArgumentError(f"spdiags: layout is a sparse one, got {layout!r}")
+    places, values = [], []
+    for k, offset in enumerate(listed):
+        first = max(0, offset)
+        last = min(columns, rows + offset, lines.shape[1])
+        if last <= first:
+            continue
+        col = arange(first, last, device=lines.device)
+        places.append(stack([col - offset, col]))
+        values.append(lines[k, first:last])
+    if not places:
+        made = sparse_coo_tensor((rows, columns), dtype=diagonals.dtype, device=diagonals.device)
+        made._coalesced_(True)
+    else:
+        joined = Pattern(sparse_coo, (cat(places, 1),), as_shape((rows, columns)), len(places) == 1)
+        made = sparse(joined, cat(values))
+    return converted(made, layout or sparse_coo, name="spdiags")
+
+
+def from_scipy(
+    matrix: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> SparseTensor:
+    """Return a SciPy sparse matrix or array as a tensor; see `flow.sparse.from_scipy`."""
+    form = getattr(matrix, "format", None)
+    options: Any = {"dtype": dtype, "device": device, "requires_grad": requires_grad}
+    if form in ("csr", "csc", "bsr"):
+        kind = {"csr": sparse_csr, "csc": sparse_csc, "bsr": sparse_bsr}[form]
+        if not matrix.has_canonical_format:
+            matrix = matrix.copy()
+            matrix.sum_duplicates()
+        bounds, plain = (np.asarray(p, np.int64) for p in (matrix.indptr, matrix.indices))
+        return _compressed(
+            tensor(bounds), tensor(plain), tensor(np.array(matrix.data)), matrix.shape,
+            layout=kind, name="from_scipy", **options,
+        )  # fmt: skip
+    if form is None or not hasattr(matrix, "tocoo"):
+        raise ArgumentTypeError(
+            f"from_scipy: a sparse matrix or array of SciPy is needed, got {type(matrix).__name__}"
+        )
+    entries = matrix.tocoo()
+    places = getattr(entries, "coords", None) or (entries.row, entries.col)
+    return sparse_coo_tensor(
+        tensor(np.stack([np.asarray(line, np.int64) for line in places])),
+        tensor(np.array(entries.data)), entries.shape, **options,
+    )  # fmt: skip
+
+
+def to_scipy(x: SparseTensor) -> Any:
+    """Return a sparse array of SciPy; see `flow.sparse.to_scipy`."""
+    p = x._pattern
+    if p.dense_shape:
+        raise ShapeError(f"to_scipy: values are numbers, got shape {p.dense_shape} for each")
+    values: Any = x._data.detach().cpu()
+    parts = [np.array(part.cpu().numpy()) for part in p.parts]
+    numbers = np.array(values.numpy())
+    if p.is_coo:
+        return sparse_arrays.coo_array((numbers, tuple(parts[0])), shape=tuple(p.shape))
+    kinds = {sparse_csr: "csr_array", sparse_csc: "csc_array", sparse_bsr: "bsr_array"}
+    if p.layout not in kinds:
+        return to_scipy(converted(x, sparse_csc))
+    bounds, plain = parts
+    return getattr(sparse_arrays, kinds[p.layout])((numbers, plain, bounds), shape=tuple(p.shape))
