@@ -26,6 +26,9 @@ from flowvm.ops.products.cpu.tile import (
 )
 
 Array = Any
+LOOPS_ONLY = (
+    True  # for flowvm.compiler.native: what takes time are the tiles and rows that it calls
+)
 PHASE_MASK = (1 << PHASE_BITS) - 1
 
 

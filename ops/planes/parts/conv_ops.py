@@ -44,6 +44,7 @@ from flowvm.ops.products.cpu.gemm_plan import Product
 
 MOST = 1 << 21  # bytes of an arena
 FEW = 1 << 19  # products, which take the short body 2.4 ms
+GAIN = 2.0  # times quicker than strips that another way must be where these have a short body
 
 
 class How(NamedTuple):
@@ -83,8 +84,9 @@ def _strips(
         plain = plain_back_body if back else plain_body
         return Launch((out,), plain, views, (shape.flat,), math.prod(out.shape[:2]))
     few = plan.products <= FEW
-    if not few:
-        other = _other_way(out, shape, INPUT if back else FORWARD, views)
+    if plan.products > FEW // 4:
+        gain = GAIN if few else 1.0
+        other = _other_way(out, shape, INPUT if back else FORWARD, views, gain)
         if other is not None:
             return other
     return Launch(
@@ -101,10 +103,14 @@ def _strips(
     )
 
 
-def _other_way(out: TensorMeta, s: Shape, direction: int, views: tuple[View, ...]) -> Launch | None:
-    """A direction by windows or as a plain product; None if strips are the way."""
+def _other_way(
+    out: TensorMeta, s: Shape, direction: int, views: tuple[View, ...], gain: float = 1.0
+) -> Launch | None:
+    """A direction by windows or as a plain product; None if strips are the way: the others must be
+    `gain` times quicker.
+    """
     dtype = out.dtype.name
-    way, windows = best_way(s, dtype, direction)
+    way, windows = best_way(s, dtype, direction, gain)
     if way == PRODUCT:
         return _pixels(out, s, direction == INPUT, views)
     if windows is None:
