@@ -55,14 +55,14 @@ def strips_work(s: Shape, dtype: str, direction: int) -> Work:
         weights = t.groups * t.outputs * t.channels * t.kd * t.kh * t.kw
         sums = t.works * t.groups * _up(t.outputs, t.rows) * columns
         return Work(multiplied, laid, sums, weights)
-    t = strips_of(s, dtype, direction == INPUT)
-    planes = t.samples * t.groups * t.result_d * t.blocks
-    taps = t.kd * t.kh * t.kw
-    lines = t.depth * t.kd * t.sources_h * t.sources_w * t.pitch
-    phases = t.results_h * t.results_w
+    plan = strips_of(s, dtype, direction == INPUT)
+    planes = plan.samples * plan.groups * plan.result_d * plan.blocks
+    taps = plan.kd * plan.kh * plan.kw
+    lines = plan.depth * plan.kd * plan.sources_h * plan.sources_w * plan.pitch
+    phases = plan.results_h * plan.results_w
     return Work(
-        planes * t.padded * t.depth * taps * t.span / t.lanes, planes * t.parts * lines, t.weights,
-        planes * t.rows * phases * t.span,
+        planes * plan.padded * plan.depth * taps * plan.span / plan.lanes, planes * plan.parts * lines, plan.weights,
+        planes * plan.rows * phases * plan.span,
     )  # fmt: skip
 
 
