@@ -61,8 +61,8 @@ def strips_work(s: Shape, dtype: str, direction: int) -> Work:
     lines = plan.depth * plan.kd * plan.sources_h * plan.sources_w * plan.pitch
     phases = plan.results_h * plan.results_w
     return Work(
-        planes * plan.padded * plan.depth * taps * plan.span / plan.lanes, planes * plan.parts * lines, plan.weights,
-        planes * plan.rows * phases * plan.span,
+        planes * plan.padded * plan.depth * taps * plan.span / plan.lanes,
+        planes * plan.parts * lines, plan.weights, planes * plan.rows * phases * plan.span,
     )  # fmt: skip
 
 

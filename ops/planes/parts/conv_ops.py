@@ -4,7 +4,8 @@ _conv         output from input and weight
 _conv_input   input's gradient from output's and weight: the transposed convolution
 _conv_weight  weight's gradient from output's and input
 
-The bias's gradient is a sum.  What does not fit into an arena goes row by row (`conv_plain`).
+The bias's gradient is a sum.  Which way each goes is chosen in `conv_ways`; of strips, what does
+not fit into an arena goes row by row (`conv_plain`).
 """
 
 from __future__ import annotations
