@@ -1,7 +1,7 @@
 """Convolutions and transposed convolutions in one, two and three dimensions: arguments and checks.
 
-The ops are in `conv_ops`, the kernels in `conv_strips` and `conv_weight`; integers go another way,
-that of `integers`.
+The ops are in `conv_ops`, the kernels in `conv_strips`, `conv_weight` and `conv_windows`; integers
+go another way, that of `integers`.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from typing import Any
 
 import flowvm as flow
 from tools.bench import (
+    convolutions,
     eager,
     graph,
     machine,
@@ -38,7 +39,7 @@ from tools.bench import (
 from tools.bench.measure import Result, import_jax
 
 GROUPS = (
-    "eager,reading,kernels,products,graph,recorder,top,machine,scheduling,startup,vmap,sparse"
+    "eager,reading,kernels,products,graph,recorder,top,machine,scheduling,startup,vmap,sparse,convolutions"
 )
 
 
@@ -65,6 +66,8 @@ def _all(groups: list[str], options: argparse.Namespace) -> Iterator[Result]:
         yield from targets.results(list(found), rounds, only, folder)
     if "products" in groups:
         yield from products.results(found, rounds, only, options.threads)
+    if "convolutions" in groups:
+        yield from convolutions.results(found, rounds, only, options.threads)
     if "graph" in groups:
         yield from graph.results(list(found), rounds)
     if "recorder" in groups:

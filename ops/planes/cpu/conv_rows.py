@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from flowvm.compiler.native import Intrinsic
-from flowvm.ops.declare.cpu.vector_code import Emitter, address_of, emitter, same_reals
+from flowvm.ops.declare.cpu.vector_code import Emitter, address_of, emitter, registers, same_reals
 from flowvm.private.numba import NUMBA
 
 Array = Any
@@ -22,6 +24,13 @@ def _add_python(to: Array, to_at: int, x: Array, x_at: int, count: int, plus: An
 
 def _sum_python(x: Array, x_at: int, count: int) -> Any:
     return x[x_at : x_at + count].sum()
+
+
+def _gather_python(
+    to: Array, to_at: int, x: Array, x_at: int, table: Array, at: int, n: int
+) -> None:
+    places = table[at : at + n]
+    to[to_at : to_at + n] = np.where(places < 0, 0, x[x_at + np.maximum(places, 0)])
 
 
 def _take_python(to: Array, to_at: int, x: Array, x_at: int, count: int, step: int) -> None:
@@ -143,6 +152,72 @@ class _Rows(Emitter):
 
         return self.shared("take_row", [pointer, pointer, n, n], emit)
 
+    def gather_row(self) -> Any:
+        """(to, x, table, count): vectors, which processors that have masks gather at once."""
+        pointer, n = self.real.as_pointer(), self.i64
+
+        def at_once(b: Any, to: Any, x: Any, table: Any, k: Any) -> None:
+            kind = self.ir.VectorType(self.i32, self.lanes)
+            places = b.load(b.bitcast(b.gep(table, [k]), kind.as_pointer()), align=4)
+            inside = b.icmp_signed(">=", places, self.ir.Constant(kind, None))
+            spots = self.ir.VectorType(pointer, self.lanes)
+            args = [spots, self.i32, self.bits, self.vector]
+            gather = self.declared(
+                f"llvm.masked.gather.{self.suffix}.v{self.lanes}p0", self.vector, args
+            )
+            wide = self.ir.VectorType(n, self.lanes)
+            bytes_in = self.ir.Constant(wide, [n(self.size)] * self.lanes)
+            first = self.splat(b, b.ptrtoint(x, n), wide)
+            far = b.add(first, b.mul(b.sext(places, wide), bytes_in))
+            args = [b.inttoptr(far, spots), self.i32(self.size), inside, self.zero]
+            value = b.call(gather, args)
+            self.store(b, value, to, k)
+
+        def one(b: Any, to: Any, x: Any, table: Any, k: Any) -> None:
+            place = b.load(b.gep(table, [k]))
+            outside = b.icmp_signed("<", place, self.i32(0))
+            near = b.sext(b.select(outside, self.i32(0), place), n)
+            value = b.load(b.gep(x, [near]))
+            b.store(b.select(outside, self.ir.Constant(self.real, 0.0), value), b.gep(to, [k]))
+
+        def emit(b: Any, function: Any) -> None:
+            to, x, table, count = function.args
+
+            def turn(k: Any, state: list[Any]) -> list[Any]:
+                if registers().bytes == 64:
+                    at_once(b, to, x, table, k)
+                else:
+                    for lane in range(self.lanes):
+                        one(b, to, x, table, b.add(k, n(lane)))
+                return state
+
+            self.counted(b, count, self.lanes, [], turn)
+            b.ret_void()
+
+        args = [pointer, pointer, self.i32.as_pointer(), n]
+        return self.shared("gather_row", args, emit)
+
+
+def _gather_define() -> Any:
+    from numba import types
+
+    def typing(
+        typingctx: Any, to: Any, to_at: Any, x: Any, x_at: Any, table: Any, at: Any, count: Any
+    ) -> Any:
+        n = types.int64
+        if not same_reals(to, x) or table.dtype != types.int32:
+            return None
+
+        def codegen(context: Any, builder: Any, sig: Any, v: Any) -> Any:
+            e = emitter(_Rows, builder.module, str(to.dtype))
+            spots = [address_of(context, builder, sig, v, k) for k in (0, 2, 4)]
+            builder.call(e.gather_row(), [*spots, v[6]])
+            return context.get_dummy_value()
+
+        return types.void(to, n, x, n, table, n, n), codegen
+
+    return typing
+
 
 def _add_define() -> Any:
     from numba import types
@@ -218,4 +293,10 @@ take_row = Intrinsic(_take_python, _take_define)
 take_row.__doc__ = """to[to_at:][:count] = x[x_at::step][:count], inside a body, for any dtype.
 
 take_row(to, to_at, x, x_at, count, step): made for short rows and steps 1 and 2.
+"""
+gather_row = Intrinsic(_gather_python, _gather_define)
+gather_row.__doc__ = """to[to_at:][:count] = x[x_at + table[at:][:count]], inside a body.
+
+gather_row(to, to_at, x, x_at, table, at, count): `count` is whole vectors; `table` is int32, and
+where it is negative, 0 is stored.
 """

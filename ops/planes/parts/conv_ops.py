@@ -4,13 +4,15 @@ _conv         output from input and weight
 _conv_input   input's gradient from output's and weight: the transposed convolution
 _conv_weight  weight's gradient from output's and input
 
-The bias's gradient is a sum.  What does not fit into an arena goes row by row (`conv_plain`).
+The bias's gradient is a sum.  Which way each goes is chosen in `conv_ways`; of strips, what does
+not fit into an arena goes row by row (`conv_plain`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from flowvm.eager.tensor import Tensor
@@ -31,12 +33,19 @@ from flowvm.ops.planes.cpu.conv_plan import (
 )
 from flowvm.ops.planes.cpu.conv_short import sums_body
 from flowvm.ops.planes.cpu.conv_strips import strips_body
+from flowvm.ops.planes.cpu.conv_ways import PRODUCT, TURNING, best_way
 from flowvm.ops.planes.cpu.conv_weight import weight_body
+from flowvm.ops.planes.cpu.conv_windows import pixels_body, taps_body, windows_body
+from flowvm.ops.planes.cpu.windows_plan import FORWARD, INPUT, TURNED, WEIGHT, with_functions
 from flowvm.ops.planes.parts import plane_checks
 from flowvm.ops.planes.parts.plane_letters import conv_weight, convolved
+from flowvm.ops.products.cpu.gemm import stacked
+from flowvm.ops.products.cpu.gemm_kernels import turned_body
+from flowvm.ops.products.cpu.gemm_plan import Product
 
 MOST = 1 << 21  # bytes of an arena
 FEW = 1 << 19  # products, which take the short body 2.4 ms
+GAIN = 2.0  # times quicker than strips that another way must be where these have a short body
 
 
 class How(NamedTuple):
@@ -76,6 +85,11 @@ def _strips(
         plain = plain_back_body if back else plain_body
         return Launch((out,), plain, views, (shape.flat,), math.prod(out.shape[:2]))
     few = plan.products <= FEW
+    if plan.products > FEW // 4:
+        gain = GAIN if few else 1.0
+        other = _other_way(out, shape, INPUT if back else FORWARD, views, gain)
+        if other is not None:
+            return other
     return Launch(
         (out,),
         strips_body,
@@ -88,6 +102,47 @@ def _strips(
         arena=arena,
         stand_in=sums_body if few else None,
     )
+
+
+def _other_way(
+    out: TensorMeta, s: Shape, direction: int, views: tuple[View, ...], gain: float = 1.0
+) -> Launch | None:
+    """A direction by windows or as a plain product; None if strips are the way: the others must be
+    `gain` times quicker.
+    """
+    dtype = out.dtype.name
+    way, windows = best_way(s, dtype, direction, gain)
+    if way == PRODUCT:
+        return _pixels(out, s, direction == INPUT, views)
+    if windows is None:
+        return None
+    if way == TURNING:
+        direction = TURNED
+    bodies: dict[int, Any] = {
+        FORWARD: windows_body, TURNED: windows_body, INPUT: pixels_body, WEIGHT: taps_body,
+    }  # fmt: skip
+    (first, grain), *more = windows.phases
+    plan = with_functions(windows.plan, dtype, direction)
+    return Launch(
+        (out,), bodies[direction], views, (plan,), first, grain, windows.scratch,
+        phases=tuple(more), arena=windows.arena,
+    )  # fmt: skip
+
+
+def _pixels(out: TensorMeta, s: Shape, back: bool, views: tuple[View, ...]) -> Launch:
+    """A convolution of single pixels, or its input's gradient: weight times the pixels' matrix."""
+    places, rows, depth = math.prod(s.output), s.outputs, s.channels
+    left = depth, 1
+    if back:
+        rows, depth, left = depth, rows, (1, depth)
+    p = Product(rows, places, depth, *left, places, 1)
+    stack = [
+        (s.samples, 0, s.groups * depth * places, 0),
+        (s.groups, rows * depth, depth * places, rows),
+    ]
+    own, x, weight, bias = views
+    launch = stacked(out, [own, weight, x, bias], p, stack, bool(bias.given))
+    return replace(launch, body=turned_body, views=(own, x, weight, launch.views[3]))
 
 
 def _conv_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
@@ -195,6 +250,9 @@ def _conv_weight(g: TensorMeta, input: TensorMeta, how: How, shape: tuple[int, .
     s = _shape(input.shape, shape, g.shape[2:], how)
     if out.device is not cpu:
         return elsewhere((out,), s)
+    other = _other_way(out, s, WEIGHT, _flat(out, g, input))
+    if other is not None:
+        return other
     plan = tiles_of(s, g.dtype.name)
     arena = plan.table + plan.arena * size
     if arena > MOST:

@@ -278,6 +278,20 @@ def _epilogue(
     return START_NONE, ADDED
 
 
+def stacked(
+    out: TensorMeta, views: list[View], p: Product, stack: Sequence[tuple[int, ...]], added: bool
+) -> Launch:
+    """The launch of products A B of one dtype of floats, one behind the other in `out`.
+
+    `stack` has (products, and how far A, B and the addend of the next one are) for each of up to
+    three dimensions.  `views` are of flat arrays: out, A, B and, if one is `added`, an addend that
+    has a number for each row.
+    """
+    items = math.prod(sizes[0] for sizes in stack)
+    dims = _merged([d[0] for d in stack], *([d[i] for d in stack] for i in (1, 2, 3)))
+    return _float_launch(out, views, p, items, dims, _Addend((), 1, 0), added, Epilogue())
+
+
 def _numbers(
     p: Product, way: tuple[int, int], cut: Cut, out: TensorMeta, dims: list[tuple[int, ...]],
     extra: _Addend, ends: tuple[int, int], last: tuple[float, ...],

@@ -342,3 +342,11 @@ def product_body(
         p.walk, p, address(out), address(a), address(b), address(addend), address(scratch),
         address(arena), lo, hi,
     )  # fmt: skip
+
+
+def turned_body(
+    out: Array, b: Array, a: Array, addend: Array, p: Plan, scratch: Array, arena: Array, lo: int,
+    hi: int,
+) -> None:  # fmt: skip
+    """`product_body` of operands that come in the other order."""
+    product_body(out, a, b, addend, p, scratch, arena, lo, hi)

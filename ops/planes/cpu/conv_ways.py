@@ -1,0 +1,172 @@
+"""The choice of a convolution's way: strips, windows, windows of turned weights, a plain product.
+
+A way's time is what each kind of its work takes, added up; of the ways that a direction has, the
+one is taken that takes least.  `COSTS` are nanoseconds on one thread, fitted to measurements of a
+fifth of the grid of `tools/bench/convolutions.py` by all ways: another processor of a kind is
+quicker or slower at all of them.
+
+Annotations are evaluated, as in `conv_plan`.
+"""
+
+import math
+from typing import NamedTuple
+
+from flowvm.ops.declare.cpu.vector_code import registers
+from flowvm.ops.planes.cpu.conv_plan import Shape, strips_of, tiles_of
+from flowvm.ops.planes.cpu.windows_plan import (
+    FORWARD,
+    INPUT,
+    TURNED,
+    WEIGHT,
+    WindowsLaunch,
+    windows_of,
+)
+from flowvm.ops.products.cpu.tile_shape import tile_shape
+
+STRIPS, WINDOWS, PRODUCT, TURNING = 0, 1, 2, 3
+WHOLE = 8  # rows and columns of a product that is multiplied by tiles, whatever its plan
+
+
+class Work(NamedTuple):
+    """The work of a way."""
+
+    multiplied: float  # vectors that are multiplied and added
+    moved: float  # elements of what is convolved, laid out, gathered or scattered
+    weights: float  # elements of weights, packed or read, for each block that needs them
+    stored: float  # elements of the result, for each time that they are written
+    calls: float = 1.0
+
+
+def _up(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+def strips_work(s: Shape, dtype: str, direction: int) -> Work:
+    """The work of strips, or of the tiles that sum the gradient by the weight."""
+    if direction == WEIGHT:
+        t = tiles_of(s, dtype)
+        places = t.works * t.segments * t.span
+        columns = t.kd * _up(t.channels * t.kh * t.kw, t.columns)
+        laid = t.works * t.segments * t.groups * (
+            t.kd * t.channels * t.sources_h * t.sources_w * t.pitch * t.blocks_o
+            + t.outputs * t.span * t.units_c
+        )  # fmt: skip
+        multiplied = places * t.groups * _up(t.outputs, t.rows) * columns / t.lanes
+        weights = t.groups * t.outputs * t.channels * t.kd * t.kh * t.kw
+        sums = t.works * t.groups * _up(t.outputs, t.rows) * columns
+        return Work(multiplied, laid, sums, weights)
+    plan = strips_of(s, dtype, direction == INPUT)
+    planes = plan.samples * plan.groups * plan.result_d * plan.blocks
+    taps = plan.kd * plan.kh * plan.kw
+    lines = plan.depth * plan.kd * plan.sources_h * plan.sources_w * plan.pitch
+    phases = plan.results_h * plan.results_w
+    return Work(
+        planes * plan.padded * plan.depth * taps * plan.span / plan.lanes,
+        planes * plan.parts * lines, plan.weights, planes * plan.rows * phases * plan.span,
+    )  # fmt: skip
+
+
+def windows_work(launch: WindowsLaunch, direction: int) -> Work:
+    """The work of windows."""
+    p = launch.plan
+    across = p.channels * p.taps
+    columns = p.groups * p.blocks * _up(p.segments * p.span, p.lanes)
+    blocks = p.groups * p.blocks
+    if direction == WEIGHT:
+        depth = p.groups * p.samples * p.places
+        return Work(
+            depth * _up(p.outputs, 4) * _up(across, p.lanes) / p.lanes,
+            blocks * across * p.width, depth * p.outputs, blocks * p.outputs * across,
+        )  # fmt: skip
+    if direction == INPUT:
+        return Work(
+            columns * _up(across, 4) * p.outputs / p.lanes, blocks * across * p.segments * p.span,
+            blocks * p.outputs * across, p.samples * p.groups * p.channels * p.space,
+        )  # fmt: skip
+    return Work(
+        columns * _up(p.outputs, 4) * across / p.lanes,
+        blocks * across * p.width * (1 if p.shared else p.down),
+        (blocks + p.turned * p.groups) * p.outputs * across,
+        p.samples * p.groups * p.outputs * p.places,
+    )  # fmt: skip
+
+
+def product_work(s: Shape, dtype: str, back: bool) -> Work:
+    """The work of plain products, one for each group of each sample."""
+    lanes, places = tile_shape(dtype).lanes, math.prod(s.output)
+    items = s.samples * s.groups
+    rows, depth = (s.channels, s.outputs) if back else (s.outputs, s.channels)
+    return Work(
+        items * _up(places, lanes) * _up(rows, 4) * depth / lanes, items * depth * places,
+        items * rows * depth, items * rows * places,
+    )  # fmt: skip
+
+
+Costs = tuple[float, float, float, float, float]
+
+# by bytes of a vector, way and direction: of a `Work`'s numbers
+COSTS: dict[tuple[int, int, int], Costs] = {
+    (64, STRIPS, FORWARD): (0.217, 0.242, 1.07, 0.067, 6700),
+    (64, STRIPS, INPUT): (0.218, 0.222, 1.8, 0.0, 200),
+    (64, STRIPS, WEIGHT): (0.267, 0.422, 0.0, 4.61, 30000),
+    (64, WINDOWS, FORWARD): (0.261, 0.296, 0.09, 0.175, 130),
+    (64, WINDOWS, INPUT): (0.313, 0.986, 0.207, 0.217, 0),
+    (64, WINDOWS, WEIGHT): (0.233, 0.703, 0.141, 0.135, 0),
+    (64, PRODUCT, FORWARD): (0.271, 0.0, 0.141, 0.011, 0),
+    (64, TURNING, INPUT): (0.22, 0.376, 0.704, 0.0, 10900),
+    (32, STRIPS, FORWARD): (0.168, 0.298, 1.29, 0.167, 1600),
+    (32, STRIPS, INPUT): (0.173, 0.222, 2.16, 0.063, 0),
+    (32, STRIPS, WEIGHT): (0.26, 0.255, 2.56, 2.41, 108000),
+    (32, WINDOWS, FORWARD): (0.174, 0.688, 0.063, 0.083, 7060),
+    (32, WINDOWS, INPUT): (0.223, 0.888, 0.267, 0.076, 7560),
+    (32, WINDOWS, WEIGHT): (0.152, 0.846, 0.501, 0.36, 0),
+    (32, PRODUCT, FORWARD): (0.186, 0.472, 0.064, 0.0, 2040),
+    (32, TURNING, INPUT): (0.15, 0.42, 1.05, 0.0, 11000),
+}  # fmt: skip
+
+
+class Way(NamedTuple):
+    """A way, and the plan of windows if it has them."""
+
+    way: int
+    windows: WindowsLaunch | None = None
+
+
+def _cost(way: int, direction: int, work: Work) -> float:
+    wide = max(32, registers().bytes)  # of vectors of 16 bytes for a guess
+    if way == PRODUCT:
+        direction = FORWARD
+    costs = COSTS[wide, way, direction]
+    return sum(cost * number for cost, number in zip(costs, work, strict=True))
+
+
+def is_pixels(s: Shape) -> bool:
+    """Return True if windows are the input's pixels as they lie."""
+    return s.kernel == s.stride == (1, 1, 1) and s.padding == (0, 0, 0)
+
+
+def ways_of(s: Shape, dtype: str, direction: int) -> dict[Way, float]:
+    """The ways of a direction, and about how many nanoseconds they take."""
+    ways = {Way(STRIPS): _cost(STRIPS, direction, strips_work(s, dtype, direction))}
+    windows = windows_of(s, dtype, direction)
+    if windows is not None:
+        ways[Way(WINDOWS, windows)] = _cost(WINDOWS, direction, windows_work(windows, direction))
+    if direction == INPUT and s.stride == (1, 1, 1):
+        turned = windows_of(s, dtype, TURNED)
+        if turned is not None:
+            ways[Way(TURNING, turned)] = _cost(TURNING, INPUT, windows_work(turned, TURNED))
+    rows = s.channels if direction == INPUT else s.outputs
+    if direction != WEIGHT and is_pixels(s) and min(rows, math.prod(s.output)) >= WHOLE:
+        work = product_work(s, dtype, direction == INPUT)
+        ways[Way(PRODUCT)] = _cost(PRODUCT, direction, work)
+    return ways
+
+
+def best_way(s: Shape, dtype: str, direction: int, gain: float = 1.0) -> Way:
+    """The way that takes least; strips if there is nothing to do, or if none is `gain` times as
+    quick as they are.
+    """
+    if 0 in (s.samples, s.groups, s.channels, s.outputs, *s.input, *s.output, *s.kernel):
+        return Way(STRIPS)
+    ways = ways_of(s, dtype, direction)
+    return min(ways, key=lambda way: ways[way] / (gain if way.way == STRIPS else 1.0))

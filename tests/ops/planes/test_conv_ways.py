@@ -1,0 +1,176 @@
+"""Convolutions by windows, turned weights and plain products, against PyTorch's in float64."""
+
+import numpy as np
+import pytest
+
+import flowvm as flow
+from flowvm.meta.device import cpu
+from flowvm.meta.meta import TensorMeta
+from flowvm.ops.planes.cpu import conv_ways
+from flowvm.ops.planes.cpu.conv_plan import Shape
+from flowvm.ops.planes.cpu.conv_strips import strips_body
+from flowvm.ops.planes.cpu.conv_ways import PRODUCT, STRIPS, TURNING, WINDOWS, Way, best_way
+from flowvm.ops.planes.cpu.conv_windows import windows_body
+from flowvm.ops.planes.cpu.windows_plan import FORWARD, INPUT, TURNED, WEIGHT, windows_of
+from flowvm.ops.planes.parts import conv_ops
+
+torch = pytest.importorskip("torch")
+ONE = (1, 1, 1)
+
+
+def leaf(array):
+    return flow.from_numpy(np.array(array)).requires_grad_()
+
+
+def _geometry(rng, way):
+    """Shapes and options of a convolution that a way can do."""
+    n, groups = int(rng.integers(1, 4)), int(rng.choice([1, 1, 2]))
+    kernel, dilation, padding = (rng.integers(a, b, n) for a, b in ((1, 4), (1, 3), (0, 3)))
+    stride = rng.integers(1, 4, n)
+    if way != WINDOWS:
+        stride[:] = 1
+    if way == PRODUCT:
+        kernel[:], dilation[:], padding[:] = 1, 1, 0
+    size = dilation * (kernel - 1) + 8 + rng.integers(0, (40, 12, 3)[n - 1], n)
+    channels, outputs = rng.integers(8, 40, 2)
+    shapes = (
+        (int(rng.integers(1, 12)), int(channels) * groups, *map(int, size)),
+        (int(outputs) * groups, int(channels), *map(int, kernel)),
+    )
+    options = {
+        name: tuple(map(int, numbers))
+        for name, numbers in (("stride", stride), ("padding", padding), ("dilation", dilation))
+    }
+    return n, *shapes, {**options, "groups": groups}
+
+
+def _forced(monkeypatch, way):
+    """Have all directions computed in a way, those that it does not have by windows."""
+
+    def forced(s, dtype, direction, gain=1.0):
+        if way == PRODUCT and direction != WEIGHT:
+            return Way(PRODUCT)
+        if way == TURNING and direction == INPUT:
+            return Way(TURNING, windows_of(s, dtype, TURNED))
+        return Way(WINDOWS, windows_of(s, dtype, direction))
+
+    monkeypatch.setattr(conv_ops, "best_way", forced)
+    monkeypatch.setattr(conv_ops, "FEW", -1)
+
+
+@pytest.mark.parametrize("way", [WINDOWS, TURNING, PRODUCT])
+@pytest.mark.parametrize("case", range(4))
+def test_random_geometries(seed, way, case, monkeypatch):
+    rng = np.random.default_rng([seed, way, case])
+    _forced(monkeypatch, way)
+    n, size, kernel, options = _geometry(rng, way)
+    x, w, b = (rng.standard_normal(s).astype("float32") for s in (size, kernel, kernel[:1]))
+    exact = [torch.tensor(v.astype("float64"), requires_grad=True) for v in (x, w, b)]
+    expected = getattr(torch, f"conv{n}d")(*exact, **options)
+    g = rng.standard_normal(tuple(expected.shape)).astype("float32")
+    expected.backward(torch.tensor(g.astype("float64")))
+    leaves = [leaf(v) for v in (x, w, b)]
+    out = getattr(flow, f"conv{n}d")(*leaves, **options)
+    out.backward(flow.from_numpy(g))
+    np.testing.assert_allclose(out.numpy(), expected.detach().numpy(), rtol=1e-4, atol=1e-3)
+    for ours, theirs in zip(leaves, exact, strict=True):
+        scale = np.abs(theirs.grad.numpy()).max()
+        np.testing.assert_allclose(
+            ours.grad.numpy(), theirs.grad.numpy(), rtol=1e-4, atol=1e-5 * scale
+        )
+
+
+def test_transposed_with_a_bias(rng, monkeypatch):
+    """The bias of a transposed convolution is where sums of pixels begin."""
+    _forced(monkeypatch, WINDOWS)
+    x, w, b = (rng.standard_normal(s) for s in ((3, 9, 5, 6), (9, 11, 3, 2), (11,)))
+    out = flow.conv_transpose2d(*map(flow.tensor, (x, w, b)), stride=2, padding=1)
+    expected = torch.conv_transpose2d(*map(torch.tensor, (x, w, b)), stride=2, padding=1)
+    np.testing.assert_allclose(out.numpy(), expected.numpy(), rtol=1e-9, atol=1e-9)
+
+
+SIZES = {
+    "whole samples": (WINDOWS, 3, 64, 64, 7, 3),
+    "a sample's positions in parts": (WINDOWS, 1, 64, 64, 23, 3),
+    "turned": (TURNING, 7, 64, 40, 7, 3),
+    "one by one": (PRODUCT, 4, 64, 64, 8, 1),
+}
+
+
+@pytest.mark.parametrize("case", SIZES, ids=lambda c: c.replace(" ", "_"))
+def test_the_same_bits_with_any_number_of_workers(rng, case, monkeypatch):
+    way, samples, inputs, outputs, size, kernel = SIZES[case]
+    _forced(monkeypatch, way)
+    x = rng.standard_normal((samples, inputs, size, size)).astype("float32")
+    w = rng.standard_normal((outputs, inputs, kernel, kernel)).astype("float32")
+
+    def step():
+        leaves = leaf(x), leaf(w)
+        out = flow.conv2d(*leaves, padding=kernel // 2)
+        (out * out).sum().backward()
+        return [t.numpy() for t in (out, *(v.grad for v in leaves))]
+
+    results = []
+    for workers in (1, 2, 3):
+        with flow.config(workers=workers):
+            results.append(step())
+    with flow.vm.sequential():
+        results.append(step())
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_not_a_number_stays_where_it_is_seen(monkeypatch):
+    """A pixel that is no number reaches its windows alone, and so does one of the gradient."""
+    _forced(monkeypatch, WINDOWS)
+    x, w = np.zeros((2, 9, 6, 6), "float32"), leaf(np.ones((10, 9, 3, 3), "float32"))
+    x[0, 0, 0, 0], x[1, 3, 5, 5] = np.nan, np.inf
+    pixels = leaf(x)
+    out = flow.conv2d(pixels, w, padding=1)
+    expected = np.zeros((2, 10, 6, 6))
+    expected[0, :, :2, :2], expected[1, :, 4:, 4:] = np.nan, np.inf
+    np.testing.assert_array_equal(out.numpy(), expected)
+    g = np.zeros((2, 10, 6, 6), "float32")
+    g[1, 2, 0, 5] = np.inf
+    out.backward(flow.from_numpy(g))
+    expected = np.zeros((2, 9, 6, 6))
+    expected[1, :, :2, 4:] = np.inf
+    np.testing.assert_array_equal(pixels.grad.numpy(), expected)
+
+
+def _shape(samples, channels, outputs, groups, size, kernel):
+    pad = (0, kernel // 2, kernel // 2)
+    plane = (1, size, size)
+    return Shape(
+        samples, channels, outputs, groups, plane, plane, (1, kernel, kernel), ONE, pad, ONE
+    )
+
+
+def test_the_way_follows_the_shape():
+    """Planes of few pixels go by windows, depthwise ones and large planes by strips."""
+    small, large = _shape(2, 512, 512, 1, 2, 3), _shape(1, 1, 1, 64, 56, 3)
+    for direction in (FORWARD, WEIGHT):
+        assert best_way(small, "float32", direction).way == WINDOWS
+    assert best_way(small, "float32", INPUT).way in (WINDOWS, TURNING)
+    for direction in (FORWARD, INPUT, WEIGHT):
+        assert best_way(large, "float32", direction).way == STRIPS
+    ways = {way.way for way in conv_ways.ways_of(_shape(1, 64, 64, 1, 8, 1), "float32", INPUT)}
+    assert ways == {STRIPS, WINDOWS, TURNING, PRODUCT}
+    assert best_way(_shape(0, 64, 64, 1, 8, 1), "float32", FORWARD) == Way(STRIPS)
+
+
+def _launch(samples, inputs, outputs, size):
+    """The launch of a convolution 3x3."""
+    shapes = (samples, inputs, size, size), (outputs, inputs, 3, 3)
+    x, w = (TensorMeta.of(shape, flow.float32, cpu) for shape in shapes)
+    out = x.with_shape((samples, outputs, size, size))
+    return conv_ops._strips(out, _shape(samples, inputs, outputs, 1, size, 3), False, x, w)
+
+
+def test_a_small_one_keeps_the_short_body():
+    """A session's first convolution does not wait for a compiler."""
+    launch = _launch(1, 2, 4, 8)
+    assert launch.body is strips_body
+    assert launch.stand_in is not None
+    assert _launch(2, 256, 256, 4).body is windows_body
