@@ -55,7 +55,7 @@ def new_cell() -> Array:
     cell = np.zeros(WAIT.WORDS, np.int64)
     cell[WAIT.FILE], cell[WAIT.FLAGS] = ctypes.addressof(_FILE), os.O_RDONLY | os.O_CLOEXEC
     for word, function in (WAIT.OPEN, "open"), (WAIT.READ, "read"), (WAIT.CLOSE, "close"):
-        cell[word] = ctypes.cast(getattr(_libc, function), ctypes.c_void_p).value
+        cell[word] = ctypes.cast(getattr(_libc, function), ctypes.c_void_p).value or 0
     return cell
 
 
