@@ -63,7 +63,9 @@ from flowvm.vm.engine.restore import Restorer
 from flowvm.vm.machine.lang import address_of, load_acquire
 from flowvm.vm.machine.machine import MARGIN, is_settled
 from flowvm.vm.machine.machine import start as start_machine
+from flowvm.vm.machine.wait_words import WAIT
 from flowvm.vm.machine.words import ARG, ARRAY, CTL, ENT, FRE, KIND, OPERAND, RING, STO, STR, VEW
+from flowvm.vm.watch.cores import new_cell
 from flowvm.vm.watch.flight import Flight
 from flowvm.vm.watch.narrate import Narrator
 from flowvm.vm.watch.pending import issued
@@ -773,8 +775,8 @@ class Engine:
         """Wait until the VM has room, and read its news; called by an issuing thread past
         `limit`.
         """
-        debug = config.debug >= 2
-        if debug:
+        level = self.words[CTL.LEVEL]
+        if config.debug >= 2:
             place = seq & (FRAMES - 1)
             self.narrator.tell(seq, *line_apart(hot["codes"][place], hot["lasts"][place])[:2])
         self.flight.note(seq)
@@ -791,7 +793,16 @@ class Engine:
                 if not self.running:  # another thread has changed the engine while this one waited
                     self.after_issue()
             self.flight.waited("memory" if full else "credit", begun, seq)
-        hot["limit"] = 0 if debug else min(limit, seq + min(CHECK_EVERY, self.flight.every))
+        self._look_behind(min(limit, seq + min(CHECK_EVERY, self.flight.every)), level)
+
+    def _look_behind(self, limit: int, level: int) -> None:
+        """Let records below `limit` be issued without a look, if each one's line or stack is not
+        wanted, and while the recorder's level is `level`.  Who changes what is wanted sets `limit`
+        to 0, perhaps before it is set here.
+        """
+        hot["limit"] = limit
+        if config.debug >= 2 or level >= 3 or self.words[CTL.LEVEL] != level:
+            hot["limit"] = 0  # not a number: a call's releases come behind it, and before its look
 
     def _debug_changed(self, level: int) -> None:
         """Set up printing for a debug level.  From level 2 on every record comes by `make_room`,
@@ -945,10 +956,10 @@ class Engine:
         cell: tuple[Any, int] | None = getattr(self.local, "cell", None)
         self.local.cell = None
         if cell is None:
-            array = np.zeros(3, np.int64)
+            array = new_cell()
             self.keep.append(array)  # a late notification must not meet freed memory
             cell = (array, array.ctypes.data)
-        cell[0][0] = cell[0][1] = 0
+        cell[0][WAIT.OUTCOME] = cell[0][WAIT.SLEEPERS] = cell[0][WAIT.TEXT] = 0
         return cell
 
     @waiting
@@ -976,7 +987,7 @@ class Engine:
             cancel.name_wait(self, started)
             if not self.running:  # another thread has changed the engine while this one waited
                 self.after_issue()
-        self.flight.waited("sync", begun, seq, int(cell[2]))
+        self.flight.waited("sync", begun, seq, cell)
         self.local.cell = cell, address
         return 0 if outcome == 1 else -outcome
 

@@ -13,8 +13,13 @@ import threading
 import time
 from typing import Any, NamedTuple
 
-from flowvm.compiler import helpers
+import numpy as np
 
+from flowvm.compiler import helpers
+from flowvm.vm.machine.wait_words import WAIT
+
+Array = np.ndarray[Any, Any]
+_FILE = ctypes.create_string_buffer(b"/proc/thread-self/schedstat")
 _libc = ctypes.PyDLL(None)  # which keeps the GIL
 OWN = "flowvm-"  # names of flowvm's threads begin with it
 KINDS = ("issuing", "own", "python", "compiling")
@@ -31,13 +36,34 @@ def scheduled(thread: int) -> tuple[int, int]:
     if file < 0:
         return 0, 0
     text = ctypes.create_string_buffer(64)
-    count = _libc.read(file, text, 64)
+    _libc.read(file, text, 64)
     _libc.close(file)
+    return _counts(text.raw)
+
+
+def _counts(text: bytes) -> tuple[int, int]:
+    """The two counts in a file's text; (0, 0): not known."""
     try:
-        used, ready = map(int, text.raw[: max(0, count)].split()[:2])
+        used, ready = map(int, text[: max(0, text.find(b"\n"))].split()[:2])
     except ValueError:
         return 0, 0
     return used, ready
+
+
+def new_cell() -> Array:
+    """A cell for waits (`WAIT`), with what it takes to note the counts when one is over."""
+    cell = np.zeros(WAIT.WORDS, np.int64)
+    cell[WAIT.FILE], cell[WAIT.FLAGS] = ctypes.addressof(_FILE), os.O_RDONLY | os.O_CLOEXEC
+    for word, function in (WAIT.OPEN, "open"), (WAIT.READ, "read"), (WAIT.CLOSE, "close"):
+        cell[word] = ctypes.cast(getattr(_libc, function), ctypes.c_void_p).value or 0
+    return cell
+
+
+def ready_by(cell: Array) -> int:
+    """Nanoseconds that a thread had been ready without a core when its wait was over; 0: not
+    known.
+    """
+    return _counts(cell[WAIT.TEXT : WAIT.TEXT + WAIT.TEXT_BYTES // 8].tobytes())[1]
 
 
 class Reading(NamedTuple):

@@ -43,6 +43,7 @@ from flowvm.vm.callers.hot import CALL_STREAM, FRAMES, hot
 from flowvm.vm.callers.lines import is_internal
 from flowvm.vm.callers.scopes import Scopes
 from flowvm.vm.machine.recorder import INLINE
+from flowvm.vm.machine.wait_words import WAIT
 from flowvm.vm.machine.words import (
     CTL,
     ENT,
@@ -58,6 +59,7 @@ from flowvm.vm.machine.words import (
     STR,
     TSK,
 )
+from flowvm.vm.watch.cores import ready_by
 from flowvm.vm.watch.offcpu import LEAST, OffCpu, Ran
 from flowvm.vm.watch.protocol import VM
 from flowvm.vm.watch.sampling import Sampling
@@ -362,21 +364,25 @@ class Flight:
         """Note that an issuing thread begins to wait.  Return the time, for `waited`."""
         return self.offcpu.look() if self.vm.words[CTL.LEVEL] >= 2 else time.monotonic_ns()
 
-    def waited(self, cause: str, begun: int, seq: int = -1, over: int = 0) -> None:
+    def waited(self, cause: str, begun: int, seq: int = -1, cell: Array | None = None) -> None:
         """Record that an issuing thread has waited from `begun`, of `time.monotonic_ns`, until now.
 
-        From level 2 on: if what it waited for was there at `over`, it was kept from running since.
+        From level 2 on: if what it waited for was there earlier, as its `cell` says (`WAIT`), it
+        was kept from running since.
         """
         level = self.vm.words[CTL.LEVEL]
         if level == 0:
             return
         now, thread = time.monotonic_ns(), threading.get_ident()
-        late = level >= 2 and begun <= over <= now - LEAST
+        if level < 2:
+            self.waits.append(HostWait(cause, begun, now, thread, seq))
+            return
+        over, ready = (0, 0) if cell is None else (int(cell[WAIT.OVER]), ready_by(cell))
+        late = begun <= over <= now - LEAST
         self.waits.append(HostWait(cause, begun, over if late else now, thread, seq))
         if late:
-            self.offcpu.late(over, now)
-        if level >= 2:
-            self.offcpu.begin()
+            self.offcpu.late(over, now, ready)
+        self.offcpu.begin(ready)
 
     # --- looking ------------------------------------------------------------------------------
 

@@ -144,9 +144,10 @@ class OffCpu:
         self.issuing[threading.get_native_id()] = None
         return own
 
-    def begin(self) -> None:
-        """Restart the calling thread's clocks after a wait: time lost in the wait does not
-        count.
+    def begin(self, ready: int = 0) -> None:
+        """Restart the calling thread's clocks after a wait: time lost in the wait does not count.
+
+        `ready`: the nanoseconds without a core by the end of the wait, if that is known.
         """
         try:
             own: _Clocks = self.threads.clocks
@@ -154,17 +155,29 @@ class OffCpu:
             self._clocks()
             self.begins()
             return
-        own.wall, own.cpu = time.monotonic_ns(), time.thread_time_ns()
+        since, own.wall, own.cpu = own.wall, time.monotonic_ns(), time.thread_time_ns()
         if own.wall > own.due:
             self._elsewhere(own, own.wall)
+        elif own.wall - since >= LEAST:  # who waits yields its core, or wakes late
+            self._without_core_by(own, ready or scheduled(threading.get_native_id())[1])
 
-    def late(self, since: int, now: int) -> None:
-        """The calling thread could have gone on at `since`, and does now."""
+    def late(self, since: int, now: int, ready: int = 0) -> None:
+        """The calling thread could have gone on at `since`, and does now.  By then it had been
+        `ready` without a core for so long; 0: not known.
+        """
         own: _Clocks | None = getattr(self.threads, "clocks", None)
+        if own is not None:
+            self._without_core_by(own, ready)
         core, gil = self._elsewhere(own, now) if own is not None else (0, now - since)
         lost = min(now - since, core + gil)
         if lost >= LEAST:
             self.lost(now - lost, now, lost, min(core, lost))
+
+    @staticmethod
+    def _without_core_by(own: _Clocks, ready: int) -> None:
+        """Let what comes be counted from `ready` on."""
+        if ready > own.ready:
+            own.ready, own.small = ready, 0
 
     def _elsewhere(self, own: _Clocks, now: int) -> tuple[int, int]:
         core, gil, ran = own.elsewhere(now)

@@ -47,6 +47,7 @@ from flowvm.vm.machine.plan_words import RUNTIME
 from flowvm.vm.machine.policy import lane_of, news, take
 from flowvm.vm.machine.recorder import begin, end
 from flowvm.vm.machine.stamps import see, stamp_end, stamp_open, stamp_task
+from flowvm.vm.machine.wait_words import WAIT
 from flowvm.vm.machine.words import ARRAY, CTL, ENT, INS, KIND, POL, QUE, RING, STATE, STR
 from flowvm.vm.workers.actors import (
     close_launch,
@@ -80,6 +81,7 @@ EVERYBODY = 1 << 30
 NAP = 50_000  # microseconds other threads sleep at most
 GLANCE = 50  # microseconds between two looks at a busy device
 HASTY = 50  # polls of a waiting thread before it yields its core
+LOOK_NS = 50_000  # of a wait behind which the system's counts are read, for 6 us
 BRIEFLY = 32  # instructions that a waiting thread runs before it looks for its value again
 
 
@@ -158,9 +160,9 @@ def cell_of(m: Words, slot: int) -> int:
 def notify(cell: int, outcome: int) -> None:
     """Write the outcome into a waiter's cell, and wake the waiter."""
     if cell != 0:
-        word = words_at(cell, 2)
-        store_release(word, 0, outcome)
-        wake(word, 1)
+        word = words_at(cell, WAIT.WORDS)
+        store_release(word, WAIT.OUTCOME, outcome)
+        wake(word, WAIT.SLEEPERS)
 
 
 def finish_wait(m: Words, slot: int) -> None:
@@ -590,16 +592,29 @@ def wake_scheduler(base: int) -> int:
 def wait_cell(base: int, cell: int, microseconds: int) -> int:
     """Wait at most `microseconds` for a waiter's cell to be filled.  Return its value, or 0.
 
-    The cell's third word is when the wait was over: Python may get the GIL later (from level 2 on).
+    From level 2 on, the cell says when the wait was over, and after one that is worth the look, how
+    long this thread had had no core by then: Python may get the GIL later.
     """
     m = words_at(base, ARRAY.WORDS)
-    word = words_at(cell, 3)
-    if load_acquire(word, 0) == 0:  # else: the sequential engine must go on looking asleep
-        rouse(m)
-    outcome = wait_while(m, word, 0, 0, 1, microseconds)
+    word = words_at(cell, WAIT.WORDS)
+    begun = clock() if m[CTL.LEVEL] > 1 else 0
+    if load_acquire(word, WAIT.OUTCOME) == 0:  # else: the sequential engine must go on looking
+        rouse(m)  # asleep
+    outcome = wait_while(m, word, WAIT.OUTCOME, 0, WAIT.SLEEPERS, microseconds)
     if m[CTL.LEVEL] > 1:
-        word[2] = clock()
+        if clock() - begun >= LOOK_NS:
+            read_schedule(word)
+        word[WAIT.OVER] = clock()
     return outcome
+
+
+def read_schedule(word: Words) -> None:
+    """Copy what the system counts of this thread into its cell, as text, if that is to be had."""
+    text = WAIT.TEXT_BYTES
+    file = call_kernel(word[WAIT.OPEN], word[WAIT.FILE], word[WAIT.FLAGS], 0, 0, 0)
+    if file >= 0:
+        call_kernel(word[WAIT.READ], file, address_in(word, WAIT.TEXT), text, 0, 0)
+        call_kernel(word[WAIT.CLOSE], file, 0, 0, 0, 0)
 
 
 def settle_soon(base: int, storage: int, before: int, alone: int, stream: int) -> int:

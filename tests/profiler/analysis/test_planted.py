@@ -18,7 +18,9 @@ import pytest
 import flowvm as flow
 from flowvm.profiler import profile
 from flowvm.profiler.run.loss_places import placed
+from flowvm.vm.engine import engine as engine_module
 from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine.wait_words import WAIT
 from flowvm.vm.watch import cores, offcpu
 from flowvm.vm.watch.flight import HostWait
 from tests.profiler.analysis.test_stalls import MOST, STALL, again, lane_of, spin_here, xs
@@ -184,24 +186,29 @@ def test_gil(xs, long_turns, level):
 
 
 @again
-def test_gil_after_a_wait(xs, long_turns):
+def test_gil_after_a_wait(xs, long_turns, monkeypatch):
     """A value is there, and the waiting thread does not get the GIL."""
+    monkeypatch.setattr(engine_module, "SLICE_US", 10**8)  # it does not look up meanwhile
     with Gate() as opened:
         opened.open()
         wait_for_gate(xs[0], xs[1], opened.address)  # compiled
-    xs[0].numpy()
-    over = engine.local.cell[0]  # its third word: when this thread's wait was over
+    with engine.flight.at_least(2):
+        xs[0].numpy()
+    cell = engine.local.cell[0]  # of this thread's waits
 
     def until_it_is_there():
-        over[2] = 0
+        while not cell[WAIT.SLEEPERS]:  # it may hold the GIL before it waits, and want it back
+            time.sleep(0)
+        cell[WAIT.OVER] = 0
         gate.open()
-        while not over[2]:
+        while not cell[WAIT.OVER]:
             pass
 
     with Gate() as gate, Hog(until_it_is_there) as hog, profile() as p:
         wait_for_gate(xs[0], xs[1], gate.address)
+        cell[WAIT.SLEEPERS] = 0
         hog.told.release()
-        xs[0].numpy()  # lets go of the GIL: the other thread has it, and opens the gate
+        xs[0].numpy()
         update(xs[0], xs[1], 1)
     total = lane_of(p, 0)
     assert total["gil"] >= MOST, total
@@ -260,6 +267,28 @@ def test_what_is_lost(clocks, wall, cpu, ready, others, lost, core):
     assert seen == ([(began, began + wall, lost, core)] if lost else [])
     found.look()
     assert len(seen) <= 1
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_had_no_core_while_it_waited_is_not_lost_after_it(clocks, known):
+    """A busy machine takes a core from a thread that yields it, or wakes; then comes the GIL."""
+    seen = []
+    found = offcpu.OffCpu(lambda *loss: seen.append(loss))
+    found.begin()
+    clocks["wall"] += 9_500_000
+    clocks["ready"] += 9_000_000
+    over = clocks["wall"]
+    if known:
+        clocks["wall"] += 1_000_000
+        clocks["ready"] += 100_000
+        clocks["others"] = {7: 900_000}
+        found.late(over, clocks["wall"], 9_000_000)
+        assert seen == [(over, over + 1_000_000, 1_000_000, 100_000)]
+    found.begin()
+    clocks["wall"] += 1_000_000
+    clocks["others"] = {7: 1_800_000}
+    found.look()
+    assert seen[-1][2:] == (900_000 if known else 1_000_000, 0)
 
 
 def test_a_thread_that_is_over_may_have_had_it_all(clocks):

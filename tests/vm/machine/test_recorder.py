@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 import flowvm as flow
+from flowvm.eager.calls import KEEP_DEAD
 from flowvm.eager.modes import use_stream
 from flowvm.vm import record
 from flowvm.vm.callers.lines import short_position
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.edges import connect, tensors_of
 from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND, REC, RING, SPL
-from flowvm.vm.watch.flight import TIMES
+from flowvm.vm.watch.flight import TIMES, Flight
+from flowvm.vm.watch.pending import issued
 from tests.vm.kernels import Gate, alone, mix, tensor, update, wait_for_gate
 from tests.vm.live import Background, script, streams, until, word
 
@@ -235,6 +237,37 @@ def test_the_stacks_of_level_3():
     assert names[:3] == ["inner", "outer", "test_the_stacks_of_level_3"]
 
 
+def test_at_level_3_calls_have_stacks_though_releases_are_issued_right_behind_them():
+    x = tensor()
+    with engine.flight.at_least(3):
+        since = now()
+        for _ in range(2 * (KEEP_DEAD + 1)):  # what is dropped is released behind one of so many
+            mix(x, x, 1)
+        seen = look(since)
+    calls = seen.seq[kinds(seen) == KIND.OP_CALL].tolist()
+    assert len(calls) == 2 * (KEEP_DEAD + 1)
+    assert set(calls) <= seen.stacks.keys()
+    assert KIND.RELEASE in kinds(seen)
+
+
+def test_a_level_changed_while_another_thread_makes_room_holds(monkeypatch):
+    """That thread has seen the old level, and says when to look again by it."""
+    x, y, flight, every = tensor(), tensor(), engine.flight, Flight.every
+
+    def change(self):
+        monkeypatch.setattr(Flight, "every", every)
+        seen = self.every
+        self.set_level(3)
+        return seen
+
+    with flight.at_least(1):
+        monkeypatch.setattr(Flight, "every", property(change))
+        engine.make_room(word(CTL.RECEIVED))
+        since = now()
+        update(x, y, 1)
+        assert since in look(since).stacks
+
+
 def test_what_is_lively_is_seen_as_far_as_it_has_come():
     x, y = tensor([1]), tensor([2])
     side = streams(2)[1]
@@ -279,10 +312,16 @@ def test_looking_while_others_issue_is_consistent():
 
 def test_waits_of_issuing_threads():
     x, y = tensor(), tensor()
-    update(x, y, 1)
-    begun = time.monotonic_ns()
-    x.numpy()
+    with Gate() as gate:
+        wait_for_gate(x, y, gate.address)
+        until(lambda: gate.is_reached, "the kernel waits")
+        begun, before = time.monotonic_ns(), issued()
+        reading = Background(x.numpy)
+        until(lambda: issued() > before, "the reader's waiter is issued")
+        gate.open()
+        reading.result()
     wait = next(wait for wait in list(engine.flight.waits) if wait.begun >= begun)
+    assert wait.thread == reading.ident
     assert wait.cause == "sync"
     assert begun <= wait.begun <= wait.ended <= time.monotonic_ns()
     assert wait.seq < word(CTL.RECEIVED)

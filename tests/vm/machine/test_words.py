@@ -11,7 +11,7 @@ from flowvm.vm.machine import words
 from flowvm.vm.machine.record import LINE, Record, field, fields_of, line, record, shown
 from flowvm.vm.machine.words import CTL, INS, POL, REGIONS, RING, STR, name_of
 
-MODULES = ("words", "device_words", "plan_words", "sample_words")
+MODULES = ("words", "device_words", "plan_words", "sample_words", "wait_words")
 
 
 def records():
