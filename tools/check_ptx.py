@@ -94,8 +94,8 @@ def _part(number: int, of: int, capabilities: Any, asked: argparse.Namespace) ->
     seen: set[Any] = set()
     calls = 0
     with _calls_noted() as noted:
-        steps = [] if asked.op else list(_steps())[number::of]
-        for run in [*(functools.partial(_run, s, asked.dtypes) for s in chosen), *steps]:
+        runs: list[Callable[[], None]] = [functools.partial(_run, s, asked.dtypes) for s in chosen]
+        for run in [*runs, *([] if asked.op else list(_steps())[number::of])]:
             run()
             for call in noted[calls:]:
                 _check(call, capabilities, found, seen)

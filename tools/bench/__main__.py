@@ -39,7 +39,8 @@ from tools.bench import (
 from tools.bench.measure import Result, import_jax
 
 GROUPS = (
-    "eager,reading,kernels,products,graph,recorder,top,machine,scheduling,startup,vmap,sparse,convolutions"
+    "eager,reading,kernels,products,graph,recorder,top,machine,scheduling,startup,vmap,sparse,"
+    "convolutions"
 )
 
 
