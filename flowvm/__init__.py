@@ -9,17 +9,16 @@ watched (`trace`, `stats`, `dump`, `verify`).  Importing starts no thread and co
 
 from __future__ import annotations
 
-import gc
 import importlib
 import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+from flowvm.guards.collection import Uncollected as _Uncollected
 from flowvm.guards.collection import settle as _settle
 from flowvm.guards.interpreter import need_global_lock as _need_global_lock
-from flowvm.guards.regions import reverting as _reverting
 
-with _reverting(gc.enable if gc.isenabled() else gc.disable, gc.disable):
+with _Uncollected():
     _need_global_lock()
     __path__.append(f"{__path__[0]}/torch_names")  # `flowvm.mps` and the like are files there
     from flowvm.loading import providers as _providers  # noqa: F401 - it tells lower layers who answers

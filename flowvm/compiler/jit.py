@@ -50,9 +50,8 @@ from flowvm.errors import ArgumentError, CompileError
 from flowvm.files.schema import read_json, several, text
 from flowvm.files.schema import record as fields
 from flowvm.guards.apart import apart
-from flowvm.guards.collection import settle
+from flowvm.guards.collection import Uncollected, settle
 from flowvm.guards.forks import Rank, held_at_fork
-from flowvm.guards.regions import reverting
 from flowvm.loading.lazy import lazy
 from flowvm.private.llvmlite import mend_calls
 from flowvm.private.numba import NUMBA, free_passes
@@ -164,7 +163,7 @@ def load(make: Callable[[], Lowered], name: str, facts: object = ()) -> int:
 
 
 def _key(make: Callable[[], Lowered], facts: object) -> str:
-    with _no_collection():
+    with Uncollected():  # a collection in the first keys takes longer than they do
         return f"{_own_key()}\n{source_key(make, facts)}"
 
 
@@ -443,7 +442,7 @@ def _compile(digest: str, make: Callable[[], Lowered], name: str) -> int:
         waterfall.at_exit()
     with (
         compiling(name) as whole,
-        _no_collection(),
+        Uncollected(),  # typing makes many objects that live: to look them over takes a tenth
         record.phases() as seconds,
         cache.alone(cache_dir(), digest) as others,
     ):
@@ -478,14 +477,6 @@ def _object(lowered: Lowered, symbol: str) -> tuple[Any, list[str], bytes]:
         imports = _imports(module)
     with record.phase(record.CODE):
         return module, imports, _target_machine(3).emit_object(module)
-
-
-def _no_collection() -> reverting:
-    """Switch garbage collection off.  Typing makes many objects that live, and looking them over
-    again and again takes a tenth of the time.  A collection in the first keys takes longer than
-    they do.
-    """
-    return reverting(gc.enable if gc.isenabled() else gc.disable, gc.disable)
 
 
 def _linked(

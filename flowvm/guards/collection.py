@@ -4,10 +4,50 @@ from __future__ import annotations
 
 import builtins
 import gc
+import os
 from collections.abc import Callable
 from itertools import chain
 from types import FunctionType
 from typing import Any
+
+from flowvm.guards.regions import Switched
+
+_inside: set[Uncollected] = set()  # the blocks that run now, on any thread
+_paused: list[bool] = []  # not empty if they, and not the program, have switched collection off
+
+
+class Uncollected(Switched):
+    """A context manager without garbage collection in its block.
+
+    Blocks of several threads overlap, so the last one to end switches collection on again.
+    """
+
+    def _switch(self) -> None:
+        _inside.add(self)
+        if gc.isenabled():
+            _paused.append(True)
+            gc.disable()
+
+    def _undo(self) -> None:
+        _inside.discard(self)
+        if _inside or not _paused:
+            return
+        gc.enable()
+        _paused.clear()
+        if _inside:  # another thread came between; it had found collection off
+            _paused.append(True)
+            gc.disable()
+
+
+def _after_fork_in_child() -> None:
+    """Forget the blocks of threads that a child does not have."""
+    _inside.clear()
+    if _paused:
+        gc.enable()
+        _paused.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def settle() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
 import threading
 
 import flowvm as flow
-from flowvm.guards.collection import live_functions, live_objects
+from flowvm.guards.collection import Uncollected, live_functions, live_objects
 from flowvm.guards.locks import held
 from flowvm.vm.engine.persistent import holders
 
@@ -59,3 +61,52 @@ def test_locks_of_other_threads_are_given_back_by_them() -> None:
     thread.join(60)
     assert not thread.is_alive()
     assert not wrong
+
+
+def test_overlapping_blocks_leave_collection_on() -> None:
+    """The second to begin finds collection off, and ends last."""
+    inside, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with Uncollected():
+            inside.set()
+            assert leave.wait(60)
+
+    assert gc.isenabled()
+    other = threading.Thread(target=hold)
+    with Uncollected():
+        other.start()
+        assert inside.wait(60)
+    assert not gc.isenabled()  # the other is still in its block
+    leave.set()
+    other.join()
+    assert gc.isenabled()
+
+
+def test_a_program_without_collection_stays_without() -> None:
+    gc.disable()
+    try:
+        with Uncollected(), Uncollected():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_a_child_does_not_wait_for_blocks_of_other_threads() -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with Uncollected():
+            inside.set()
+            assert leave.wait(60)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    assert inside.wait(60)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if gc.isenabled() else 1)
+    leave.set()
+    other.join()
+    assert os.waitpid(child, 0)[1] == 0

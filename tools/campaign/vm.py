@@ -13,6 +13,7 @@ so the same few kernels serve a whole process and a case costs its instructions.
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 import re
 import threading
@@ -331,6 +332,8 @@ def _check(case: Any) -> str:
     AMOUNTS["instructions"] += _word(CTL.N_DISPATCHED) - before
     AMOUNTS["errors"] += failed
     del programs, program, seen
+    assert gc.isenabled()
+    gc.collect()  # errors and the frames that they name refer to each other
     settle()
     assert _word(CTL.LIVE_BYTES) == live, f"{_word(CTL.LIVE_BYTES) - live} bytes leaked"
     return "with errors" if failed else "right"

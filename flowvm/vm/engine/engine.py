@@ -24,7 +24,6 @@ from __future__ import annotations
 import atexit
 import collections
 import ctypes
-import gc
 import itertools
 import os
 import signal
@@ -44,6 +43,7 @@ from flowvm.compiler.progress import tell
 from flowvm.config import config, say
 from flowvm.errors import InvalidValueError, VMError
 from flowvm.guards.apart import apart
+from flowvm.guards.collection import Uncollected
 from flowvm.guards.forks import Rank, held_at_fork
 from flowvm.guards.regions import reverting
 from flowvm.private.cpython import never_freed
@@ -1202,15 +1202,12 @@ class Engine:
         """Return a function of the machine as Python.  It runs where no signal handler runs
         (`apart`), and no finalizer that may wait for its result.
         """
-        collecting = gc.isenabled()
-        gc.disable()
-        self.draining = threading.get_ident()
-        try:
-            return function(*args)
-        finally:
-            self.draining = 0
-            if collecting:
-                gc.enable()
+        with Uncollected():
+            self.draining = threading.get_ident()
+            try:
+                return function(*args)
+            finally:
+                self.draining = 0
 
     # --- signals, exit ------------------------------------------------------------------------
 
