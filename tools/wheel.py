@@ -30,7 +30,6 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from flowvm.commands.cold import FIRST_STEP
 from flowvm.compiler.target import LEVELS, levels_here
 
 ROOT = Path(__file__).parent.parent
@@ -155,9 +154,10 @@ import flowvm as flow
 x = flow.tensor([1.0, 2.0])
 assert (x + x).tolist() == [2.0, 4.0]
 """
-STEP = f"""
+STEP = """
 import flowvm as flow
-{FIRST_STEP}
+from flowvm.commands.cold import first_step
+first_step([])
 flow.vm.sync()
 """
 

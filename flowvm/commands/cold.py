@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,26 +17,31 @@ from rich.console import Console
 
 from flowvm.compiler import record, waterfall
 from flowvm.errors import ArgumentError
+from flowvm.guards import processes
 
-FIRST_STEP = """
-import flowvm as flow
-from flowvm.commands.demo import build_model, train_step
-model = build_model()
-optimizer = flow.optim.Adam(model.parameters())
-train_step(model, optimizer, flow.zeros(64, 1, 8, 8), flow.zeros(64, dtype=flow.int64)).item()
-"""
+
+def first_step(_: list[str]) -> int:
+    """Take the first training step of the demo; return the exit code of the process."""
+    import flowvm as flow
+    from flowvm.commands.demo import build_model, train_step
+
+    model = build_model()
+    optimizer = flow.optim.Adam(model.parameters())
+    train_step(model, optimizer, flow.zeros(64, 1, 8, 8), flow.zeros(64, dtype=flow.int64)).item()
+    return 0
 
 
 def main(script: str) -> int:
     """Run `script`, or the demo's first step if it is "", and draw.  Return its exit code."""
     if script and not Path(script).is_file():
         raise ArgumentError(f"there is no script {script!r} to run: give the path of a file")
-    program = [script] if script else ["-c", FIRST_STEP]
+    own = processes.own(f"{__name__}:{first_step.__name__}")
     console = Console(highlight=False, width=None if sys.stdout.isatty() else waterfall.WIDTH)
     with tempfile.TemporaryDirectory() as folder:
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        process = subprocess.Popen(
-            [sys.executable, "-P", *program], env={**os.environ, "FLOWVM_CACHE_DIR": folder}
+        process = processes.start(
+            processes.program(script) if script else own,
+            env={**os.environ, "FLOWVM_CACHE_DIR": folder},
         )
         code = process.wait()
         passed = time.perf_counter() - began
