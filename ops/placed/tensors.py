@@ -202,6 +202,22 @@ def to_global(
         return out
     if placement is None or sbp is None:
         raise ArgumentTypeError("to_global: a local tensor needs both placement and sbp")
+    return global_of_local(x, placement, sbp, grad_sbp, check_meta=check_meta)
+
+
+def global_of_local(
+    x: Tensor,
+    placement: Any,
+    sbp: Any,
+    grad_sbp: Any = None,
+    *,
+    check_meta: bool = True,
+    tell_others: bool = True,
+) -> Tensor:
+    """Return `to_global` of a local tensor.  Without `tell_others` only the ranks of `placement`
+    need to call it, as for a part of a mesh: other ranks are not told the shape.
+    """
+    meta: Any = x._meta
     held = as_sbps(sbp, placement, meta.ndim)
     x = x.to(placed_device(placement).local)
     wanted = None if grad_sbp is None else as_sbps(grad_sbp, placement, meta.ndim)
@@ -211,7 +227,7 @@ def to_global(
         )
         agreement.agree(placement, text)
     with recording(False):
-        out = _from_local(x, placement, held, check_meta)
+        out = _from_local(x, placement, held, check_meta, tell_others)
     return _recorded(_global_node, x, out, (placement, held, wanted))
 
 
@@ -220,14 +236,14 @@ def _held_text(where: placement, sbp: Sbps) -> str:
     return f"{','.join(s.short for s in sbp)}@{where.ranks.tolist()}"
 
 
-def _from_local(x: Tensor, where: placement, sbp: Sbps, check: bool) -> Tensor:
+def _from_local(x: Tensor, where: placement, sbp: Sbps, check: bool, tell: bool) -> Tensor:
     own = here()[0]
     place = where.place_of(own)
     local = x._meta
     shape = list(local.shape)
-    if where.size > 1 and check:
+    if where.size > 1 and check and (tell or place is not None):
         with recording_to(None):  # a capture needs shapes now, as all ranks' captures do
-            shape = _agreed(local, where, sbp, place)
+            shape = _agreed(local, where, sbp, place, tell)
     else:
         for s, n in zip(sbp, where.shape, strict=True):
             if s.is_split:
@@ -258,8 +274,10 @@ def part_of_local(x: Tensor) -> Tensor:
     return x.detach()  # type: ignore[no-any-return]
 
 
-def _agreed(local: TensorMeta, where: placement, sbp: Sbps, place: Any) -> list[int]:
-    """The logical shape: parts are asked of all ranks of the placement."""
+def _agreed(local: TensorMeta, where: placement, sbp: Sbps, place: Any, tell: bool) -> list[int]:
+    """Return the logical shape: parts are asked of all ranks of the placement, and other ranks are
+    told with `tell`.
+    """
     use = boxing.transport[-1]()
     room = max(ASKED, local.ndim)
     mine = tensor(np.array([[local.ndim, *local.shape, *[0] * (room - local.ndim)]], np.int64))
@@ -268,7 +286,7 @@ def _agreed(local: TensorMeta, where: placement, sbp: Sbps, place: Any) -> list[
         told = use.recv(TensorMeta.of((where.size, 1 + room), mine.dtype), first)
     else:
         told = use.all_gather(mine, use.group(where.flat))
-        if here()[0] == first:
+        if tell and here()[0] == first:
             for other in range(here()[1]):
                 if other not in where.flat:
                     use.send(told, other)

@@ -15,6 +15,7 @@ from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.meta.placements import Sbps, as_sbps, broadcast, cut, here, placement
 from flowvm.nn.module import Module
 from flowvm.nn.parameter import Parameter
+from flowvm.ops.placed.tensors import global_of_local
 
 # public: distributed.tensor
 
@@ -79,15 +80,18 @@ class DTensor(metaclass=_Kind):
                 if s.is_split:
                     even[s.dim] *= n
             uneven = tuple(even) != tuple(shape)
-        out = local_tensor.to_global(
-            where, held, grad_sbp=grad_placements, check_meta=run_check or uneven
-        )
+        if local_tensor.is_global:
+            raise ArgumentError(f"DTensor.from_local: {local_tensor._meta!r} is global already")
+        out = global_of_local(
+            local_tensor, where, held, grad_placements,
+            check_meta=run_check or uneven, tell_others=False,
+        )  # fmt: skip
         if shape is not None and tuple(out.shape) != tuple(shape):
             raise ArgumentError(
                 f"DTensor.from_local: the ranks' parts make a tensor of shape {tuple(out.shape)}, "
                 f"and shape={tuple(shape)}"
             )
-        return out  # type: ignore[no-any-return]
+        return out
 
 
 def _mesh(x: Tensor) -> DeviceMesh:
@@ -208,7 +212,8 @@ def distribute_tensor(
         if x.placement is not where:
             raise ArgumentError(f"distribute_tensor: the tensor is on {x.placement!r} already")
     else:
-        x = x.to_global(where, (broadcast,) * mesh.ndim, check_meta=src_data_rank is not None)
+        every, checked = (broadcast,) * mesh.ndim, src_data_rank is not None
+        x = global_of_local(x, where, every, check_meta=checked, tell_others=False)
     out = x if x.sbp == held else x.to_global(sbp=held)
     if isinstance(tensor, Parameter):
         return Parameter(out, requires_grad=tensor.requires_grad)
