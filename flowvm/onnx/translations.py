@@ -29,6 +29,7 @@ from flowvm.ops.rows import ctc_loss, extremes, moments, reduce, scan, softmax
 from flowvm.ops.rows.parts import class_loss_ops, folds, norm_ops
 from flowvm.ops.sequences.parts import attention_ops, scans
 from flowvm.ops.shapes import join, matrices, padding, ranges
+from flowvm.ops.sparse import products as by_rows
 
 Translation = Callable[[Call], Values]
 
@@ -235,6 +236,11 @@ ABSENT.say(
     factors.right_solve, factors.right_triangular, spectra.complex_eig, spectra.eigh_op,
     spectra.eigvalsh_op, spectra.lstsq_op, spectra.real_eig, spectra.svd_op, spectra.svdvals_op,
     systems._cholesky, systems._inverse, systems._solve,
+)  # fmt: skip
+ABSENT.say(
+    "ONNX has no op on sparse matrices by rows",
+    by_rows.grouped, by_rows.row_numbers, by_rows.row_product, by_rows.row_product_kept,
+    by_rows.row_samples,
 )  # fmt: skip
 ABSENT.say("ONNX has no CTC loss", ctc_loss._ctc)
 ABSENT.say("no node of ONNX sees the bits of numbers", numeric._frexp)

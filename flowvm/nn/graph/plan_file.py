@@ -31,7 +31,8 @@ import flowvm.graph.passes.passes
 import flowvm.ops.places.suppression
 import flowvm.ops.planes.deform_conv
 import flowvm.ops.planes.regions
-import flowvm.ops.random.parts.gamma  # noqa: F401  operators that are declared late
+import flowvm.ops.random.parts.gamma
+import flowvm.ops.sparse.products  # noqa: F401  operators that are declared late
 from flowvm.eager.live import Decisions, Leaf, Live
 from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.errors import ArgumentError, FlowError
