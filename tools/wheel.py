@@ -156,7 +156,7 @@ assert (x + x).tolist() == [2.0, 4.0]
 """
 STEP = """
 import flowvm as flow
-from flowvm.commands.cold import first_step
+from flowvm.commands.demo import first_step
 first_step([])
 flow.vm.sync()
 """

@@ -20,22 +20,11 @@ from flowvm.errors import ArgumentError
 from flowvm.guards import processes
 
 
-def first_step(_: list[str]) -> int:
-    """Take the first training step of the demo; return the exit code of the process."""
-    import flowvm as flow
-    from flowvm.commands.demo import build_model, train_step
-
-    model = build_model()
-    optimizer = flow.optim.Adam(model.parameters())
-    train_step(model, optimizer, flow.zeros(64, 1, 8, 8), flow.zeros(64, dtype=flow.int64)).item()
-    return 0
-
-
 def main(script: str) -> int:
     """Run `script`, or the demo's first step if it is "", and draw.  Return its exit code."""
     if script and not Path(script).is_file():
         raise ArgumentError(f"there is no script {script!r} to run: give the path of a file")
-    own = processes.own(f"{__name__}:{first_step.__name__}")
+    own = processes.own("flowvm.commands.demo:first_step")
     console = Console(highlight=False, width=None if sys.stdout.isatty() else waterfall.WIDTH)
     with tempfile.TemporaryDirectory() as folder:
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()

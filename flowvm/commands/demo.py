@@ -288,6 +288,14 @@ def train_step(
     return detached
 
 
+def first_step(_: list[str]) -> int:
+    """Take the first training step alone, for `flowvm doctor --cold`; return the exit code."""
+    model = build_model()
+    optimizer = flow.optim.Adam(model.parameters())
+    train_step(model, optimizer, flow.zeros(64, 1, 8, 8), flow.zeros(64, dtype=flow.int64)).item()
+    return 0
+
+
 def train_epoch(training: Training, loader: Any, advance: Callable[[], None]) -> float:
     """Run one pass over the data.  Return the mean loss; reading it is the only wait."""
     losses = []

@@ -25,8 +25,8 @@ WITHOUT = frozenset(
         "erfinv", "frexp", "gcd", "histc", "householder_product", "i0", "i0e", "i1", "i1e",
         "igamma", "igammac", "inverse", "lcm", "lgamma", "mode", "modified_bessel_k0",
         "modified_bessel_k1", "ndtri", "nextafter", "polygamma",
-        "scaled_modified_bessel_k0", "scaled_modified_bessel_k1", "solve", "solve_ex", "sparse_grouped",
-        "sparse_product", "sparse_row_numbers", "sparse_samples", "svd",
+        "scaled_modified_bessel_k0", "scaled_modified_bessel_k1", "solve", "solve_ex",
+        "sparse_grouped", "sparse_product", "sparse_row_numbers", "sparse_samples", "svd",
         "svdvals", "triangular_solve", "zeta",
     )
 )  # fmt: skip
