@@ -119,7 +119,6 @@ def test_the_words_that_mean_nothing_are_taken_and_others_refused():
         lambda: flow.zeros(2, size=(3,)),
         lambda: flow.ones(2).to(flow.float64, colour="red"),
         lambda: flow.empty_like(made, memory_format=3),
-        lambda: flow.ones(2).to_sparse(),
     ):
         with pytest.raises(TypeError):
             wrong()
