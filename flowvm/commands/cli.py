@@ -84,11 +84,10 @@ def parser() -> argparse.ArgumentParser:
         nargs="?",
         const="",
         metavar="SCRIPT",
-        help="run a script (default: the demo's first step) with an empty cache; draw what was "
-        "compiled for it, by whom, and for how long",
+        help="run SCRIPT, or a training step, with an empty cache; draw compilations",
     )
     ahead = commands.add_parser("warmup", help="compile kernels ahead, into the cache folder")
-    ahead.add_argument("ops", nargs="*", metavar="OP", help="these, and not the usual ones")
+    ahead.add_argument("ops", nargs="*", metavar="OP", help="these, not the usual ones")
     ahead.add_argument("--all", action="store_true", help="every sample of every op (or OP)")
     ahead.add_argument("--jobs", type=int, default=0, help="processes (default: one a CPU)")
     launch.add_arguments(

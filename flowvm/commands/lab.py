@@ -20,7 +20,7 @@ else:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `flowvm lab`."""
-    parser.add_argument("run", help="a .flowtrace, or a graph: WfFormat .json, .stg, .graphml")
+    parser.add_argument("run", help="a .flowtrace, WfFormat .json, .stg or .graphml")
     parser.add_argument("--workers", default="1,2,4,8", help="how many, several (1,2,4,8)")
     parser.add_argument(
         "--policy", default="fifo,critical_path,heft", help="names (fifo,critical_path,heft)"

@@ -58,15 +58,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--hosts", default="", metavar="HOSTS",
-        help="'a:4,b:4', or a file of them (default: this machine)",
+        help="'a:4,b:4', or a file (default: here)",
     )  # fmt: skip
     parser.add_argument(
         "--restarts", type=int, default=0, metavar="N",
-        help="how often to start anew when a rank has failed",
+        help="restarts when a rank fails",
     )  # fmt: skip
     parser.add_argument(
         "--checkpoint", default="", metavar="DIR",
-        help="the folder of checkpoints to go on from",
+        help="where its checkpoints are",
     )  # fmt: skip
     parser.add_argument("--mpiexec", default="", metavar="ARGS", help="more for mpiexec")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT names a module")

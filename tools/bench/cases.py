@@ -347,6 +347,9 @@ WITHOUT = {
     "PyTorch has none": "deform_conv2d nms roi_align",
     "a step of the networks in `targets`": "gru_cell rnn_relu_cell rnn_tanh_cell",
     "in `targets`, forward and backward": "scaled_dot_product_attention",
+    "in the group `sparse`, as parts of products": (
+        "sparse_grouped sparse_product sparse_row_numbers sparse_samples"
+    ),
 }
 
 _DOMAINS = {"acos": "u", "asin": "u", "atanh": "u", "erfinv": "u", "acosh": "g", "polygamma": "p"}
