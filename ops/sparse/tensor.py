@@ -22,6 +22,7 @@ from flowvm.meta.formats import sparse_coo, sparse_csr
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.sparse.pattern import COMPRESSED, Pattern
 from flowvm.ops.sparse.table import OF_THE_FUNCTION, OF_THE_META, RULES, fill
+from flowvm.vm.callers.interrupt import protected
 
 LAYOUTS = {layout.name: layout for layout in (sparse_coo, *COMPRESSED)}
 
@@ -37,6 +38,7 @@ class SparseTensor(Tensor):
 
     # --- what it is made of -------------------------------------------------------------------
 
+    @protected
     def __del__(self) -> None:
         """Nothing: the parts free what they have."""
 

@@ -18,7 +18,7 @@ from flowvm import nn, overrides
 from flowvm.autograd import node_listeners
 from flowvm.autograd.backward import scaled, seeded
 from flowvm.autograd.engine import anomaly
-from flowvm.compiler import jit, progress, shortcuts
+from flowvm.compiler import progress, shortcuts
 from flowvm.config import config
 from flowvm.distributed.device_mesh import DeviceMesh
 from flowvm.distributed.fsdp.wrap import enable_wrap
@@ -26,6 +26,7 @@ from flowvm.eager import modes
 from flowvm.eager.autocast import autocasting, autocasting_apart
 from flowvm.func import transforms
 from flowvm.guards import forks
+from flowvm.guards.collection import Uncollected
 from flowvm.guards.regions import Mode, Region
 from flowvm.interop import printing
 from flowvm.nn import module_calls
@@ -170,6 +171,9 @@ MANAGERS = {
     "flowvm.interop.printing:printoptions": lambda: flow.printoptions(precision=2),
     "flowvm.config:Config._for_a_block": lambda: config(tb="full", debug=0),
     "flowvm.profiler.front.profiles:profile": flow.profiler.profile,
+    "flowvm.sparse:check_sparse_tensor_invariants": (
+        lambda: flow.sparse.check_sparse_tensor_invariants()
+    ),
     "flowvm.profiler.run.spans:span": lambda: flow.profiler.span("s"),
     "flowvm.distributed.device_mesh:DeviceMesh": lambda: MESH,
     "flowvm.distributed.fsdp.wrap:enable_wrap": lambda: enable_wrap(wrapper_cls=nn.Identity),
@@ -179,7 +183,7 @@ MANAGERS = {
     "flowvm.vm.engine.debugger:Stepping": lambda: flow.vm.step(on=lambda stop: None),
     "flowvm.random:fork_rng": flow.random.fork_rng,
     "flowvm.cuda.options:Setting": lambda: flow.backends.cudnn.flags(benchmark=True),
-    "flowvm.compiler.jit:_no_collection": jit._no_collection,
+    "flowvm.guards.collection:Uncollected": Uncollected,
     "flowvm.compiler.progress:compiling": lambda: progress.compiling("k"),
     "flowvm.compiler.progress:making": lambda: progress.making("op"),
     "flowvm.compiler.progress:telling": lambda: progress.telling(print),
