@@ -39,7 +39,7 @@ OPENINGS = frozenset(
         "They",
     ]
 )
-LIMIT = 560
+LIMIT = 550
 _FIRST = re.compile(r"\W*([A-Za-z']+)(?:\s+([A-Za-z']+))?")
 _DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

@@ -55,7 +55,7 @@ class Native(NamedTuple):
 
 
 class _Beyond(Exception):  # noqa: N818 - caught here: no error
-    """What is not compiled."""
+    """A part of a class that is not compiled."""
 
 
 class _Slot(NamedTuple):
@@ -165,7 +165,7 @@ class _Policy:
         return _Slot("list", at, words)
 
     def words_of(self, path: str, items: list[Any]) -> str:
-        """What an element of a list is: by what it has, what is put into it, or its annotation."""
+        """Return the kinds of a list's words, by its contents, its writers or its annotation."""
         if items and isinstance(items[0], tuple):
             return "f" + "i" * (len(items[0]) - 1)
         if items:
@@ -195,7 +195,7 @@ class _Policy:
             return {}
 
     def puts(self) -> dict[str, int]:
-        """How long the tuples are that methods put into lists."""
+        """Return the lengths of the tuples that methods put into lists."""
         widths: dict[str, int] = {}
         for kind in type(self.policy).__mro__:
             for function in vars(kind).values():
@@ -285,7 +285,7 @@ def _parsed(function: Callable[..., Any]) -> ast.FunctionDef:
 
 
 def _path(node: ast.AST) -> str:
-    """Where an expression's list is: "tasks" of self.tasks, self.tasks[k] or self.tasks.append."""
+    """Return the name of the list in an expression: "tasks" of self.tasks or self.tasks[k]."""
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             return node.attr
@@ -367,7 +367,7 @@ class _Rewriter(ast.NodeTransformer):
         return _call(f"_vm_read_{one.words}", address)
 
     def length(self, node: ast.expr) -> ast.expr | None:
-        """How long self.x, or a list, is."""
+        """Return the length of self.x or of a list."""
         at: ast.expr | int
         if (one := self.listed(node)) is not None:
             at = one.at
@@ -682,7 +682,7 @@ class _Rewriter(ast.NodeTransformer):
         return lines
 
     def stored(self, target: ast.expr, value: ast.expr) -> ast.stmt:
-        """What stores a value, which is rewritten already, in an attribute or an element."""
+        """Return the statement that stores a rewritten value in an attribute or an element."""
         if isinstance(target, ast.Subscript):
             if (one := self.listed(target.value)) is not None and one.width == 1:
                 address = _call("_vm_element", _STATE, one.at, 1, self.visit(target.slice))

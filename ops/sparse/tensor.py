@@ -171,7 +171,7 @@ class SparseTensor(Tensor):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether operations on it are recorded for backward."""
+        """True if operations on the tensor are recorded for backward."""
         return self._data._node is not None
 
     @requires_grad.setter

@@ -20,7 +20,7 @@ DENSE = np.array([[0, 2, 0, 0], [0, 0, 0, 0], [3, 0, 0, 4], [0, 0, 5, 0]], np.fl
 
 
 def made(layout: str) -> Any:
-    """The same matrix in a layout."""
+    """Return the matrix in another layout."""
     return flow.tensor(DENSE).to_sparse(layout=getattr(flow, layout), blocksize=(2, 2))
 
 

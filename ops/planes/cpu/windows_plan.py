@@ -134,7 +134,7 @@ def _turned(s: Shape) -> Shape:
 
 
 class WindowsLaunch(NamedTuple):
-    """What a launch says beside its body and operands."""
+    """The facts of a launch beside its body and operands."""
 
     plan: Windows
     phases: tuple[tuple[int, int], ...]  # (units, grain)

@@ -251,7 +251,7 @@ def test_at_level_3_calls_have_stacks_though_releases_are_issued_right_behind_th
 
 
 def test_a_level_changed_while_another_thread_makes_room_holds(monkeypatch):
-    """That thread has seen the old level, and says when to look again by it."""
+    """A thread that has seen the old level says by it when to look again."""
     x, y, flight, every = tensor(), tensor(), engine.flight, Flight.every
 
     def change(self):
