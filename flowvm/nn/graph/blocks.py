@@ -38,7 +38,7 @@ class GraphModule:
 
     @property
     def activation_checkpointing(self) -> bool:
-        """Whether a graph computes the module's activations again in backward."""
+        """True if a graph computes the module's activations again in backward."""
         return ModuleConfig(self._module).activation_checkpointing
 
     @activation_checkpointing.setter
@@ -53,7 +53,7 @@ class GraphModule:
 
     @property
     def stage_placement(self) -> Any:
-        """Where the module's pipeline stage is; None without one."""
+        """The placement of the module's pipeline stage; None without one."""
         stage = ModuleConfig(self._module).stage
         return None if stage is None else stage.placement
 

@@ -68,11 +68,11 @@ class GraphBuild(Holding):
         self._unwatched: dict[str, tuple[str, int]] = {}  # what captures could not watch, and where
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
-        """What the graph computes; to be defined.  Runs once for each kind of call."""
+        """Compute the graph's outputs; a subclass defines this.  Runs once for each kind of call."""
         raise NotImplementedError(f"{type(self).__name__} must define build(self, ...)")
 
     def _inlined(self, args: Any, kwargs: Any) -> Any:
-        """What it computes, as a part of the graph that is captured, or run eagerly, now.
+        """Run `build` eagerly, or as a part of the graph that is being captured.
 
         Passes, order and checkpoints are the outer graph's; mixed precision is its own.
         """
@@ -90,7 +90,7 @@ class GraphBuild(Holding):
         return precisely(self.config.amp_dtype, None, self.build, args, kwargs)
 
     def named_attributes(self) -> Iterator[tuple[str, Any]]:
-        """Where modules are looked for, and what they are called."""
+        """Yield the attributes in which modules are looked for, with their names."""
         yield from vars(self).items()
 
     def _modules(self) -> Iterator[tuple[str, Module]]:
@@ -136,7 +136,7 @@ class GraphBuild(Holding):
         ]
 
     def _needs_eager_step(self) -> bool:
-        """Whether an optimizer has yet to make its state, which its first step does."""
+        """Return True if an optimizer has no state yet; its first step makes it."""
         return not self._stepped and any(not o.state for o, _ in self._optimizers)
 
     def _step_eagerly(self, args: Any, kwargs: Any) -> Any:
@@ -275,7 +275,7 @@ class GraphBuild(Holding):
         return compiled
 
     def _surroundings(self) -> Environment:
-        """What `build` can see now."""
+        """Return the environment that `build` sees now."""
         environment = Environment()
         environment.add_graph(self, self._own)
         for optimizer, _ in self._optimizers:
@@ -290,7 +290,7 @@ class GraphBuild(Holding):
     # --- steps in build -----------------------------------------------------------------------
 
     def _turns(self) -> Turns:
-        """Who steps which optimizer in this call."""
+        """Return the record of which optimizers `build` steps in this call."""
         whole = self.config.gradient_accumulation_steps == 1
         return Turns([o for o, _ in self._optimizers], self._scaler, whole, self.name)
 

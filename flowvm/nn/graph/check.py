@@ -50,7 +50,7 @@ class Difference(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What one way of running a call gave: the outputs, and what it left, by name."""
+    """Results of one run of a call: the outputs, and the changed values by name."""
 
     outputs: list[Any]
     left: dict[str, Any]
@@ -124,8 +124,8 @@ class _Call:
         given: Sequence[Tensor],
         eager: Run,
     ) -> str:
-        """What an error says of `twin`, whose results differ: how, the first node that wrote such a
-        value, the pass.
+        """Return the error message for `twin`, whose results differ: by how much, the first node
+        that wrote such a value, and the pass that made it.
         """
         graph, names = self.graph, [d.name for d in differences]
         how = f"by more than rounding ({units} units in the last place of the largest element)"
@@ -196,8 +196,8 @@ def _array(value: Any) -> Any:
 
 
 def _differences(run: Run, eager: Run, units: int) -> Iterator[Difference]:
-    """Where a run differs from the eager one: in a bit or, of the outputs alone, by more than so
-    many units.
+    """Yield the differences between a run and the eager one: of any bit or, for outputs alone, of
+    more than `units` units.
     """
     for k, (mine, theirs) in enumerate(zip(run.outputs, eager.outputs, strict=True)):
         if text := _difference(mine, theirs, units):
@@ -208,7 +208,7 @@ def _differences(run: Run, eager: Run, units: int) -> Iterator[Difference]:
 
 
 def _difference(mine: Any, theirs: Any, units: int) -> str:
-    """How two values differ, "" if they do not.  Only NaNs may have other bits."""
+    """Describe how two values differ, "" if they are equal.  Only NaNs may have other bits."""
     if not isinstance(theirs, np.ndarray) or not isinstance(mine, np.ndarray):
         same = type(mine) is type(theirs) and (mine == theirs or mine != mine)
         return "" if same else f"{_shown(mine)}, eagerly {_shown(theirs)}"

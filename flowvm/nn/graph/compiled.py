@@ -75,7 +75,7 @@ MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()  # this call i
 
 
 def thread_settings() -> tuple[Any, ...]:
-    """What this thread has switched, and a capture depends on.
+    """Return the settings of this thread on which a capture depends.
 
     Where nothing is switched, `_DEFAULT`: the calls of a thread that has switched something are
     recognized by `hot["departed"]`, `hot["unrecorded"]` and `hot["autocast"]`.
@@ -348,7 +348,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _same_constant(value: Any, structure: Any) -> bool:
-    """Whether `value` is the plain value of a structure."""
+    """Return True if `value` is the plain value of a structure."""
     leaves: list[Tensor] = []
     return not isinstance(value, Tensor) and flatten(value, leaves) == structure
 
@@ -406,7 +406,7 @@ class Compiled(Conditions):
 
 
 class LeftBehind(NamedTuple):
-    """What becomes of an argument that code shows otherwise (`x.t_()`), or whose gradient goes on.
+    """An argument that code leaves with another view (`x.t_()`) or with a gradient that goes on.
 
     place, meta   which one, and its meta behind a call
     moved         by how much its reference to memory is another one
@@ -585,7 +585,7 @@ class Segmented:
         return [s.plan for s in self.segments if s.plan is not None]
 
     def holds(self) -> bool:
-        """Whether the first segment would be captured the same now; the others are asked later."""
+        """Return True if the first segment's guards hold; the other segments are checked later."""
         return self.root.holds()
 
     def replay_for(self, call: Call) -> Callable[..., Any]:
@@ -645,7 +645,7 @@ class Segmented:
         return last
 
     def describe(self) -> list[str]:
-        """What `explain` says: where the graph is cut, and the ways that calls took."""
+        """Return the lines of `explain`: the cuts of the graph, and the outcomes that calls had."""
         cuts = list(dict.fromkeys(s.why for s in self.segments if s.end is None))
         depth = 1 + _depth(self.root)
         lines = [f"runs in {depth} segments, because what follows depends on values"]
@@ -660,7 +660,7 @@ class Segmented:
 
 
 def _depth(segment: Segment) -> int:
-    """How many segments may follow one another behind this one."""
+    """Return the largest number of segments that may follow this one."""
     ways = [s for same in segment.following.values() for s in same]
     return max((1 + _depth(s) for s in ways), default=0)
 

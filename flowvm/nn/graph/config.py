@@ -1,4 +1,4 @@
-"""What a user can set about how a graph is captured and compiled: `graph.config`.
+"""Settings of one graph, for capture and compilation: `graph.config`.
 
     graph.config.disable("fusion")                      # a pass left out
     graph.config.enable_amp(True, dtype=flow.float16)   # OneFlow's names, where it has the thing
@@ -182,7 +182,7 @@ class GraphConfig:
 
     @property
     def gradient_accumulation_steps(self) -> int:
-        """How many micro-batches a call takes."""
+        """The number of micro-batches in a call."""
         return self._accumulation
 
     def set_gradient_accumulation_steps(self, value: int) -> None:
@@ -229,7 +229,7 @@ class GraphConfig:
 
     @property
     def every(self) -> int:
-        """Of how many calls one is checked; 0 of none."""
+        """The interval between checked calls: 10 checks every tenth call, 0 checks none."""
         return self._every
 
     def check(self, n: int = 1) -> None:
@@ -261,7 +261,7 @@ class GraphConfig:
         self._switch("updates", mode, "allow_fuse_model_update_ops")
 
     def enable_multi_tensor_update(self, mode: bool = True) -> None:
-        """The same."""
+        """Turn the pass "updates" on or off: one launch updates all parameters of an optimizer."""
         self._switch("updates", mode, "enable_multi_tensor_update")
 
     def allow_fuse_add_to_output(self, mode: bool = True) -> None:
@@ -333,7 +333,7 @@ class GraphConfig:
     # --- in print -----------------------------------------------------------------------------
 
     def settings(self) -> list[str]:
-        """What differs from the defaults, in words."""
+        """List the settings that differ from the defaults, as text."""
         parts = [f"without {', '.join(self.without)}"] if self._off else []
         if self._amp is not None:
             parts.append(f"amp {self._amp!r}")

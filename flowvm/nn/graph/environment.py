@@ -226,7 +226,7 @@ class Environment:
             self._look_into(value, label, 0)
 
     def is_computed(self, value: Any) -> bool:
-        """Whether it is a tensor that the capture has made."""
+        """Return True if `value` is a tensor that the capture has made."""
         return self.capture is not None and _is_computed(value, self.capture)
 
     # --- after it ran ------------------------------------------------------------------------

@@ -112,7 +112,7 @@ class History:
         warn(text, RecaptureWarning, _line_of(*find_user(sys._getframe(1))))
 
     def lines(self) -> list[str]:
-        """What `explain` says."""
+        """Return the lines of `explain` about captures."""
         lines = [
             f"captured again: {one.why}  {_ms(one.took)}" + f"  {one.where}" * bool(one.where)
             for one in self.happened
@@ -135,7 +135,7 @@ def call_facts(
     optimizers: Sequence[tuple[Optimizer, Any]],
     there: Sequence[bool],
 ) -> dict[str, str]:
-    """What is said of a call: its arguments and whatever else a Plan is looked up by."""
+    """Return the facts of a call by name: its arguments, and all else that a Plan is looked up by."""
     facts: dict[str, str] = {}
     rest = iter(tensors)
     positional, named = structure[1], structure[2]
@@ -185,7 +185,7 @@ def _option_facts(optimizers: Sequence[tuple[Optimizer, Any]]) -> Iterator[tuple
 
 
 def _fact_differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    """What distinguishes two calls; empty if nothing that facts know of does."""
+    """List the facts that distinguish two calls; empty if all known facts are equal."""
     lines = []
     for name in dict.fromkeys((*new, *old)):
         before, now = old.get(name), new.get(name)
@@ -203,7 +203,7 @@ def _fact_differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[st
 
 
 def _unmet(compiled: Any, paths: Mapping[int, str]) -> list[str]:
-    """Which of a Plan's conditions do not hold: modules by path, decisions, what the code reads."""
+    """List the conditions of a Plan that do not hold: of modules by path, of decisions, of reads."""
     reasons: list[str] = []
     for asked, outcome in getattr(compiled, "guards", ()):
         if is_met((asked, outcome)):
@@ -221,7 +221,7 @@ def _unmet(compiled: Any, paths: Mapping[int, str]) -> list[str]:
 
 
 def _answer(asked: Live) -> str:
-    """What an expression gives now, or why it gives nothing."""
+    """Return the present value of an expression as text, or the error that it raises."""
     try:
         return str(asked())
     except NO_ANSWER as error:
@@ -256,7 +256,7 @@ def say(text: str) -> None:
 
 
 def unwatched_line(text: str, place: tuple[str, int]) -> str:
-    """What `explain` says of something that cannot be watched."""
+    """Return the line of `explain` for a value that cannot be watched."""
     return f"not watched: {text}" + f"  {_short(place)}" * bool(place[0])
 
 
@@ -300,7 +300,7 @@ class Status:
                 self._erase()
 
     def stage(self, text: str) -> None:
-        """What is done from now on: "capturing", the name of a pass, "planning memory"."""
+        """Set the stage that is shown: "capturing", the name of a pass, "planning memory"."""
         self._stage = text
         self._show()
 

@@ -222,7 +222,7 @@ Graph.trace = staticmethod(compile)
 
 
 class Traced(NamedTuple):
-    """What a call computes.
+    """The captured computation of one call.
 
     arguments   the structure of (args, kwargs), its tensors being the graph's inputs
     names       of the inputs: those of the parameters they were given for
@@ -240,7 +240,7 @@ class Traced(NamedTuple):
 
 
 def traced(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], asker: str) -> Traced:
-    """What `model` (a module, a function or an nn.Graph) computes of these examples.
+    """Capture the computation of `model` (a module, a function or an nn.Graph) on these examples.
 
     ArgumentTypeError for what is none of these, ArgumentError for a graph that trains, and
     CaptureError where code reads a value.  `asker` is who says so.

@@ -61,8 +61,8 @@ else:
 
 
 def micro_meta(meta: TensorMeta, times: int, name: str, which: int) -> TensorMeta:
-    """What a micro-batch of an input is: the first `1/times` of its first dimension; of a global
-    tensor, of each rank's part.
+    """Return the meta of one micro-batch of an input: the first `1/times` of its first dimension;
+    for a global tensor, of each rank's part.
 
     A tensor without dimensions is the same for all.  CaptureError unless it can be split.
     """
@@ -146,8 +146,8 @@ class Rows(NamedTuple):
 
 
 def _packed_meta(meta: TensorMeta, times: int, name: str) -> TensorMeta:
-    """What the outputs of all repetitions are, behind each other; of a global tensor, each rank's
-    parts.
+    """Return the meta of the outputs of all repetitions behind each other; for a global tensor, of
+    each rank's parts.
     """
     rows, rest = (meta.shape[0], meta.shape[1:]) if meta.shape else (1, ())
     shape = (times * rows, *rest)
@@ -349,7 +349,7 @@ class SetAside(Switched):
 
 
 class _Noting(dict[str, Any]):
-    """What a leaf has beside its data, noting whether its `.grad` is set or read first."""
+    """The attributes of a leaf; notes whether its `.grad` is first set or first read."""
 
     first = ""  # "set" or "read"
 
@@ -379,14 +379,16 @@ class Landing:
     def priors(
         self, given: Sequence[Tensor], ignored: frozenset[int] = frozenset()
     ) -> tuple[list[Tensor], tuple[bool, ...]]:
-        """What their `.grad` holds now, and which of them have one, as if the ignored had none."""
+        """Return the leaves' present `.grad`, and for each leaf whether it has one; ignored leaves
+        count as having none.
+        """
         owners = enumerate(self.owners(given))
         grads = [None if k in ignored else owner.grad for k, owner in owners]
         return [g for g in grads if g is not None], tuple(g is not None for g in grads)
 
 
 class Gradients(Switched):
-    """What a capture does with `.grad`: put aside, and found again.
+    """The gradients of a capture: `.grad` is put aside at its start and restored at its end.
 
     owned      parameters whose gradients are the graph's own
     landing    the leaves known so far
@@ -465,7 +467,7 @@ class Gradients(Switched):
         return frozenset(k for k, _, note in self._noting if note.first == "set")
 
     def take(self) -> tuple[tuple[str, ...], list[Tensor]]:
-        """What a replay does to each leaf's `.grad`, and the tensors with which.
+        """Return the action of a replay on each leaf's `.grad`, and the tensors that it uses.
 
         "keep" nothing, "clear" it, "copy" into it, "assign" it.  CaptureError if there are leaves
         that were not known at the start; they are now.
@@ -494,7 +496,7 @@ class Gradients(Switched):
 
 
 class Landed:
-    """What runs a graph whose calls change `.grad`.
+    """A compiled call that changes the `.grad` of leaves when it is replayed.
 
     `inner` gives build's outputs, what is done to each leaf's `.grad`, and the tensors with which.
     """
@@ -507,7 +509,7 @@ class Landed:
         return getattr(self.inner, name)
 
     def holds(self) -> bool:
-        """Whether a replay would be what capturing anew would be."""
+        """Return True if a replay does what a new capture would do."""
         return bool(self.inner.holds())
 
     def run(self, given: Sequence[Tensor]) -> Any:

@@ -84,7 +84,7 @@ SHARED = "shares memory"  # in the key of calls whose arguments do, with what bu
 
 
 def _shares(compiled: Any, leaves: Sequence[Tensor]) -> bool:
-    """Whether a call's tensors share memory with what its Plans change."""
+    """Return True if a call's tensors share memory with storages that its Plans change."""
     storages = storages_of(leaves)
     return any(plan.uses.meet(storages) for plan in compiled.plans)
 
@@ -319,7 +319,7 @@ class Graph(GraphBuild):
 
     @property
     def graphs(self) -> list[LogicalGraph]:
-        """What was captured for each of them."""
+        """The captured graph of each Plan."""
         return [plan.graph for plan in self.plans]
 
     def state_dict(self) -> dict[str, Any]:
@@ -409,9 +409,8 @@ class Graph(GraphBuild):
             self._unwatched = {}
 
     def explain(self) -> str:
-        """Which Plans there are, what made a new capture necessary each time, what
-        `config.enable_auto_parallel` has found, and on a GPU whether launches go by a CUDA graph,
-        or why not.
+        """Explain the graph: its Plans, the cause of each new capture, the result of
+        `config.enable_auto_parallel`, and on a GPU whether launches use a CUDA graph, or why not.
         """
         count = len(self.plans)
         lines = [f"{self.name}: {count} plan{'s' * (count != 1)}"]

@@ -55,7 +55,7 @@ class View:
         return operator.itemgetter(*names, names[0]), self.mapping, [*self.then.values()]
 
     def text(self, name: str) -> str:
-        """What the user calls it."""
+        """Return the user's name for an attribute: with the label of its owner in front."""
         return f"{self.label}.{name}" if self.label else name
 
 
@@ -74,11 +74,11 @@ class Modules:
         self._asked: list[Asked] = []
 
     def ready(self) -> None:
-        """What is looked at is settled."""
+        """Prepare the guard for checks: nothing is added to it from now on."""
         self._asked = [view.finish() for view in self.views.values() if view.then]
 
     def holds(self) -> bool:
-        """Whether they are as they were."""
+        """Return True if modules, parameters and tables are as they were at the capture."""
         return (
             all(
                 t._ref == ref and (t._node is None) is leaf
@@ -90,7 +90,7 @@ class Modules:
         )
 
     def difference(self) -> list[str]:
-        """What is otherwise, in words; empty if it holds."""
+        """List the changes since the capture as text; empty if the guard holds."""
         differences = _view_differences(self.views.values())
         for mapping, name, then, label in self.optional:
             if mapping.get(name, MISSING) is not then:
@@ -135,13 +135,13 @@ class Others:
         return keys
 
     def ready(self) -> None:
-        """What is looked at is settled."""
+        """Prepare the guard for checks: nothing is added to it from now on."""
         self._asked = [view.finish() for view in self.views.values() if view.then]
         self._places = [(entry, name) for entry, name, _, _ in self.entries]
         self._values = [then for _, _, then, _ in self.entries]
 
     def holds(self) -> bool:
-        """Whether all is as it was."""
+        """Return True if all values that code read are as they were at the capture."""
         if not _all_hold(self._asked):
             return False
         for _, cell, then in self.cells.values():
@@ -162,7 +162,7 @@ class Others:
         return self.random is None or random_states() == self.random
 
     def difference(self) -> list[str]:
-        """What is otherwise, in words; empty if it holds."""
+        """List the changes since the capture as text; empty if the guard holds."""
         differences = _view_differences(self.views.values())
         if get_default_dtype() is not self.dtype:
             differences.append(f"the default dtype {self.dtype!r} -> {get_default_dtype()!r}")
@@ -205,7 +205,7 @@ def items_of(container: Any, whole: bool = False) -> list[Any]:
 
 
 def unchanged(container: Any, then: list[Any]) -> bool:
-    """Whether the items are those of then: identical, mostly, which needs no list."""
+    """Return True if a container has the items of `then`.  Identical ones need no new list."""
     is_dict = isinstance(container, dict)
     if len(container) <= ITEMS and len(container) << is_dict == len(then):
         now = chain(container.values(), container) if is_dict else container
@@ -284,7 +284,7 @@ SOON = 0.05  # seconds: a capture takes as long
 
 
 def change_text(label: str, then: Any, now: Any) -> str:
-    """What was, and what is; of two that look alike, that it is another, and who wrote it."""
+    """Describe a change from `then` to `now`; for two values that print alike, name the writer."""
     before, after = value_text(then), value_text(now)
     if before != after:
         return f"{label} {before} -> {after}"
@@ -350,7 +350,7 @@ class Guard:
         raise NotImplementedError
 
     def holds(self) -> bool:
-        """Whether the value is what it was."""
+        """Return True if the value is the one at the capture."""
         return is_same(self.now(), self.then)
 
     def difference(self) -> str:
@@ -518,7 +518,7 @@ def bytes_of(array: Any) -> Any:
 
 
 class Answer(Guard):
-    """What a function without effects answers: `ContextVar.get`, a weak reference."""
+    """A guard on the answer of a function without effects: `ContextVar.get`, a weak reference."""
 
     __slots__ = ("args",)
 
@@ -535,7 +535,7 @@ class Answer(Guard):
 
 
 class Lives(Guard):
-    """Whether the object of a weak reference is there; the guard does not hold it."""
+    """A guard on whether the object of a weak reference is alive; it does not hold the object."""
 
     __slots__ = ()
 

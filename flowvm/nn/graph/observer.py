@@ -75,7 +75,7 @@ _LOADERS = {"load", "loadtxt", "genfromtxt", "fromfile", "memmap"}  # of NumPy
 
 
 class Observer:
-    """What watches the instructions of one capture, on one thread."""
+    """A tracer of the instructions that Python runs during one capture, on one thread."""
 
     def __init__(self, reads: Reads) -> None:
         self.reads = reads
@@ -129,8 +129,8 @@ class Observer:
         return traced_by(frame, self._inside(steps, local, frame.f_trace_opcodes))
 
     def _leads(self, frame: FrameType, caller: FrameType | None) -> bool:
-        """Whether a library's code runs for the user's: it was called from there, or is a package's
-        that is called where flowvm calls a user's.
+        """Return True if a library's frame runs for the user: a user's frame called it, or it
+        belongs to an installed package and is called where flowvm calls users.
         """
         if caller is None:
             return False
@@ -180,7 +180,9 @@ class Observer:
         reads.run(function, first)
 
     def _note_results(self, stack: Stack, count: int) -> None:
-        """What the instruction before left on the stack, if nobody else has it, is made by code."""
+        """Note results of the last instruction as made by the code, where only the stack holds
+        them.
+        """
         for depth in range(1, count + 1):
             value = stack[depth]
             if value is not NULL and getrefcount(value) == HELD:
@@ -347,7 +349,7 @@ class Observer:
 
 
 def _logs(function: Any) -> bool:
-    """Whether a function writes to a log."""
+    """Return True if a function writes to a log."""
     code = getattr(function, "__code__", None)
     if not isinstance(code, CodeType):
         return False
@@ -362,7 +364,7 @@ def _content(variable: Any) -> Any:
 
 
 def _is_users(frame: FrameType) -> bool:
-    """Whether a frame runs a user's code, wherever it was called."""
+    """Return True if a frame runs a user's code, whoever called it."""
     code, names = frame.f_code, frame.f_globals
     if code.co_filename.startswith("<"):  # generated: a named tuple's, a dataclass's methods
         made = str(names.get("__name__", "")).startswith("namedtuple_")
@@ -371,7 +373,7 @@ def _is_users(frame: FrameType) -> bool:
 
 
 def _is_abstract(kind: Any) -> bool:
-    """Whether a class says itself what its instances are, as those of `abc` do."""
+    """Return True if a class decides itself what its instances are, as those of `abc` do."""
     if isinstance(kind, tuple):
         return any(map(_is_abstract, kind))
     return type(kind) is not type and isinstance(kind, type)
@@ -382,7 +384,7 @@ def _is_known(module: str) -> bool:
 
 
 def _is_function(code: CodeType) -> bool:
-    """Whether it is a function's code (not a module's or a class's), and its reads are recorded."""
+    """Return True for the code of a function (not of a module or a class) whose reads are recorded."""
     if code.co_name == "__del__" or (
         code.co_filename == weakref.__file__ and code.co_name in _FINALIZERS
     ):

@@ -80,7 +80,7 @@ TASK = 2e-7  # seconds that a task takes without its kernel
 
 
 class Rates(NamedTuple):
-    """What was measured: operations and bytes a second of kernels, bytes a second and seconds a
+    """Measured rates: operations and bytes per second of kernels, bytes per second and seconds per
     message of exchanges.
     """
 
@@ -108,7 +108,7 @@ class Price(NamedTuple):
         return self.computing + self.exchanging
 
     def weighed(self, part: float) -> float:
-        """The same if exchanges took a part of their time."""
+        """Return the price in seconds if only the share `part` of exchanges takes time."""
         return self.computing + part * self.exchanging
 
     def __str__(self) -> str:
@@ -196,7 +196,7 @@ class Held:
 
 @dataclass
 class Found:
-    """What the search gave: prices as it was and as it is, and how often `build` was captured."""
+    """The result of the search: prices before and after, and the number of captures of `build`."""
 
     rates: Rates
     before: Price
@@ -304,7 +304,7 @@ class Search:
     # --- the price of one way -----------------------------------------------------------------
 
     def _price(self) -> Price:
-        """Of what is held as the groups say now."""
+        """Return the price of the placements that the groups have now."""
         key = tuple(group.now for group in self.groups)
         if key not in self.prices:
             self.captures += 1
@@ -407,7 +407,7 @@ def _groups(parameters: Mapping[str, Any], least: int) -> Iterator[Held]:
 
 
 def _fits(way: Sbps) -> bool:
-    """Whether no dimension is cut twice."""
+    """Return True if no dimension is split twice."""
     cut = [s.dim for s in way if s.is_split]
     return len(set(cut)) == len(cut)
 
@@ -428,7 +428,7 @@ class Holding:
     _found: Found | None
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
-        """What the graph computes."""
+        """Compute the graph's outputs."""
         raise NotImplementedError
 
     def _named_tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -483,7 +483,7 @@ class Holding:
                     self._hold(member, group.now)
 
     def _built(self, args: Any, kwargs: Any) -> Any:
-        """What `build` gives, under the graph's mixed precision."""
+        """Return the outputs of `build` under the graph's mixed precision."""
         return precisely(self.config.amp_dtype, self._scaler, self.build, args, kwargs)
 
     def _build_held(self, *args: Any, **kwargs: Any) -> Any:
@@ -499,7 +499,7 @@ class Holding:
 
 
 def _is_like(value: Any, meta: GlobalMeta) -> bool:
-    """Whether it is a global tensor of the shape of `meta` that is held likewise."""
+    """Return True if `value` is a global tensor with the shape and the SBP of `meta`."""
     if not isinstance(value, Tensor):
         return False
     own = value._meta

@@ -92,12 +92,12 @@ OTHERS: Check = record(others=several(row(_PLACE, _PLACE)))
 
 
 def is_place(value: Any) -> bool:
-    """Whether a part of a Leaf's key is a place."""
+    """Return True if a part of a Leaf's key is an index."""
     return type(value) is int and 0 <= value < 1 << 24
 
 
 def has_number(value: Any, place: tuple[Any, ...]) -> bool:
-    """Whether an option is a number, or has one at `place`."""
+    """Return True if an option is a number, or has a number at `place`."""
     if place:
         several = isinstance(value, (tuple, list)) and is_place(place[0])
         return several and place[0] < len(value) and has_number(value[place[0]], ())
@@ -132,7 +132,7 @@ FORMAT = 2
 
 
 def runtime_state(graph: GraphBuild, compiled_for: Mapping[Any, Sequence[Any]]) -> dict[str, Any]:
-    """What `Graph.runtime_state_dict` gives: what was compiled for each key of calls."""
+    """Return the result of `Graph.runtime_state_dict`: the compiled Plans of each call key."""
     if graph._scaler is not None:
         raise ArgumentError(f"{graph.name}: a graph with a GradScaler cannot be saved")
     writer = _Writer(graph)
@@ -317,12 +317,12 @@ def option_places(graph: GraphBuild) -> Iterator[tuple[str, Any]]:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether an option is part of a key by its value, and not by its identity."""
+    """Return True if an option enters a key by its value and not by its identity."""
     return isinstance(value, (bool, int, float, str, tuple))
 
 
 def _all_seen(modules: Any, others: Any) -> Iterator[tuple[str, Any]]:
-    """What build and the modules saw outside their arguments: (what it is called, value)."""
+    """Yield (name, value) for each value that build and the modules read outside their arguments."""
     for view in (*modules.views.values(), *others.views.values()):
         for name, then in view.then.items():
             yield view.text(name), then
@@ -333,7 +333,9 @@ def _all_seen(modules: Any, others: Any) -> Iterator[tuple[str, Any]]:
 
 
 def seen_form(value: Any) -> Any:
-    """What is saved of a value that was seen: plain ones whole, of others what kind they are."""
+    """Return the saved form of a value that was read: plain values as they are, others as their
+    type's name.
+    """
     if isinstance(value, (FunctionType, MethodType)):
         return {"kind": f"function {code_mark(value)}"}
     try:
@@ -359,7 +361,9 @@ def code_marks(graph: GraphBuild, modules: Any, others: Any) -> dict[str, str]:
 
 
 def loaded_plans(graph: GraphBuild, state: Mapping[str, Any]) -> list[tuple[Any, Compiled]]:
-    """What `Graph.load_runtime_state_dict` takes over: what was compiled, each with its key."""
+    """Return the Plans of a saved state, each with its call key, for
+    `Graph.load_runtime_state_dict`.
+    """
     if not isinstance(state, Mapping) or state.get("magic") != MAGIC:
         raise ArgumentError(
             f"{graph.name}: this is no saved graph; Graph.save and runtime_state_dict make them "
@@ -554,7 +558,9 @@ class _Reader:
         return storage
 
     def _owner(self, key: Any) -> tuple[Any, tuple[Any, ...]]:
-        """Where the number of a Leaf's key is."""
+        """Return the object that holds the number of a Leaf's key, and the path to the number in
+        it.
+        """
         if type(key) is not tuple or not 3 <= len(key) <= 5 or not all(map(is_place, key[1:3])):
             raise ArgumentError(f"{self.graph.name}: the saved graph needs {key!r}, which is none")
         kind, number, place, name = (*key, None)[:4]

@@ -65,7 +65,7 @@ _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "
 
 
 def is_library(code: CodeType) -> bool:
-    """Whether code is no user's: flowvm's own, or that of an installed package."""
+    """Return True if code is not a user's: flowvm's own, or an installed package's."""
     name = code.co_filename
     library = name.startswith((*_LIBRARIES, "<frozen")) or bool(_in_packages(name))
     return library or is_internal(name)
@@ -98,8 +98,8 @@ _UNSEEN_PACKAGES = (
 
 @functools.lru_cache(maxsize=4096)
 def is_seen(filename: str) -> bool:
-    """Whether reads of code in this file are recorded: all but flowvm's own, and of libraries what
-    keeps only state that is nobody else's.
+    """Return True if reads of code in this file are recorded: not flowvm's own, and not libraries'
+    whose state is private.
     """
     if is_internal(filename) or filename.startswith("<frozen importlib"):
         return False
@@ -123,20 +123,20 @@ def _in_packages(filename: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def is_stdlib(filename: str) -> bool:
-    """Whether a file is the standard library's."""
+    """Return True if a file belongs to the standard library."""
     if filename.startswith("<frozen"):
         return True
     return filename.startswith(_STDLIB) and not _in_packages(filename)
 
 
 def is_internal_module(module: Module) -> bool:
-    """Whether a layer's forward is flowvm's own code."""
+    """Return True if a layer's forward is flowvm's own code."""
     code = getattr(type(module).forward, "__code__", None)
     return code is None or is_internal(code.co_filename)
 
 
 def is_ours(value: Any) -> bool:
-    """Whether an object is flowvm's and no module: an optimizer, a generator, a graph."""
+    """Return True if an object is flowvm's and no module: an optimizer, a generator, a graph."""
     if isinstance(value, (Module, ModuleType)):
         return False
     module = sys.modules.get(type(value).__module__)
@@ -174,11 +174,11 @@ class Around(Protocol):
         """Watch a tensor or a module that was read."""
 
     def is_computed(self, value: Any) -> bool:
-        """Whether it is a tensor that the capture has made."""
+        """Return True if `value` is a tensor that the capture has made."""
 
 
 class Reads:
-    """What one capture read; a watcher like the others.
+    """The values that one capture read, with a guard for each.
 
     unwatched  what cannot be watched, in words, and the line: (text, file, number)
     """
@@ -243,11 +243,11 @@ class Reads:
         return type(thing).__name__
 
     def has_iterators(self) -> bool:
-        """Whether the code found any iterator."""
+        """True if the code read an iterator that it did not make."""
         return bool(self._iterators)
 
     def is_outside_iterator(self, thing: Any) -> bool:
-        """Whether this is an iterator that the code found, and did not make."""
+        """Return True if `thing` is an iterator that the code read and did not make."""
         return id(thing) in self._iterators and id(thing) not in self._fresh
 
     def note_unwatched(self, text: str, place: tuple[str, int]) -> None:
@@ -519,7 +519,7 @@ class Reads:
             self.consume(container)
 
     def read_answer(self, label: str, function: Any, args: tuple[Any, ...]) -> None:
-        """What a function without effects answers."""
+        """Record the answer of a function without effects, with a guard on it."""
         made = any(id(one) in self._fresh for one in (function, *args))
         if made or (args and isinstance(args[0], (Tensor, *_ATOMS))):
             return
@@ -648,7 +648,7 @@ class Reads:
     # --- recording ------------------------------------------------------------------------------
 
     def is_outside(self, thing: Any) -> bool:
-        """Whether an object was there before the code ran, and is not one to be left alone."""
+        """Return True if an object existed before the code ran, and is none of flowvm's."""
         return id(thing) not in self._fresh and id(thing) not in self._ours
 
     def _record(self, key: tuple[Any, ...], guard: Guard) -> None:
@@ -705,11 +705,11 @@ class Reads:
         self.hidden.clear()
 
     def holds(self) -> bool:
-        """Whether all is as it was."""
+        """Return True if all values that the capture read are as they were."""
         return not self.changed and all(guard.holds() for guard in self._asked)
 
     def difference(self) -> list[str]:
-        """What is otherwise, in words; empty if it holds."""
+        """List the changes since the capture as text; empty if the guards hold."""
         differences = [guard.difference() for guard in self._asked if not guard.holds()]
         if not differences and self.changed:
             return [f"{', '.join(self.changed[:3])}, which build changes itself"]
@@ -752,7 +752,7 @@ class _State(Guard):
 
 
 def _in_class(kind: type, name: str) -> tuple[Any, type | None]:
-    """What a class or one of its bases has under a name, as it is, and which of them."""
+    """Return the raw attribute `name` of a class, and the class of its MRO that defines it."""
     for base in kind.__mro__:
         if name in base.__dict__:
             return base.__dict__[name], base
@@ -765,7 +765,7 @@ def _is_data(raw: Any) -> bool:
 
 
 def _hooks_lookup(kind: type, *names: str) -> bool:
-    """Whether a class answers for names that nobody has, or for all of them."""
+    """Return True if a class defines lookup of missing names, or of all names."""
     for name in names or ("__getattr__", "__getattribute__"):
         raw, _ = _in_class(kind, name)
         if raw is not MISSING and type(raw) is not types.WrapperDescriptorType:
@@ -774,7 +774,7 @@ def _hooks_lookup(kind: type, *names: str) -> bool:
 
 
 def _changes(kind: type) -> bool:
-    """Whether a class can be changed: it is not C code's."""
+    """Return True if a class can be changed, as those written in Python can."""
     return bool(kind.__flags__ & _HEAP) and not kind.__flags__ & _IMMUTABLE
 
 
@@ -788,7 +788,7 @@ def instance_dict(thing: Any) -> dict[str, Any] | None:
 
 
 def _is_lazy(own: dict[str, Any]) -> bool:
-    """Whether a module's names may be there later."""
+    """Return True if a module may define names later, by its `__getattr__`."""
     return "__getattr__" in own
 
 

@@ -1,4 +1,4 @@
-"""What a graph looks like in print: the user's modules as a tree, with what runs in each.
+"""The printed form of a graph: the user's modules as a tree, with the operators of each.
 
     (GRAPH:Train): 16 operators, chunk 40.2 KiB (
       (CONFIG: as it comes)
@@ -53,8 +53,8 @@ def graph_tree(
 
 
 def graph_html(text: str) -> str:
-    """What `graph_tree` gave as a tree that opens and closes: its rows without closing brackets,
-    and broken ones with their first line.
+    """Return the text of `graph_tree` as a tree that opens and closes: without lines of closing
+    brackets, broken rows joined to their first line.
     """
     rows: list[list[str]] = []
     for line in text.split("\n"):
@@ -124,12 +124,12 @@ class _Tree:
             yield "  " * depth + ")"
 
     def inputs(self) -> Iterator[str]:
-        """What the call is given; of segments, what the first one is."""
+        """Yield the rows of the call's inputs; for segments, of the first one's."""
         for operand in self.graphs[0].inputs if self.graphs else ():
             yield f"  (INPUT:{_place(operand)} {operand.meta!r})"
 
     def outputs(self) -> Iterator[str]:
-        """What the call gives."""
+        """Yield the rows of the call's outputs."""
         for operand in self.graphs[-1].outputs if self.graphs else ():
             yield f"  (OUTPUT:{_place(operand)} {operand.meta!r})"
 

@@ -51,7 +51,7 @@ def precisely(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> T:
-    """What `build` returns under autocast to `amp`, if given; backward is of the scaled loss."""
+    """Run `build` under autocast to `amp`, if given; backward starts from the scaled loss."""
     on = scaler is not None and scaler.is_enabled()
     try:
         with (
@@ -94,13 +94,13 @@ def eager_step() -> Region:
 
 
 def inlining() -> bool:
-    """Whether a graph that is called now is to run as a part of what is around it."""
+    """Return True if a graph that is called now runs as a part of the caller's graph."""
     return _eager.now() or current_recorder() is not None
 
 
 def fixed_options(optimizer: Optimizer, group: dict[str, Any]) -> dict[str, Any]:
-    """What of a group's options a capture depends on: those that are not live, and how many numbers
-    those have that are live and several.
+    """Return the options of a group on which a capture depends: those that are not live, and of
+    live lists and tuples the number of their numbers.
     """
     return {
         name: ("numbers", len(value)) if is_several(optimizer, name, value) else value
@@ -110,7 +110,7 @@ def fixed_options(optimizer: Optimizer, group: dict[str, Any]) -> dict[str, Any]
 
 
 def is_several(optimizer: Optimizer, name: str, value: Any) -> bool:
-    """Whether an option is a tuple or list of live numbers."""
+    """Return True if an option is a tuple or list of live numbers."""
     several = name in optimizer.live_options and isinstance(value, (tuple, list))
     return several and all(map(_is_number, value))
 
@@ -123,7 +123,7 @@ _TURNS = -1  # the number of its hook: no handle has it
 
 
 class Turns(Switched):
-    """Which optimizers `build` steps itself: the rest are stepped behind it.
+    """The optimizers that `build` steps itself; the rest are stepped behind it.
 
     `whole`: whether build sees its batch in one piece.  Inside, CaptureError for a step in build
     that would not be what it is in eager code: of a gradient that is scaled, or of one micro-batch.
@@ -179,12 +179,12 @@ class Turns(Switched):
         step_all([o for o in self.optimizers if self.behind(o, adopted)], self.scaler)
 
     def behind(self, optimizer: Optimizer, adopted: Collection[int]) -> bool:
-        """Whether an optimizer is stepped behind build."""
+        """Return True if an optimizer is stepped behind build."""
         return id(optimizer) not in self._stepped and id(optimizer) not in adopted
 
 
 def _is_the_base(optimizer: Optimizer) -> bool:
-    """Whether `optimizer.step()` is `Optimizer.step`, which runs the hooks."""
+    """Return True if `optimizer.step()` is `Optimizer.step`, which runs the hooks."""
     return getattr(optimizer.step, "__func__", None) is optimizers.Optimizer.step
 
 
