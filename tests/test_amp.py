@@ -176,12 +176,12 @@ def test_one_region_object_may_be_entered_again():
 def test_a_function_may_be_decorated():
     @flow.autocast(dtype=half)
     def inside():
-        """What it says."""
+        """Text to be kept."""
         return product()
 
     assert inside() is half
     assert product() is single
-    assert inside.__doc__ == "What it says."
+    assert inside.__doc__ == "Text to be kept."
     assert inside.__name__ == "inside"
 
 

@@ -321,7 +321,7 @@ def test_there_is_one_exception_tree() -> None:
 
 
 def test_lists_of_names_are_those_of_the_definitions() -> None:
-    """Those of the faces, and the packages that are built."""
+    """The lists of the faces, and of the packages that are built, follow from the definitions."""
     old = [
         str(path.relative_to(ROOT)) for path, text in faces.written() if text != path.read_text()
     ]

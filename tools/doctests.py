@@ -144,7 +144,7 @@ def text_of(value: Any) -> str:
 
 
 def has_example(space: str, value: Any, seen: frozenset[str] = frozenset()) -> bool:
-    """Whether its docstring, or that of what it stands for, has an example."""
+    """Return True if a docstring has an example, or refers to one that has."""
     if ">>>" in text_of(value) or getattr(value, "__name__", "") in SHOWN_ELSEWHERE:
         return True
     stands = STANDS_FOR.match(inspect.getdoc(value) or "")

@@ -30,7 +30,7 @@ for _ in range(3):  # kernels are compiled by then
 
 
 def profiled(around: Any = None) -> Any:
-    """Of five steps, each in a block of its own, the one that took least."""
+    """Run five steps, each in a block of its own; return the profile of the shortest one."""
     runs = []
     for _ in range(5):
         block = around() if around is not None else contextlib.nullcontext()
@@ -63,7 +63,7 @@ for workers in (1, 2, 4, 8, 16):
 
 
 class Followers(lab.Policy):
-    """What lets most work go comes first."""
+    """A policy: the instruction that lets most work go comes first."""
 
     def key(self, dag: lab.Dag, machine: lab.Machine) -> Any:
         follows = dag.cost * 0

@@ -143,5 +143,7 @@ class ArgsTree:
         return leaf_fn(value)
 
     def map_tuple_leaf(self, leaf_fn: Callable[[Any], Any]) -> tuple[Any, ...]:
-        """The same, of arguments in a tuple."""
+        """Map arguments that are a tuple: `leaf_fn(value)` replaces each value that is no
+        container.
+        """
         return tuple(self._mapped(v, leaf_fn) for v in self._io_args)

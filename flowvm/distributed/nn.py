@@ -26,7 +26,7 @@ __dir__ = listing(globals())
 
 
 def _seen(here: bool, received: Tensor, other: Any) -> Tensor:
-    """What was received, where this rank sees it, else `other`; in both cases this rank takes part
+    """Return `received` on a rank that receives, else `other`.  In both cases this rank takes part
     in the gradient, which is exchanged as well.
     """
     if here:

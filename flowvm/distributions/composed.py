@@ -94,7 +94,7 @@ class Independent(Distribution):
 
 
 class TransformedDistribution(Distribution):
-    """Of transforms, one after the other, of a base distribution's values.
+    """A distribution of a base distribution's values behind a chain of transforms.
 
     >>> from flowvm.distributions import AffineTransform, TransformedDistribution, Uniform
     >>> wide = TransformedDistribution(Uniform(0.0, 1.0), [AffineTransform(0.0, 4.0)])
@@ -150,7 +150,7 @@ class TransformedDistribution(Distribution):
 
     @property
     def support(self) -> Any:
-        """Where the last transform leads."""
+        """The set of possible values: the codomain of the last transform."""
         if not self.transforms:
             return self.base_dist.support
         found = self.transforms[-1].codomain
@@ -263,7 +263,7 @@ class MixtureSameFamily(Distribution):
 
     @property
     def mixture_distribution(self) -> Categorical:
-        """Which component."""
+        """The distribution of the component's index."""
         return self._mixture_distribution
 
     @property

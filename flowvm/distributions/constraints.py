@@ -48,7 +48,7 @@ class _Dependent(Constraint):
 
 
 def is_dependent(constraint: Any) -> bool:
-    """Whether it depends on other values."""
+    """Return True if a constraint depends on other values."""
     return isinstance(constraint, _Dependent)
 
 
@@ -261,7 +261,7 @@ def _is_symmetric(v: Value) -> Value:
 
 
 def _eigenvalues(v: Value, ask: Callable[[Any], Any]) -> Value:
-    """What is asked of the smallest eigenvalue; by NumPy, for these are checks."""
+    """Apply a condition to the smallest eigenvalue, which NumPy computes, as for all checks."""
     least = np.linalg.eigvalsh(v.detach().cpu().numpy())[..., 0]
     return ops.tensor(ask(least), device=v.device)
 

@@ -17,7 +17,7 @@ from flowvm.meta.dtype import finfo
 
 
 class _LocScale(Distribution):
-    """Of loc + scale * a standard number."""
+    """Base of the distributions of loc + scale * a standard number."""
 
     arg_constraints: ClassVar[Any] = {"loc": constraints.real, "scale": constraints.positive}
     support = constraints.real

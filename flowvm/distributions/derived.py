@@ -394,11 +394,11 @@ class LogitRelaxedBernoulli(_Binary):
 
 
 class _Relaxed(TransformedDistribution):
-    """What the relaxed distributions have of the one that they transform."""
+    """Base of the relaxed distributions: properties of the one that they transform."""
 
     @property
     def temperature(self) -> Any:
-        """How relaxed."""
+        """The temperature: near 0 samples are almost discrete."""
         return self.base_dist.temperature  # type: ignore[attr-defined]
 
     @property

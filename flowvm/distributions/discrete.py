@@ -46,7 +46,7 @@ class _ByEither(Distribution):
 
 
 class _Binary(_ByEither):
-    """Of a probability, or of its log odds."""
+    """Base of distributions with a probability, given itself or by its log odds."""
 
     arg_constraints: ClassVar[Any] = {
         "probs": constraints.unit_interval, "logits": constraints.real,
@@ -121,7 +121,7 @@ def _along_batch(values: Value, batch: Any, expand: bool) -> Value:
     mean="1.0 / probs - 1.0", mode="ops.zeros_like(probs)", variance="(1.0 / probs - 1.0) / probs"
 )
 class Geometric(_Binary):
-    """How often a coin of probability `probs` fails before it first succeeds: 0, 1, 2, ...
+    """The number of failures in front of the first success, of probability `probs`: 0, 1, 2, ...
 
     >>> coin = flow.distributions.Geometric(0.25)
     >>> coin.mean, coin.log_prob(flow.tensor(1.0)).exp()  # 3, 0.75 * 0.25
@@ -162,7 +162,7 @@ class Geometric(_Binary):
     variance="total_count * probs * (1 - probs)",
 )
 class Binomial(_Binary):
-    """How often a coin of probability `probs` comes up in total_count throws.
+    """The number of successes, of probability `probs` each, in total_count trials.
 
     >>> throws = flow.distributions.Binomial(4, 0.5)
     >>> throws.mean, throws.log_prob(flow.tensor(4.0)).exp()  # 2, 1 / 16
@@ -233,7 +233,7 @@ class Binomial(_Binary):
     variance="mean / (-logits).sigmoid()",
 )
 class NegativeBinomial(_Binary):
-    """How often a coin of probability `probs` comes up before it fails total_count times.
+    """The number of successes, of probability `probs` each, in front of failure total_count.
 
     >>> flow.distributions.NegativeBinomial(2.0, 0.5).mean
     tensor(2.)
@@ -389,7 +389,7 @@ class Categorical(_ByEither):
 
 
 class _OfCategorical(Distribution):
-    """What the distributions of vectors have of the categorical one beneath them."""
+    """Base of distributions of vectors, with the properties of a Categorical."""
 
     arg_constraints: ClassVar[Any] = {
         "probs": constraints.simplex, "logits": constraints.real_vector,
@@ -476,7 +476,8 @@ class OneHotCategoricalStraightThrough(OneHotCategorical):
 
 @formulas(mean="probs * total_count", variance="total_count * probs * (1 - probs)")
 class Multinomial(_OfCategorical):
-    """How often each of n comes in total_count draws, by `probs` (*, n) or logits.
+    """The number of times that each of n values comes in total_count draws, by `probs` (*, n) or
+    logits.
 
     >>> draws = flow.distributions.Multinomial(10, flow.tensor([0.5, 0.5]))
     >>> draws.mean, draws.sample().sum()

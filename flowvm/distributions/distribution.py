@@ -40,7 +40,7 @@ class Distribution:
 
     @staticmethod
     def set_default_validate_args(value: bool) -> None:
-        """Whether distributions check, where their validate_args does not say."""
+        """Set whether distributions without `validate_args` check their arguments."""
         if value not in (True, False):
             raise ArgumentError(f"validate_args is True or False, got {value!r}")
         Distribution._validate_args = value
@@ -142,7 +142,7 @@ class Distribution:
         raise NotImplementedError(f"{type(self).__name__} has no cdf")
 
     def icdf(self, value: Value) -> Value:
-        """Where cdf is `value`."""
+        """Return the inverse of `cdf` at `value`."""
         raise NotImplementedError(f"{type(self).__name__} has no icdf")
 
     def enumerate_support(self, expand: bool = True) -> Value:

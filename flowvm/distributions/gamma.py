@@ -220,12 +220,12 @@ class Beta(ExponentialFamily):
 
     @property
     def concentration1(self) -> Value:
-        """That of x."""
+        """The concentration of x."""
         return self._dirichlet.concentration[..., 0]
 
     @property
     def concentration0(self) -> Value:
-        """That of 1 - x."""
+        """The concentration of 1 - x."""
         return self._dirichlet.concentration[..., 1]
 
     @property

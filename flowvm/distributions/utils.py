@@ -1,4 +1,4 @@
-"""What distributions share: arguments made alike, probabilities and their logarithms."""
+"""Helpers of distributions: broadcast arguments, probabilities and their logarithms."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def vec_to_tril_matrix(vec: Value, diag: int = 0) -> Value:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a plain number."""
+    """Return True if `value` is a plain number."""
     return isinstance(value, (int, float)) and not isinstance(value, Tensor)
 
 

@@ -35,7 +35,7 @@ _OTHERS = {to: frozenset(_CONVERTED) - {to} for to in _CONVERTED}  # what is con
 
 
 class _Kept:
-    """What was converted in a region and those inside it, by the parameter's id; for `owner`."""
+    """Parameters converted in a region and those inside it, by the parameter's id; for `owner`."""
 
     def __init__(self) -> None:
         self.now: tuple[Any, dict[Any, Any]] = (None, {})  # a recorder or None, whose values
@@ -126,12 +126,12 @@ def lowered(*values: Any) -> tuple[Any, ...]:
 
 
 def widened(*values: Any) -> tuple[Any, ...]:
-    """The same for rule "full"."""
+    """Convert `values` as an operator with rule "full" takes them."""
     return converted("full", values) or values
 
 
 def widest(*values: Any) -> tuple[Any, ...]:
-    """The same for rule "widest"."""
+    """Convert `values` as an operator with rule "widest" takes them."""
     return converted("widest", values) or values
 
 

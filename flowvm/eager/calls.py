@@ -168,7 +168,7 @@ def publishing(values: Sequence[str], taken: str = "") -> list[str]:
 
 
 def _due_lines() -> list[str]:
-    """What is due behind record `_seq`, whose slot is `_i`."""
+    """Return the lines of work that is due behind record `_seq`, whose slot is `_i`."""
     return [
         f"    if not _i & {KEEP_DEAD} and dead: release_dead()",
         f"    if control[{CTL.SCHEDULER_SLEEPS}]: after()",
@@ -312,8 +312,8 @@ def finish_function(within: dict[str, Any] = hot) -> Callable[[int], None]:
 
 
 class _Packs(dict[str, Callable[..., None]]):
-    """What packs a record of so many words, by the kinds of its scalars; made when it is needed:
-    there are two to the power of how many scalars.
+    """Functions that pack a record of `words` words, by the kinds of its scalars; each is made at
+    its first use, since n scalars have 2**n combinations of kinds.
     """
 
     def __init__(self, words: int) -> None:

@@ -1,5 +1,4 @@
-"""Where calls on global tensors go: told by `flowvm.ops.placed`, which is imported when the first
-one is made.
+"""The way of calls on global tensors to `flowvm.ops.placed`, which is imported at the first one.
 
 A call's entry is found by its operands' metas, and those of global tensors are theirs alone
 (`flowvm.meta.global_meta`); so a call that needs no communication finds an entry of its own, and is
@@ -37,7 +36,7 @@ class Globals:
 
 
 def is_placed(*values: Any) -> bool:
-    """Whether a meta or device among `values` is a global tensor's."""
+    """Return True if a meta or device among `values` belongs to a global tensor."""
     for value in values:
         device = value.device if isinstance(value, TensorMeta) else value
         if device.__class__ is PlacedDevice:
@@ -113,8 +112,8 @@ partial_grads: Mode[bool] = Mode(False)
 
 
 def spread_sbp(meta: GlobalMeta) -> Sbps:
-    """How a tensor made like one of `meta` is held: as that one is, but for partial sums; inside
-    `spread`, with dimension 0 cut among ranks that would all have the same.
+    """Return the SBP of a tensor made like one of `meta`: the same without partial sums; inside
+    `spread`, dimension 0 is split among ranks that would all have equal parts.
     """
     held = meta.dense().sbp
     least = spread.now()

@@ -48,7 +48,7 @@ LARGE = 1 << 16  # bytes that a call allocates, for which dead tensors are relea
 
 @dataclass(frozen=True)
 class Invocation:
-    """What one (operator, metas, attributes) comes down to."""
+    """The kernel, layout and sizes for one (operator, metas, attributes)."""
 
     outputs: tuple[TensorMeta, ...]  # a mut2 output's meta has in shape[0] the most it can be
     kernel: int
@@ -136,7 +136,7 @@ class Operator(Unique):
 
 @dataclass(frozen=True)
 class EntryInfo:
-    """What messages and traces say of an entry."""
+    """Facts about an entry for messages and traces."""
 
     name: str
     operands: str
@@ -165,7 +165,7 @@ def _checked(op: Operator, tensors: Sequence[Any]) -> tuple[TensorMeta, ...]:
 
 
 def short(value: Any) -> str:
-    """What a message shows of a wrong argument."""
+    """Return the repr of a wrong argument for a message, cut to 40 characters."""
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "..."
 
@@ -308,7 +308,7 @@ lowerings: dict[str, Callable[[Operator, Any, Any], Invocation]] = {}
 
 
 def device_of(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Device:
-    """Where a call computes: on its tensors' device; a creation op has its output's meta, or its
+    """Return the device of a call: that of its tensors; a creation op has its output's meta, or its
     device, among `attrs`.
     """
     for value in (*metas, *attrs):
@@ -325,7 +325,7 @@ def lowered(
     attrs: tuple[Any, ...],
     first: Callable[[], None] | None = None,
 ) -> Invocation:
-    """What a call comes down to on its device; `first` is called before something is compiled."""
+    """Lower a call on its device; `first` is called before a kernel is compiled."""
     device = device_of(metas, attrs)
     for value in (*metas, *attrs):
         dtype = value.dtype if isinstance(value, TensorMeta) else value

@@ -96,7 +96,7 @@ class Live:
 
     @property
     def drawn(self) -> bool:
-        """Whether it comes from a draw of a random generator."""
+        """True if the value comes from a draw of a random generator."""
         return any(isinstance(v, Live) and v.drawn for v in self.operands)
 
     # `isinstance` asks for it, everywhere a number is taken; `type()` says the truth
@@ -255,11 +255,11 @@ class Leaf(Live):
 
     @property
     def drawn(self) -> bool:
-        """Whether it is a draw of a random generator."""
+        """True if the value is a draw of a random generator."""
         return self.key[:1] == ("draw",)
 
     def alike(self) -> bool:
-        """Whether the numbers of `others` are equal to this one still."""
+        """True if the numbers of `others` are still equal to this one."""
         (name,) = self.names
         value = self.owner[name]
         return isinstance(value, Live) or all(other[name] == value for other in self.others)

@@ -1,5 +1,5 @@
-"""What calls on a thread depart from: whether gradients are recorded, which stream is issued to,
-whether a graph is captured, whose line it is.
+"""The modes of a thread: whether gradients are recorded, to which stream it issues, whether a graph
+is captured, and whose line it is.
 
 Each thread has its own, which with statements switch (`flowvm.guards.regions`); `hot` has whether
 any thread departs, and generated calls look there first.
@@ -24,7 +24,7 @@ from flowvm.vm.machine.words import ENT
 
 
 class Recording(NamedTuple):
-    """Whether a thread records for backward, and whether nothing will ever need a gradient."""
+    """A thread's mode: does it record for backward, will nothing ever need a gradient?"""
 
     grad: bool
     inference: bool = False
@@ -34,7 +34,7 @@ RECORD, FORGET = Recording(True), Recording(False)
 
 
 class Recorder(Protocol):
-    """What is told of every operation while a thread captures instead of computing.
+    """The receiver of every operation of a thread that captures instead of computing.
 
     `record` answers the entry to issue in the operation's place: what it would have written must
     not be taken for values.
@@ -59,16 +59,18 @@ class Recorder(Protocol):
         """Something else that is done to a generator, again in each replay: what it answers."""
 
     def keep_state(self, kept: Any) -> Tensor:
-        """What stands for the state of a generator, which is `kept` in each replay."""
+        """Return a stand-in for the state of a generator, which is `kept` in each replay."""
 
     def kept_state(self, state: Tensor) -> Any:
-        """What `keep_state` was given for this tensor, None for another one."""
+        """Return the argument of the `keep_state` that returned this tensor; None for another
+        one.
+        """
 
     def seed_of(self, generator: Any) -> Any:
         """The seed that a generator has where the code is."""
 
     def repeating(self, drawn: Sequence[Any] | None) -> AbstractContextManager[None]:
-        """What is recorded inside was computed before; random ops draw what they drew then."""
+        """Record a block as a repetition: random ops draw the numbers of the first time."""
 
     def forgetting(self, module: Any, path: str) -> AbstractContextManager[None]:
         """This module runs inside: what it computes is not kept, if it is one of `checkpoints`."""
@@ -83,7 +85,7 @@ class Recorder(Protocol):
         """The gradient of `node` is computed next: what follows belongs to where it was made."""
 
     def size_of(self, out: Tensor, most: TensorMeta) -> Callable[[], TensorMeta]:
-        """What finds the meta of a mut2 output when somebody needs it."""
+        """Return a function for the meta of a mut2 output, to be called when it is needed."""
 
     def decide(self, tensor: Tensor) -> Any:
         """The value of a one-element tensor by which the framework itself must decide."""
@@ -138,12 +140,12 @@ def note_change() -> None:
 
 
 def grad_enabled() -> bool:
-    """Whether this thread records operations for backward."""
+    """Return True if this thread records operations for backward."""
     return _recording.now().grad
 
 
 def inference_enabled() -> bool:
-    """Whether this thread is in a region where nothing will ever need a gradient."""
+    """Return True if this thread is in a region where nothing will ever need a gradient."""
     return _recording.now().inference
 
 
@@ -178,7 +180,7 @@ def use_device_stream(default: int, stream: int) -> Region:
 
 
 def current_device_stream(default: int) -> int:
-    """Where this thread's operations go that go to `default`, a device's stream, by default."""
+    """Return this thread's stream for operations of `default`, a device's default stream."""
     return _device_streams.now().get(default, default)
 
 
@@ -195,7 +197,7 @@ def placed(word: int) -> int:
 
 
 def departing() -> set[Any]:
-    """What holds something while any thread is to be asked whether it departs from the default."""
+    """Return the set that is not empty while a thread may depart from the default modes."""
     return _departed
 
 
@@ -224,7 +226,7 @@ def current_trace_recorder() -> Any:
 
 
 def current_recorder() -> Recorder | None:
-    """What this thread captures to, None while it computes."""
+    """Return the recorder of this thread's capture, None while it computes."""
     return _recorder.now()
 
 
@@ -265,7 +267,9 @@ def find_user(frame: Any) -> tuple[Any, int]:
 
 
 def _issued_at(frame: Any) -> Any:
-    """What issuing remembers of a place: `find_user`, and in backward the origin (`vm.lines`)."""
+    """Return the place that issuing remembers: `find_user`, and in backward the origin
+    (`vm.lines`).
+    """
     entries = _user.here.entries  # `now`, without the call: backward asks once an instruction
     for key in reversed(entries):
         return entries[key].value or _first_user(frame)

@@ -56,7 +56,7 @@ class Node:
 
     @property
     def needs(self) -> tuple[bool, ...]:
-        """Which inputs want a gradient."""
+        """For each input, True if it needs a gradient."""
         return tuple([edge is not None for edge in self.edges])  # each gradient asks
 
     def name(self) -> str:

@@ -62,8 +62,8 @@ def begin() -> None:
 
 
 def overriding(values: Iterable[Any]) -> list[Any]:
-    """Of the values, and those in lists and tuples among them, one of each class that may take a
-    call over: in order, but subclasses before what they are made of.
+    """Return one value of each class that may take a call over, also from lists and tuples: in
+    order, but subclasses in front of their bases.
     """
     found: list[Any] = []
     for value in values:
@@ -91,7 +91,8 @@ def _enter(found: list[Any], value: Any) -> None:
 
 
 def overridden(public: Any, found: Sequence[Any], args: Any, kwargs: Any) -> Any:
-    """What the innermost mode, or one of `found`, answers in the place of `public(*args)`.
+    """Return the answer of the innermost mode, or of one of `found`, in the place of
+    `public(*args)`.
 
     ArgumentTypeError if all answer NotImplemented.
     """
@@ -143,7 +144,7 @@ def _answer(original: Any, public: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _answer_of_object(original: Any, public: Any, args: Any, kwargs: Any) -> Any:
-    """The same of a class whose objects are the public functions."""
+    """Call a class whose objects are the public functions, or its override."""
     found = overriding((*args[1:], *kwargs.values()))
     if found or open_modes():
         return overridden(args[0], found, args[1:], kwargs)
@@ -168,7 +169,7 @@ def give_way(function: Any, public: Any, objects: bool = False) -> None:
 
 
 def copied(function: FunctionType) -> FunctionType:
-    """What `function` is now, for who is put in front of it by `exchange_code`."""
+    """Return a copy of `function` as it is now, for code put in front of it by `exchange_code`."""
     original = FunctionType(
         function.__code__,
         function.__globals__,
@@ -253,8 +254,8 @@ unwrapped: set[Any] = set()  # functions whose results stay what they are
 def _torch_function(
     cls: type[Tensor], func: Any, types: Any, args: Any = (), kwargs: Any = None
 ) -> Any:
-    """What `func(*args, **kwargs)` gives, its tensors as `cls`; NotImplemented where a class among
-    `types` is none of those that `cls` is made of.
+    """Return the result of `func(*args, **kwargs)`, its tensors as `cls`; NotImplemented if a class
+    among `types` is no base of `cls`.
 
     >>> class Named(flow.Tensor):
     ...     pass

@@ -164,7 +164,7 @@ class Tensor(Fields):
 
     @property
     def device(self) -> Device:
-        """Where it lives.
+        """The device of the tensor's memory.
 
         >>> flow.ones(2).device.type
         'cpu'
@@ -279,7 +279,7 @@ class Tensor(Fields):
             raise refused("storage_offset", self, error) from None
 
     def is_contiguous(self, memory_format: Any = None) -> bool:
-        """Whether the elements lie in the order of `memory_format`, C's by default, without
+        """Return True if the elements lie in the order of `memory_format`, C's by default, without
         gaps.
 
         >>> flow.ones(2, 3).is_contiguous(), flow.ones(2, 3).t().is_contiguous()
@@ -299,7 +299,7 @@ class Tensor(Fields):
             raise refused("is_contiguous", self, error) from None
 
     def is_floating_point(self) -> bool:
-        """Whether the dtype is a floating point one.
+        """Return True if the dtype is a floating point one.
 
         >>> flow.tensor(1.0).is_floating_point(), flow.tensor(1).is_floating_point()
         (True, False)
@@ -311,7 +311,7 @@ class Tensor(Fields):
 
     @property
     def is_cuda(self) -> bool:
-        """Whether it lives on a GPU.
+        """True if the tensor lives on a GPU.
 
         >>> flow.ones(2).is_cuda
         False
@@ -323,7 +323,7 @@ class Tensor(Fields):
 
     @property
     def is_meta(self) -> bool:
-        """Whether it is on the meta device: it has a shape, and no values.
+        """True if the tensor is on the meta device: it has a shape, and no values.
 
         >>> flow.ones(2, device="meta").is_meta, flow.ones(2).is_meta
         (True, False)
@@ -355,7 +355,7 @@ class Tensor(Fields):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether operations on it are recorded for backward.
+        """True if operations on the tensor are recorded for backward.
 
         >>> x = flow.ones(2, requires_grad=True)
         >>> (x * 2).requires_grad, x.detach().requires_grad
@@ -372,7 +372,7 @@ class Tensor(Fields):
 
     @property
     def is_leaf(self) -> bool:
-        """Whether no recorded operation made it.
+        """True if no recorded operation made the tensor.
 
         >>> x = flow.ones(2, requires_grad=True)
         >>> x.is_leaf, (x * 2).is_leaf
@@ -467,7 +467,7 @@ class Tensor(Fields):
         return None if base is self else base
 
     def _is_view(self) -> bool:
-        """Whether it is a view of another tensor."""
+        """Return True if the tensor is a view of another tensor."""
         return base_of(self) is not self
 
     def bump(self) -> None:

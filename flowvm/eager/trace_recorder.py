@@ -85,7 +85,7 @@ class TraceRecorder:
         self.steps.append(View(x, out, offset))
 
     def named(self, out: Tensor, operator: Any, attrs: tuple[Any, ...]) -> None:
-        """That was a view."""
+        """Note that the last view was made by `operator`."""
         last = self.steps[-1] if self.steps else None
         if last.__class__ is View and last.out is out:
             self.steps[-1] = last._replace(operator=operator, attrs=attrs)

@@ -38,7 +38,7 @@ class Called(Protocol):
 
 
 class RemovableHandle(Switched):
-    """What registering a hook returns: remove(), or leaving a with block, takes the hook out."""
+    """The handle of a registered hook: remove(), or the end of a with block, takes the hook out."""
 
     def __init__(self, table: dict[int, Any], value: Any, prepend: bool = False) -> None:
         self._table = table
@@ -101,7 +101,7 @@ def registered(module: object, table: str, name: str, value: Any) -> Any:
 def call_with_hooks(
     module: Called, hooks: Hooks, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """What Module.__call__ does once the module has a hook."""
+    """Call a module that has hooks; `Module.__call__` comes here."""
     for own in (EVERYWHERE, hooks):
         for key, hook in list(own.forward_pre.items()):
             args, kwargs = _run_pre_hook(module, hook, key in own.with_kwargs, args, kwargs)

@@ -140,8 +140,8 @@ class Module:
 
         @border
         def __getattr__(self, name: str) -> Any:
-            """What is in no `__dict__`: an entry of a dict that the program has put in a table's
-            place, or nothing.  A subclass's own `__getattr__` may ask `super()` first.
+            """Return the entry of a dict that the program has put in a table's place; all other
+            names are missing.  A subclass's own `__getattr__` may ask `super()` first.
             """
             table = self._table_of(name)
             if table is not None:
@@ -182,7 +182,7 @@ class Module:
         note_change()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """What a copy or a pickle is made of: tables of its own."""
+        """Restore a copy or an unpickled module; its tables are its own."""
         self.__dict__.update(state)
         for table in TABLES:
             if table in self.__dict__:
@@ -190,7 +190,7 @@ class Module:
                 self.__dict__.update(self.__dict__[table])
 
     def _has_own(self, table: str) -> bool:
-        """Whether a table is the module's, which keeps its entries as attributes, too."""
+        """Return True if a table is the module's own, whose entries are attributes, too."""
         there = self.__dict__.get(table)
         return isinstance(there, Table) and there.belongs_to(self)
 
@@ -550,7 +550,7 @@ class Module:
     def _save_to_state_dict(
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
     ) -> None:
-        """What this module alone puts into a state dict; a subclass may put more."""
+        """Save this module's own entries, without its children's; a subclass may add more."""
         state.save_own(self, destination, prefix, keep_vars)
 
     def _load_from_state_dict(
@@ -563,14 +563,18 @@ class Module:
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """What this module alone takes from a state dict; a subclass may change that first."""
+        """Load this module's own entries, without its children's; a subclass may change them
+        first.
+        """
         state.load_own(
             self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys,
             error_msgs,
         )  # fmt: skip
 
     def get_extra_state(self) -> Any:
-        """What else is to be saved; a subclass has this and `set_extra_state`, or neither."""
+        """Return additional state to save; a subclass defines this and `set_extra_state`, or
+        neither.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no get_extra_state")
 
     def set_extra_state(self, state: Any) -> None:
@@ -687,7 +691,7 @@ class Module:
         return type(self).__name__
 
     def extra_repr(self) -> str:
-        """What a subclass wants between the parentheses of its repr."""
+        """Return the text between the parentheses of the repr; a subclass may define it."""
         return ""
 
     def __repr__(self) -> str:
@@ -704,7 +708,7 @@ class Module:
 
 
 def clear_grads(params: Iterator[Tensor], set_to_none: bool) -> None:
-    """What zero_grad means, for modules and optimizers."""
+    """Clear the gradients of parameters, for the `zero_grad` of modules and optimizers."""
     for param in params:
         if set_to_none:  # whatever it is: a graph needs not know
             param.grad = None
@@ -737,7 +741,7 @@ def _held(module: Module) -> Iterator[tuple[int, bool]]:
 
 
 def _paths(modules: list[Module]) -> Iterator[tuple[int, str]]:
-    """What users call parameters and buffers: their paths in modules that no other one has."""
+    """Map the memory of parameters and buffers to their paths, in modules without a parent."""
     inner = {id(child) for m in modules for child in m.__dict__.get("_modules", {}).values()}
     for module in modules:
         if "_modules" in module.__dict__ and id(module) not in inner:

@@ -1,4 +1,4 @@
-"""Who is told of module calls: a capture, and the profiler.
+"""The listeners of module calls: captures, and the profiler.
 
 `Module.__call__` itself stays as short as it is.  While somebody wants to be told, it is another
 function, which a *maker* makes of the one below it; without any it is the plain one again.
@@ -65,7 +65,7 @@ def _install() -> None:
 
 
 class Paths:
-    """What modules are called, by identity; a module that dies is forgotten."""
+    """The paths of modules, by identity; a module that dies is forgotten."""
 
     def __init__(self) -> None:
         self.known: dict[int, str] = {}

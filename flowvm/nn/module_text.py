@@ -1,4 +1,4 @@
-"""What a module looks like: runs of equal children, and the tree that notebooks show."""
+"""The text of a module: runs of equal children, and the tree that notebooks show."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ class UninitializedBuffer(_Uninitialized, Tensor):
 
 
 def is_lazy(tensor: object) -> bool:
-    """Whether a parameter or buffer has no shape yet."""
+    """Return True if a parameter or buffer has no shape yet."""
     return isinstance(tensor, _Uninitialized)
 
 

@@ -50,7 +50,7 @@ class Stage:
 
 
 class ModuleConfig:
-    """What a graph is told of one module: `module.config`."""
+    """Settings of one module in graphs: `module.config`."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
@@ -64,8 +64,8 @@ class ModuleConfig:
 
     @property
     def activation_checkpointing(self) -> bool:
-        """Whether graphs forget the module's activations and compute them again in backward: to be
-        set before a graph's first call.
+        """True if graphs free the module's activations and compute them again in backward: set it
+        before a graph's first call.
 
         >>> layer = nn.Linear(2, 2)
         >>> layer.config.activation_checkpointing = True
@@ -139,7 +139,8 @@ class Configured:
 
 
 def in_flight(modules: Iterable[Any], name: str) -> int:
-    """How many micro-batches this rank may have in flight, by the stages of a graph's modules.
+    """Return the number of micro-batches that this rank may have in flight, by the stages of a
+    graph's modules.
 
     CaptureError if a stage is left out.
     """
@@ -158,8 +159,8 @@ def in_flight(modules: Iterable[Any], name: str) -> int:
 
 
 def stays_in_stage(nodes: Iterable[Any], modules: Iterable[Any]) -> bool:
-    """Whether all collectives among repeated nodes are between ranks of this rank's one stage: then
-    all that take part have as many micro-batches in flight.
+    """Return True if collectives of repeated nodes stay among ranks of this rank's one stage: then
+    all members have as many micro-batches in flight.
     """
     stages = [stage for m in modules if (stage := ModuleConfig(m).stage) is not None]
     own = here()[0]

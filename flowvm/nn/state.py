@@ -50,7 +50,7 @@ _TABLES = ("state_pre", "state", "load_pre", "load")
 
 
 def _has(module: Any, name: str) -> bool:
-    """Whether a subclass has this method of its own."""
+    """Return True if a subclass has this method of its own."""
     return bool(getattr(type(module), name).__module__ != "flowvm.nn.module")
 
 
@@ -184,7 +184,7 @@ def load_own(
 
 
 def _stray(module: Any, own: dict[str, Tensor], prefix: str, key: str) -> bool:
-    """Whether nobody at or below `module` is named by `key`."""
+    """Return True if `key` names nothing at or below `module`."""
     if not key.startswith(prefix):
         return False
     name, dot, _ = key[len(prefix) :].partition(".")

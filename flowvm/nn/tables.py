@@ -31,7 +31,7 @@ class Table(dict[str, Any]):
             super().update(items)
 
     def belongs_to(self, module: Any) -> bool:
-        """Whether it is a table of this module, or of another."""
+        """Return True if this is a table of `module`, and not of another one."""
         return self._owner() is module
 
     def note(self, name: str, value: Any) -> None:
@@ -76,7 +76,7 @@ class Table(dict[str, Any]):
             self[name] = value
 
     def setdefault(self, name: str, default: Any = None) -> Any:
-        """What stands there; `default` from now on if nothing does."""
+        """Return the entry of `name`; without one, set it to `default` first."""
         if name not in self:
             self[name] = default
         return self[name]

@@ -21,13 +21,13 @@ from flowvm.optim.optimizer import Optimizer, number
 
 
 class _Combined(LRScheduler):
-    """What they share: their saved form holds that of the inner schedules."""
+    """Base of combined schedules: its state dict holds those of the inner schedules."""
 
     _schedulers: list[LRScheduler]
 
     @property
     def has_closed_form(self) -> bool:
-        """Whether all of them have one."""
+        """True if all inner schedules have a closed form."""
         return all(inner.has_closed_form for inner in self._schedulers)
 
     def state_dict(self) -> dict[str, Any]:

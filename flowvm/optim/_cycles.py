@@ -110,7 +110,7 @@ class CyclicLR(_Momenta):
         return high - (high - self.base_momentums[group]) * self._height(t)
 
     def _height(self, t: int) -> float:
-        """How high the curve is at t: 0 at base_lr, 1 at max_lr."""
+        """Return the height of the curve at t: 0 at base_lr, 1 at max_lr."""
         cycle = math.floor(1 + t / self.total_size)
         x = 1.0 + t / self.total_size - cycle
         ratio = self.step_ratio
@@ -266,7 +266,7 @@ class ReduceLROnPlateau(LRScheduler):
         self._note()
 
     def is_better(self, a: float, best: float) -> bool:
-        """Whether `a` beats `best` by more than the threshold."""
+        """Return True if `a` beats `best` by more than the threshold."""
         if math.isinf(best):
             return a < best if self.mode == "min" else a > best
         margin = self.threshold * (best if self.threshold_mode == "rel" else 1.0)

@@ -14,7 +14,7 @@ from flowvm.eager.tensor import Tensor
 
 
 class Point(NamedTuple):
-    """Where the search was: step length, value, gradient, slope along the direction."""
+    """A point of the search: step length, value, gradient, slope along the direction."""
 
     t: float
     value: float
@@ -23,7 +23,9 @@ class Point(NamedTuple):
 
 
 def cubic_minimum(a: Point, b: Point, bounds: tuple[float, float] | None = None) -> float:
-    """Where the cubic through two points with their slopes is least, within bounds (the points)."""
+    """Return the minimum of the cubic through two points with slopes, within bounds (the
+    points).
+    """
     low, high = bounds or (min(a.t, b.t), max(a.t, b.t))
     if a.t > b.t:
         a, b = b, a
@@ -105,5 +107,5 @@ def strong_wolfe(
 
 
 def _order(bracket: list[Point]) -> tuple[int, int]:
-    """Which end of the bracket has the lower value, and which the higher."""
+    """Return the indices of the bracket's ends: of the lower value, then of the higher one."""
     return (0, 1) if bracket[0].value <= bracket[-1].value else (1, 0)

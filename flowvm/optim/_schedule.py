@@ -68,7 +68,7 @@ class LRScheduler:
 
     @property
     def has_closed_form(self) -> bool:
-        """Whether it is defined by lr_at."""
+        """True if the schedule is defined by `lr_at`."""
         return type(self).get_lr is LRScheduler.get_lr
 
     def get_lr(self) -> list[float]:

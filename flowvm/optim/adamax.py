@@ -72,7 +72,7 @@ class Adamax(Optimizer):
 
 
 class _Decoupling(Optimizer):
-    """What NAdam and RAdam share: Adam's state, weight decay of both kinds."""
+    """Base of NAdam and RAdam: Adam's state, weight decay of both kinds."""
 
     live_options: ClassVar[tuple[str, ...]] = ("lr", "betas", "eps", "weight_decay")
 

@@ -598,7 +598,7 @@ def zeros_of(param: Tensor) -> Tensor:
 
 
 def full_of(param: Tensor, number: float) -> Tensor:
-    """The same of a number, which both parts of a complex one have."""
+    """Return a tensor like `param` of one number; a complex one has it in both parts."""
     value = complex(number, number) if param.dtype.is_complex else number
     return ops.full_like(param, value)
 

@@ -244,7 +244,7 @@ class SWALR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
-        """Where each group's rate began follows from where it is now."""
+        """Return each group's rate; its first rate is computed from the present one."""
         t = self._step_count - 1
         if self.anneal_epochs == 0:
             t = max(1, t)
@@ -257,7 +257,7 @@ class SWALR(LRScheduler):
         return rates
 
     def _share(self, t: int) -> float:
-        """How much of the way is gone after t steps."""
+        """Return the share of the annealing that is done after t steps."""
         x = max(0.0, min(1.0, t / max(1, self.anneal_epochs)))
         return x if self._linear else cosine(0.0, 1.0, x)
 

@@ -124,7 +124,7 @@ class Measurement:
 
     @property
     def title(self) -> str:
-        """Of the statement."""
+        """The title of the statement."""
         return self.task_spec.title
 
     @property

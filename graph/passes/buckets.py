@@ -66,7 +66,7 @@ class _Bucket:
         )
 
     def copies_too(self, place: int, node: OpNode) -> bool:
-        """Whether a node copies a sum, and nothing else: it is then made behind the bucket."""
+        """Note a node that only copies a sum, and return True: it then runs behind the bucket."""
         if node.operator not in CASTS or not is_pure(node):
             return False
         if node.inputs[0].buffer not in self.sums:

@@ -32,7 +32,9 @@ def fuse_elementwise(graph: LogicalGraph) -> LogicalGraph:
 
 
 def is_elementwise(node: OpNode) -> bool:
-    """Whether a node is arithmetic on single elements of floating point tensors and bools."""
+    """Return True if a node is arithmetic on single elements of floating point tensors and
+    bools.
+    """
     known = node.operator.form is not None or node.operator in CASTS
     return known and real_of(node) is not None
 

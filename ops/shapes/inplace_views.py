@@ -129,8 +129,8 @@ def set_(
 
 # public: flow
 class UntypedStorage:
-    """What `x.untyped_storage()` gives: the memory that a tensor and its views share, to compare
-    and to measure.  Its values are the tensors'.
+    """The memory that a tensor and its views share, to compare and to measure: the result of
+    `x.untyped_storage()`.  Its values are the tensors'.
 
     >>> x = flow.ones(3)
     >>> x.untyped_storage() == x[1:].untyped_storage(), x.untyped_storage().nbytes()

@@ -144,7 +144,7 @@ def test_docstring(op):
 
 
 def test_every_operator_says_its_letters():
-    """Those of samples by name, and all others; what is made at run time or in a test need not."""
+    """Every operator of flowvm declares its letters, unless it is made at run time or in a test."""
     for _, op in NAMED:
         Checks(op, 0).letters()
     silent = sorted(

@@ -80,7 +80,7 @@ def places(name: str) -> Iterator[tuple[str, Any, Any]]:
 
 
 def forms(arguments: list[Any]) -> Iterator[tuple[str, list[Any], list[Any]]]:
-    """How a call is written: which arguments stand by position, and which by keyword."""
+    """Yield the forms of a call: the arguments by position, and those by keyword."""
     placed = [a for a in arguments if not a.kwarg_only]
     needed = [a for a in placed if not a.has_default_value()]
     yield "positions", placed, []
@@ -140,7 +140,7 @@ def cases() -> Iterator[tuple[str, Any, Any, bool, list[Any], list[Any]]]:
 
 
 def outcomes() -> dict[str, str]:
-    """Of each call that PyTorch takes: why flowvm refuses it, "" if it does not."""
+    """Map each call that PyTorch takes to flowvm's error, "" if flowvm takes it, too."""
     told = {}
     for label, theirs, ours, bound, placed, named in cases():
         try:

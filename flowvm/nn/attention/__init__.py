@@ -1,5 +1,5 @@
-"""Which way attention is computed, causal masks that need not be made, and attention whose scores
-and masks functions give (`flex_attention`).
+"""Choice of the attention kernel, causal masks that need no memory, and attention with scores and
+masks by functions (`flex_attention`).
 
 Not here: attention itself (`flowvm.ops.sequences`), and layers (`flowvm.nn.modules`).
 """

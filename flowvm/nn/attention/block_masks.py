@@ -54,7 +54,7 @@ def _fewer(counts: Tensor, indices: Tensor, rows: int, columns: int) -> tuple[Te
 
 
 class BlockMask:
-    """Which keys each query sees, by blocks of queries and keys: what `create_block_mask` gives.
+    """A mask of the keys that each query sees, by blocks; `create_block_mask` returns one.
 
     seq_lengths                          (queries, keys)
     BLOCK_SIZE                           how many of each a block has
@@ -128,7 +128,9 @@ class BlockMask:
         seq_lengths: tuple[int, int] | None = None,
         compute_q_blocks: bool = True,
     ) -> BlockMask:
-        """Of what is known by rows; what is known by columns follows, if `compute_q_blocks`."""
+        """Return a BlockMask from its rows of blocks; with `compute_q_blocks` the columns are
+        computed.
+        """
         if kv_indices.ndim < 2:
             raise ArgumentError(
                 f"BlockMask must have at least 2 dimensions, got kv_indices of shape "
@@ -196,11 +198,11 @@ class BlockMask:
         )  # fmt: skip
 
     def numel(self) -> int:
-        """How many elements the mask has."""
+        """Return the number of elements of the mask."""
         return math.prod(self.shape)
 
     def sparsity(self) -> float:
-        """How many per cent of it are in blocks that are not computed."""
+        """Return the share of the mask, in per cent, that lies in blocks that are not computed."""
         blocks = self.kv_num_blocks.sum()
         if self.full_kv_num_blocks is not None:
             blocks = blocks + self.full_kv_num_blocks.sum()
@@ -241,7 +243,7 @@ class BlockMask:
         return "\n".join(parts)
 
     def to(self, device: Any) -> BlockMask:
-        """The same with its tensors on `device`."""
+        """Return a copy with its tensors on `device`."""
         made = BlockMask(
             self.seq_lengths, self.kv_num_blocks, self.kv_indices,
             BLOCK_SIZE=self.BLOCK_SIZE, mask_mod=self.mask_mod,

@@ -53,8 +53,8 @@ class FlexKernelOptions(TypedDict, total=False):
 
 
 class AuxRequest(NamedTuple):
-    """What `flex_attention` is to give beside its output: for each query the log of the sum of
-    exp(score), the largest score.
+    """The results that `flex_attention` returns beside its output: for each query the log of the
+    sum of exp(score), the largest score.
 
     >>> from flowvm.nn.attention.flex_attention import AuxRequest
     >>> AuxRequest(lse=True)
@@ -66,7 +66,7 @@ class AuxRequest(NamedTuple):
 
 
 class AuxOutput(NamedTuple):
-    """What was asked for by an `AuxRequest`, (B, H, L) each; None for what was not.
+    """The results of an `AuxRequest`, (B, H, L) each; None for one that was not requested.
 
     >>> from flowvm.nn.attention.flex_attention import AuxOutput
     >>> AuxOutput()

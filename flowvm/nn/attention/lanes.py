@@ -42,7 +42,7 @@ def over_places(
     what: str, function: Callable[..., Tensor], sizes: Sequence[int], score: Tensor | None,
     device: Any,
 ) -> Tensor:  # fmt: skip
-    """What `function` gives at every place: a tensor of `sizes`, or one that broadcasts to it.
+    """Return the results of `function` at all places: a tensor of `sizes`, or one that broadcasts.
 
     function   of (score, batch, head, query, key), without the score where that is None
     score      of shape `sizes`
@@ -82,7 +82,7 @@ def over_places(
 def _alone(
     what: str, function: Callable[..., Tensor], score: Tensor | None, device: Any
 ) -> Callable[[set[int]], bool]:
-    """Whether the function may be called with lanes in these dimensions; from one capture of it."""
+    """Return a predicate: may the function be called with lanes in these dimensions?"""
     given = [zeros(NUMBER, dtype=tensor(0).dtype, device=device) for _ in range(4)]
     if score is not None:
         given.insert(0, zeros(NUMBER, dtype=score.dtype, device=device))

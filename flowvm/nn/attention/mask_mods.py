@@ -65,7 +65,7 @@ def and_masks(*mask_mods: MaskMod) -> MaskMod:
 
 
 def numbers_of(function: Callable[..., Any]) -> int:
-    """How many arguments without defaults it has: 5 of a score_mod, 4 of a mask_mod.
+    """Count the arguments without defaults: 5 of a score_mod, 4 of a mask_mod.
 
     ArgumentTypeError for another number.
     """
@@ -96,7 +96,7 @@ def create_mask(
     KV_LEN: int,
     device: Any = None,
 ) -> Tensor:
-    """Which keys each query sees: bools (B, H, Q_LEN, KV_LEN); None is 1.
+    """Return the mask of the keys that each query sees: bools (B, H, Q_LEN, KV_LEN); None is 1.
 
     mod_fn   a mask_mod (b, h, q_idx, kv_idx), or a score_mod (score, b, h, q_idx, kv_idx), which
              hides what it makes -inf

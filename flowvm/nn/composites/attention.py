@@ -30,7 +30,7 @@ def _need(condition: bool, text: str) -> None:
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None) -> bool:
-    """Whether there is a dimension of samples, which all have or none."""
+    """Check the shapes; return True if the tensors have a dimension of samples."""
     shapes = ", ".join(str(tuple(t.shape)) for t in (query, key, value))
     if query.ndim not in (2, 3):
         _need(False, f"query must have 2 or 3 dimensions, got shapes {shapes}")

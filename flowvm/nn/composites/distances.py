@@ -1,4 +1,4 @@
-"""How far rows of tensors are from each other, and their bilinear product."""
+"""Distances between the rows of tensors, and the bilinear product of two tensors."""
 
 from __future__ import annotations
 

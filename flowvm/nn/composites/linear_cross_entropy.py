@@ -25,7 +25,7 @@ _ACCUMULATING = (None, float16, bfloat16, float32, float64)
 # public: nn
 @dataclass(frozen=True, slots=True)
 class LinearCrossEntropyOptions:
-    """How `linear_cross_entropy` cuts its rows.
+    """Options of `linear_cross_entropy`: the size of its chunks of rows.
 
     batch_chunk_size     rows of a chunk; the other way to say it than chunking_method
     chunking_method      "aspect_ratio": so many that a chunk's logits are as large as the input;
@@ -63,7 +63,9 @@ class LinearCrossEntropyOptions:
             raise ArgumentError(f"acc_dtype is a float dtype or None, got {self.acc_dtype!r}")
 
     def rows(self, batch: int, features: int, classes: int) -> int:
-        """How many rows a chunk has; ArgumentError where two ways to say it disagree."""
+        """Return the number of rows of a chunk; ArgumentError if the two options for it
+        disagree.
+        """
         given, method = self.batch_chunk_size, self.chunking_method
         if method is None or (method == "auto" and given is not None):
             return max(1, batch if given is None else min(given, batch))

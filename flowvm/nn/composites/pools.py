@@ -191,8 +191,8 @@ def max_unpool3d(
 
 
 def _starts(sample: Tensor, size: int, out: int, kernel: int) -> Tensor:
-    """Where the windows of each plane begin, (..., out), for samples between 0 and 1 of any shape;
-    the last one ends where the input does (Graham, 2014).
+    """Return the first index of each window, (..., out), for samples between 0 and 1 of any shape;
+    the last window ends where the input ends (Graham, 2014).
     """
     last = size - kernel
     if out == 1:

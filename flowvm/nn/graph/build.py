@@ -68,7 +68,9 @@ class GraphBuild(Holding):
         self._unwatched: dict[str, tuple[str, int]] = {}  # what captures could not watch, and where
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute the graph's outputs; a subclass defines this.  Runs once for each kind of call."""
+        """Compute the graph's outputs; a subclass defines this.  Runs once for each kind of
+        call.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define build(self, ...)")
 
     def _inlined(self, args: Any, kwargs: Any) -> Any:

@@ -135,7 +135,9 @@ def call_facts(
     optimizers: Sequence[tuple[Optimizer, Any]],
     there: Sequence[bool],
 ) -> dict[str, str]:
-    """Return the facts of a call by name: its arguments, and all else that a Plan is looked up by."""
+    """Return the facts of a call by name: its arguments, and all else that a Plan is looked up
+    by.
+    """
     facts: dict[str, str] = {}
     rest = iter(tensors)
     positional, named = structure[1], structure[2]

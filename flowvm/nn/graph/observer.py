@@ -384,7 +384,9 @@ def _is_known(module: str) -> bool:
 
 
 def _is_function(code: CodeType) -> bool:
-    """Return True for the code of a function (not of a module or a class) whose reads are recorded."""
+    """Return True for the code of a function (not of a module or a class) whose reads are
+    recorded.
+    """
     if code.co_name == "__del__" or (
         code.co_filename == weakref.__file__ and code.co_name in _FINALIZERS
     ):

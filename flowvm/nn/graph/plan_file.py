@@ -322,7 +322,9 @@ def is_plain(value: Any) -> bool:
 
 
 def _all_seen(modules: Any, others: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) for each value that build and the modules read outside their arguments."""
+    """Yield (name, value) for each value that build and the modules read outside their
+    arguments.
+    """
     for view in (*modules.views.values(), *others.views.values()):
         for name, then in view.then.items():
             yield view.text(name), then

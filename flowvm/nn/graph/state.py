@@ -20,7 +20,9 @@ OWN = ("optimizers", "lr_schedulers", "grad_scaler")
 
 
 def graph_state(graph: GraphBuild) -> dict[str, Any]:
-    """Return the state that `load_graph_state` takes.  ArgumentError if names of modules are taken."""
+    """Return the state that `load_graph_state` takes.  ArgumentError if names of modules are
+    taken.
+    """
     state: dict[str, Any] = {}
     for name, keeper in _keepers(graph).items():
         state[name] = keeper.state_dict()

@@ -1,4 +1,4 @@
-"""What normalizing layers share: a weight of ones and a bias of zeros."""
+"""The base of normalizing layers: a weight of ones and a bias of zeros."""
 
 from __future__ import annotations
 

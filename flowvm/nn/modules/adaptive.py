@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class _ASMoutput(NamedTuple):
-    """What AdaptiveLogSoftmaxWithLoss answers: log-probabilities of the targets, their mean less
-    than 0.
+    """The result of AdaptiveLogSoftmaxWithLoss: log-probabilities of the targets, and the loss,
+    which is minus their mean.
     """
 
     output: Tensor

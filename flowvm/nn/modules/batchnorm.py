@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _NormBase(Affine):
-    """What batch and instance norm share: a weight for each channel, and running statistics.
+    """Base of batch and instance norm: a weight for each channel, and running statistics.
 
     `_ndims` are the input ranks they accept; without any, a subclass has a `_check_input_dim` of
     its own.
@@ -106,7 +106,7 @@ class _NormBase(Affine):
         return ops.zeros_like(mean), ops.zeros_like(var), 1.0
 
     def _average(self, mean: Tensor | None, var: Tensor | None) -> None:
-        """What the batch's own statistics do to the averages, where `_count_batch` gave such."""
+        """Update the running averages by the batch's statistics, where `_count_batch` gave any."""
         if mean is None or mean is self.running_mean:
             return
         with no_grad():
@@ -131,7 +131,7 @@ class _NormBase(Affine):
 
 
 class _BatchNorm(_NormBase):
-    """What BatchNorm1d, BatchNorm2d and BatchNorm3d share."""
+    """Base of BatchNorm1d, BatchNorm2d and BatchNorm3d."""
 
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)
@@ -186,7 +186,7 @@ class BatchNorm3d(_BatchNorm):
 
 
 class _FusedBatchNorm(_BatchNorm):
-    """What FusedBatchNorm1d, FusedBatchNorm2d and FusedBatchNorm3d share."""
+    """Base of FusedBatchNorm1d, FusedBatchNorm2d and FusedBatchNorm3d."""
 
     def forward(self, x: Tensor, addend: Tensor | None = None) -> Tensor:
         """relu(batch norm of x + addend), the addend of x's shape."""

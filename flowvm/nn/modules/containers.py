@@ -35,7 +35,7 @@ class Identity(Module):
 
 
 class _Numbered(Module, Generic[M]):
-    """What the list-like containers share: `_items` is the table whose names are indices."""
+    """Base of list-like containers: `_items` is the table whose names are indices."""
 
     _kind: str
 
@@ -208,7 +208,7 @@ class ModuleList(_Numbered[Module]):
 
 
 class _Holding(Module):
-    """What holds parameters and anything else, as attributes: a Module among them is a child."""
+    """Base of containers of parameters and other values: each is an attribute, a Module a child."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -263,7 +263,7 @@ class ParameterList(_Holding, _Numbered[Any]):
 
 
 class _Keyed(Module, Generic[M]):
-    """What the dict-like containers share."""
+    """Base of dict-like containers."""
 
     _kind: str
 
@@ -301,7 +301,7 @@ class _Keyed(Module, Generic[M]):
         return self._items().keys()
 
     def values(self) -> Iterable[M]:
-        """What they name."""
+        """The values, in the order of their names."""
         return self._items().values()
 
     def items(self) -> Iterable[tuple[str, M]]:
@@ -367,11 +367,11 @@ class ParameterDict(_Holding, _Keyed[Any]):
         self._hold(key, item)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """What is named `key`, or `default`."""
+        """Return the value of `key`, or `default`."""
         return self._items().get(key, default)
 
     def setdefault(self, key: str, default: Any = None) -> Any:
-        """What is named `key`, which is `default` if there was none."""
+        """Return the value of `key`; without one, set it to `default` first."""
         if key not in self:
             self[key] = default
         return self[key]

@@ -30,7 +30,7 @@ _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 class _ConvNd(Dimensional):
-    """What all convolutions share: their numbers, a weight and an optional bias."""
+    """Base of all convolutions: their sizes, a weight and an optional bias."""
 
     weight: Parameter
     bias: Parameter | None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _InstanceNorm(_NormBase):
-    """What the three share; the last of `_ndims` is the batched one."""
+    """Base of InstanceNorm1d, 2d and 3d; the last of `_ndims` is the rank with a batch."""
 
     def __init__(
         self,

@@ -46,8 +46,8 @@ _initializing = held_at_fork(threading.RLock(), Rank.MODULE)
 
 # not public
 class LazyModuleMixin(Module):
-    """What makes a layer lazy: in front of its first call `initialize_parameters` is given the
-    arguments; then, if there is a `cls_to_become`, it is of that class.
+    """Base of lazy layers: the first call gives its arguments to `initialize_parameters`; then the
+    layer becomes a `cls_to_become`, if there is one.
     """
 
     cls_to_become: type[Module] | None = None
@@ -77,7 +77,7 @@ class LazyModuleMixin(Module):
         raise NotImplementedError(f"{type(self).__name__} has no initialize_parameters")
 
     def has_uninitialized_params(self) -> bool:
-        """Whether a parameter or buffer of its own has no shape yet."""
+        """Return True if a parameter or buffer of this module has no shape yet."""
         return any(map(is_lazy, [*self._parameters.values(), *self._buffers.values()]))
 
 
@@ -150,7 +150,7 @@ class _LazyNd(LazyModuleMixin, Dimensional):
 
 
 class _LazyConv(_LazyNd, _ConvNd):
-    """What the lazy convolutions share."""
+    """Base of lazy convolutions."""
 
     _text = """{name}, whose in_channels are those of its first input.
 

@@ -469,7 +469,7 @@ class TripletMarginWithDistanceLoss(_Loss):
 
 @layer(F.ctc_loss, "log_probs, targets, input_lengths, target_lengths")
 class CTCLoss(_Loss):
-    """How improbable a sequence of labels is, whatever steps they come at; see
+    """Negative log-likelihood of a sequence of labels, over all alignments with the steps; see
     `functional.ctc_loss`.
 
     >>> log_probs = flow.full((4, 1, 3), 1 / 3).log()  # (steps, samples, labels)

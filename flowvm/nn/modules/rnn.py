@@ -40,7 +40,7 @@ def _uniform(module: Module, hidden_size: int) -> None:
 
 
 class RNNBase(Module):
-    """What RNN, LSTM and GRU share: `mode` is "RNN_TANH", "RNN_RELU", "LSTM" or "GRU".
+    """Base of RNN, LSTM and GRU: `mode` is "RNN_TANH", "RNN_RELU", "LSTM" or "GRU".
 
     Parameters, for layer k: weight_ih_lk, weight_hh_lk, bias_ih_lk, bias_hh_lk, and weight_hr_lk
     with a projection; for the other direction with the ending _reverse.
@@ -319,7 +319,7 @@ class GRU(RNNBase):
 
 
 class RNNCellBase(Module):
-    """What the cells share: weight_ih, weight_hh, bias_ih and bias_hh of `num_chunks` gates.
+    """Base of cells: weight_ih, weight_hh, bias_ih and bias_hh of `num_chunks` gates.
 
     >>> nn.RNNCellBase(3, 2, True, num_chunks=4).weight_ih.shape
     flow.Size([8, 3])

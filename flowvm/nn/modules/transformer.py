@@ -48,8 +48,8 @@ def _activation(activation: Activation) -> Callable[[Tensor], Tensor]:
 
 
 class _Layer(Module):
-    """What both kinds of layer have: attentions and a feed-forward block, each with a norm and a
-    dropout of its own, which are numbered.
+    """Base of encoder and decoder layers: attentions and a feed-forward block, each with a numbered
+    norm and dropout of its own.
     """
 
     _attentions: tuple[str, ...]
@@ -261,7 +261,7 @@ class TransformerEncoder(Module):
 
 
 def _skips_padding(layer: Module) -> bool:
-    """Whether PyTorch would skip padding in such layers."""
+    """Return True if PyTorch would skip padding in such layers."""
     if not isinstance(layer, TransformerEncoderLayer):
         return False
     attention, activation = layer.self_attn, layer.activation

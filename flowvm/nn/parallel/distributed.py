@@ -57,7 +57,7 @@ class Bucket:
 
 
 class _Backward:
-    """How far the present backward is; no part of what a captured graph watches of its module."""
+    """Progress of the present backward; captured graphs do not watch it."""
 
     def __init__(self) -> None:
         self.waited: set[int] = set()  # parameters whose gradients are to come, by id

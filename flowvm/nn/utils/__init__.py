@@ -1,5 +1,5 @@
-"""What is done to a model beside running it: gradients clipped, parameters as one vector, computed
-of others, pruned or replaced for a call; sequences packed for layers.
+"""Tools for models: clip gradients, make parameters one vector, compute them from others, prune
+them, replace them for a call; pack sequences for layers.
 
 A file an idea.
 Not here: layers (`flowvm/nn/modules`), and what a Module is.

@@ -221,7 +221,9 @@ class _Orthogonal(Module):
         return q.mT if wide else q
 
     def right_inverse(self, Q: Tensor) -> Tensor:
-        """What the map makes Q of, Q being made orthogonal first where it is not."""
+        """Return the parameter that the map turns into Q; Q is made orthogonal first if
+        necessary.
+        """
         if Q.shape != self.shape:
             raise ArgumentError(
                 f"orthogonal: the weight has shape {tuple(self.shape)}, got {tuple(Q.shape)}"

@@ -211,7 +211,7 @@ def _same_kind(parametrization: Module, x: Tensor) -> None:
 
 
 def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
-    """Whether `module` has parametrizations, of `tensor_name` where that is given.
+    """Return True if `module` has parametrizations: of `tensor_name`, if it is given.
 
     >>> layer = nn.Linear(2, 3)
     >>> nn.utils.parametrize.is_parametrized(layer)

@@ -21,7 +21,7 @@ __dir__ = listing(globals())
 
 
 def _count(amount: float, size: int) -> int:
-    """How many of `size` an amount, a share or a number, is."""
+    """Return the number of elements, of `size`, that an amount means: a count or a share."""
     if isinstance(amount, bool) or not isinstance(amount, (int, float)):
         raise ArgumentTypeError(f"prune: amount is a number or a share, got {amount!r}")
     if (isinstance(amount, float) and not 0.0 <= amount <= 1.0) or amount < 0:
@@ -310,7 +310,7 @@ class LnStructured(_Structured):
 
 
 class CustomFromMask(BasePruningMethod):
-    """What a mask says.
+    """Pruning by a given mask.
 
     >>> mask = flow.tensor([1.0, 0.0])
     >>> nn.utils.prune.CustomFromMask(mask).prune(flow.tensor([3.0, 4.0]))
@@ -458,7 +458,7 @@ def remove(module: Module, name: str) -> Module:
 
 
 def is_pruned(module: Module) -> bool:
-    """Whether anything in `module` is pruned.
+    """Return True if a parameter of `module`, or of a module in it, is pruned.
 
     >>> layer = nn.Linear(2, 1)
     >>> nn.utils.prune.is_pruned(layer)

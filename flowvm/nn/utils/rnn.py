@@ -116,12 +116,12 @@ class PackedSequence(_Packed):
 
     @property
     def is_cuda(self) -> bool:
-        """Whether the data is on a CUDA device."""
+        """True if the data is on a CUDA device."""
         return bool(self.data.device.type == "cuda")
 
 
 def invert_permutation(permutation: Tensor | None) -> Tensor | None:
-    """Where each place goes: `invert_permutation(p)[p[i]]` is i; None for None.
+    """Return the inverse of a permutation: `invert_permutation(p)[p[i]]` is i; None for None.
 
     >>> nn.utils.rnn.invert_permutation(flow.tensor([2, 0, 1]))
     tensor([1, 2, 0])
@@ -143,7 +143,7 @@ def _lengths(name: str, lengths: Tensor | Sequence[int], batch: int) -> list[int
 
 
 def _rows(sizes: Sequence[int], batch: int) -> list[int]:
-    """Where the rows of packed data lie among the rows of an array (steps, batch)."""
+    """List the rows of packed data as rows of an array (steps, batch)."""
     return [t * batch + b for t, size in enumerate(sizes) for b in range(size)]
 
 

@@ -1,4 +1,4 @@
-"""Who had the cores: how long each thread was on one, and how long it was ready and had none.
+"""Use of the cores: for each thread the time on a core, and the time ready without one.
 
 Linux counts both for every thread.  Two readings, one in front of a piece of code and one behind
 it, say who took the cores from whom: threads that issue, flowvm's own threads and the processes
@@ -108,9 +108,10 @@ def _everything() -> int:
 
 
 def between(before: Reading, after: Reading, issuing: set[int]) -> dict[str, Any]:
-    """What happened between two readings, as plain values: `cores` that this process may use,
-    `wall`, `others` (nanoseconds of other processes, -1: not known), and of each thread its name,
-    kind (one of KINDS), nanoseconds on a core and ready without.  `issuing` are numbers of threads.
+    """Return the use of the cores between two readings, as plain values: `cores` that this process
+    may use, `wall`, `others` (nanoseconds of other processes, -1: not known), and of each thread
+    its name, kind (one of KINDS), nanoseconds on a core and ready without.  `issuing` are numbers
+    of threads.
     """
     rows: list[list[Any]] = []
     known = 0

@@ -66,7 +66,7 @@ class Ran(NamedTuple):
 
 
 def _ran(used: dict[int, int], since: int, now: int) -> list[Ran]:
-    """Where the other Python threads are that have `used` so much, by their numbers in the system.
+    """List the lines of other Python threads that have `used` much time, by their system numbers.
 
     The calling thread has the GIL: they are where they were when they gave it away.
     """
@@ -98,8 +98,8 @@ class _Clocks:
         self.elsewhere(self.wall)
 
     def elsewhere(self, now: int) -> tuple[int, int, list[Ran]]:
-        """What can have kept the calling thread from running since this was last asked: how long it
-        had no core, how long others may have had the GIL, and where those were.
+        """Return the reasons why the calling thread did not run since the last call: time without a
+        core, time in which others may have had the GIL, and the lines of those.
         """
         thread, first = threading.get_native_id(), not self.others
         ready, others = scheduled(thread)[1], _others(thread)
@@ -138,7 +138,7 @@ class OffCpu:
         self._clocks()
 
     def _clocks(self) -> _Clocks:
-        """Those of the calling thread, which was not known."""
+        """Make the clocks of the calling thread, which is new here."""
         own: _Clocks = _Clocks()
         self.threads.clocks = own
         self.issuing[threading.get_native_id()] = None

@@ -121,7 +121,7 @@ def _permutation_body(out: Array, pivots: Array, lo: int, hi: int, details: Arra
 
 @op("pivots -> out", name="lu_permutation", letters=unsplit, takes=matrix_checks.permutes)
 def permutation_of(pivots: TensorMeta, m: Count) -> Launch:
-    """Which row of A is row i of L @ U: int64 (*, m), of LAPACK's exchanges (*, k)."""
+    """Return the row of A for each row of L @ U: int64 (*, m), by LAPACK's exchanges (*, k)."""
     out = pivots.with_shape((*pivots.shape[:-1], m), int64)
     k = pivots.shape[-1]
     count = out.numel // m if m else 0

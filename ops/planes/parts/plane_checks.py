@@ -35,9 +35,9 @@ def windows_along(size: int, kernel: int, step: int, pad: int, gap: int, ceil_mo
 
 
 def _convolves(whole: Sequence[int], weight: Sequence[int], out: Sequence[int], how: Any) -> bool:
-    """Whether a convolution from shape `whole` to `out`, or the transposed one back, is one that
-    the public functions give: of each dimension what is left over behind the last window is less
-    than a stride, or an output padding, or "same" has padded once more behind.
+    """Return True if the public functions give such a convolution from shape `whole` to `out`, or
+    the transposed one back: in each dimension the rest behind the last window is less than a
+    stride, or an output padding, or "same" has padded once more behind.
     """
     n, missing = len(whole) - 2, 5 - len(whole)
     if not 1 <= n <= 3 or len(weight) != n + 2 or len(out) != n + 2:

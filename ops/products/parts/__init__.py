@@ -1,4 +1,4 @@
-"""What the public ops of `flowvm.ops.products` are made of, for every device.
+"""Parts of the public ops of `flowvm.ops.products`, for every device.
 
 Not here: anything public, and kernels of one device.
 """

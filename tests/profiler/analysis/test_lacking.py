@@ -1,4 +1,4 @@
-"""Who had the cores, what lacked them, and what a run could have been: of runs made by hand, whose
+"""Use and lack of cores, and the best time that a run could have had: of runs made by hand, whose
 shares are counted here.
 """
 

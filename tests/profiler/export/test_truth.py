@@ -1,5 +1,5 @@
-"""What is recorded and exported is what a program did: random programs keep their own accounts of
-what each step reads and writes, and the profile, its columns and its trace are held against those.
+"""Profiles against the truth: random programs keep their own accounts of what each step reads and
+writes, and the profile, its columns and its trace are held against those.
 
 The accounts know nothing of flowvm's edges: they follow from the names of tensors alone.
 """
