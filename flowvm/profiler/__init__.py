@@ -86,7 +86,7 @@ class _Module(types.ModuleType):
 
     @property
     def level(self) -> int:
-        """What is recorded, 0 to 3."""
+        """The level of recording, 0 to 3."""
         return config.profile
 
     @level.setter

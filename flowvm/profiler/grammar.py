@@ -1,4 +1,4 @@
-"""What all screens of the profiler share: glyphs, colours, how numbers are written, how to print.
+"""The grammar of the profiler's screens: glyphs, colours, the form of numbers, and printing.
 
 A screen is lines of spans, each a text with the name of a style (`Screen`).  That is all a renderer
 needs: plain text joins them, rich colours them, and where the terminal knows no UTF-8 every glyph
@@ -203,7 +203,7 @@ def table(
 
 
 def advised(advice: Sequence[str], width: int) -> list[Line]:
-    """What to do next, numbered, each broken where it does not fit."""
+    """Return the lines of advice, numbered, each broken to fit the width."""
     lines: list[Line] = []
     for k, one in enumerate(advice, 1):
         for n, part in enumerate(textwrap.wrap(one, max(20, width - 9), break_long_words=False)):
@@ -251,7 +251,7 @@ class Screen:
         self.lines.append([s if isinstance(s, tuple) else (s, "") for s in spans])
 
     def fitted(self, width: int) -> Screen:
-        """It, with the lines that are too long cropped."""
+        """Crop the lines that are too long, and return this screen."""
         for line in self.lines:
             room = width
             for k, (text, style) in enumerate(line):
@@ -276,7 +276,7 @@ class Screen:
         return lines
 
     def cut(self, width: int) -> Screen:
-        """It, with what does not fit left out at the ends of lines, but not a file:line there."""
+        """Return a screen with long lines cut at their ends; a file:line there stays."""
         lines = []
         for line in self.lines:
             last: Line = []
@@ -287,7 +287,7 @@ class Screen:
         return Screen(lines)
 
     def ascii(self) -> Screen:
-        """It with the twin in ASCII of every glyph."""
+        """Return a screen with the ASCII twin of every glyph."""
         return Screen([[(to_ascii(t), style) for t, style in line] for line in self.lines])
 
     def plain(self, ascii_only: bool = False) -> str:
@@ -329,7 +329,7 @@ class View:
     """
 
     def screen(self, width: int) -> Screen:
-        """It, laid out for so many columns."""
+        """Lay the view out for `width` columns."""
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:

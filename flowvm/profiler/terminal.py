@@ -1,4 +1,4 @@
-"""What is printed to: how wide it is, whether it knows more than ASCII, whether it has colours."""
+"""The output's properties: its width, its characters (ASCII or more), its colours."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ASCII = str.maketrans({
 
 
 def to_ascii(text: str) -> str:
-    """The same in ASCII: each glyph has a twin, anything else becomes a question mark."""
+    """Return the text in ASCII: each glyph has a twin, anything else becomes a question mark."""
     return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
@@ -33,8 +33,8 @@ def terminal_width() -> int:
 
 
 def has_colours() -> bool:
-    """Whether what is printed to is a terminal that shows colours, which nobody switched off:
-    neither by NO_COLOR, nor in IPython (`%colors nocolor`).
+    """Return True if stdout is a terminal that shows colours, and they are not switched off, by
+    NO_COLOR or in IPython (`%colors nocolor`).
     """
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
@@ -44,5 +44,5 @@ def has_colours() -> bool:
 
 
 def speaks_utf8() -> bool:
-    """Whether what is printed to knows more than ASCII."""
+    """Return True if stdout takes more than ASCII."""
     return (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "") == "utf8"

@@ -205,7 +205,9 @@ def _fact_differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[st
 
 
 def _unmet(compiled: Any, paths: Mapping[int, str]) -> list[str]:
-    """List the conditions of a Plan that do not hold: of modules by path, of decisions, of reads."""
+    """List the conditions of a Plan that do not hold: of modules by path, of decisions, of
+    reads.
+    """
     reasons: list[str] = []
     for asked, outcome in getattr(compiled, "guards", ()):
         if is_met((asked, outcome)):

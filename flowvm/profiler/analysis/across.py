@@ -1,5 +1,5 @@
-"""What ranks exchanged, of their runs side by side: which exchanges belong together, who was late,
-and how much of the time in them something was computed.
+"""Exchanges among ranks, from their runs side by side: which belong together, which rank was late,
+and how much of their time was hidden behind computation.
 
 Times of all runs are of one clock; a run's `shift` is what is added to its own for that.
 """
@@ -40,7 +40,7 @@ class Exchanges:
     instruction: Array
 
     def collectives(self) -> Exchanges:
-        """Those that are no messages."""
+        """Return the exchanges that are collectives, without messages."""
         return self.those([k for k, lane in enumerate(self.lanes) if lane_of(lane) == COLLECTIVES])
 
     def those(self, own: list[int]) -> Exchanges:
@@ -52,13 +52,13 @@ class Exchanges:
 
 
 def lane_of(stream: str) -> str:
-    """Which lane of what ranks exchange a stream is, whatever rank's; "" for other streams."""
+    """Return the lane of exchanges that a stream is, whatever its rank; "" for other streams."""
     found = _LANE.fullmatch(stream)
     return found[1] if found else ""
 
 
 def is_lane(stream: str) -> bool:
-    """Whether a stream is one for what ranks exchange."""
+    """Return True if a stream is one for exchanges among ranks."""
     return bool(lane_of(stream))
 
 
@@ -81,7 +81,7 @@ def _calls(run: Run) -> Exchanges:
 
 
 def exchanges_of(run: Run) -> Exchanges:
-    """What a rank exchanged."""
+    """Return the exchanges of one rank."""
     calls = _calls(run)
     own = [
         k
@@ -144,7 +144,7 @@ class Tied:
 
     @property
     def late(self) -> Array:
-        """Which rank that was."""
+        """For each collective, the rank that came last."""
         return self.begin.argmax(1) if len(self.begin) else np.zeros(0, np.int64)
 
     @property
@@ -170,9 +170,9 @@ def tied(each: Sequence[Exchanges], shifts: Sequence[int]) -> Tied | None:
 
 
 def before(run: Run, order: Order, i: int, begin: int) -> Iterator[tuple[int, int, str, int]]:
-    """What had to be over before instruction `i` could start, back to the moment `begin`: from, to,
-    and "run" with the instruction that ran, "sched" with the one that came next, or "host" with the
-    one that was not issued yet.
+    """Yield the intervals in front of the start of instruction `i`, back to the moment `begin`:
+    from, to, and "run" with the instruction that ran, "sched" with the one that came next, or
+    "host" with the one that was not issued yet.
     """
     issued, started, ended = (run.time(name) for name in ("issued", "started", "ended"))
     at = int(started[i])

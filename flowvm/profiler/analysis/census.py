@@ -1,4 +1,4 @@
-"""Who keeps which memory alive, at this moment: all tensors that there are, and who has them.
+"""A census of memory at this moment: every tensor, and the object that keeps it alive.
 
 Nothing is registered for it, so it costs nothing until somebody asks: the garbage collector knows
 every object.  A storage is, the first that is true: a parameter's or buffer's, the gradient of a
@@ -166,8 +166,8 @@ def census() -> list[Held]:
 
 
 def held_of(run: Run, seen: Snapshot) -> list[list[Any]]:
-    """What is alive at the end of a run that was just collected from `seen`: tensor of the run (-1
-    where it has none), bytes, kind, what keeps it alive, the memory it is in; the largest first.
+    """List the tensors alive at the end of a run that was just collected from `seen`: tensor of the
+    run (-1 where it has none), bytes, kind, what keeps it alive, its memory; the largest first.
     """
     storages, last = np.unique(seen.storage[::-1], return_index=True)
     last = len(seen.storage) - 1 - last
@@ -183,8 +183,8 @@ def held_of(run: Run, seen: Snapshot) -> list[list[Any]]:
 
 
 def purposes_of(run: Run, seen: Snapshot) -> list[list[Any]]:
-    """What tensors of a run that was just collected from `seen` were made for, whether they live
-    still or not: tensor, kind, whose.
+    """List the purposes of the tensors of a run that was just collected from `seen`, dead ones too:
+    tensor, kind, owner.
     """
     first: dict[int, list[tuple[int, int]]] = {}  # of each storage: instruction, tensor
     seqs = seen.seq[run.owner].tolist()
@@ -326,7 +326,7 @@ def _named(name: str, value: Any) -> str:
 
 
 def _inside(value: Any) -> Iterable[Any]:
-    """What a container or an object of the user's has."""
+    """Return the values in a container or in an object of the user's."""
     if type(value) in _CONTAINERS:
         return list(value)
     if type(value) is dict:

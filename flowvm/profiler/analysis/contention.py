@@ -1,4 +1,5 @@
-"""Who had the cores that a run was kept from, and how much of running was waiting for one.
+"""Contention for cores: which threads had the cores that a run lacked, and how much of the running
+time was waiting for one.
 
 The system says of each thread how long it was ready and had no core (`flowvm.vm.watch.cores`), for
 the whole run and not when.  So what a stream's threads lacked is spread over the time in which its

@@ -1,4 +1,4 @@
-"""Where the host's time went: what issuing threads were doing while the path was theirs.
+"""The host's time: what issuing threads did while the observed path was theirs.
 
 The observed path says how much of the wall time was the host's; samples of the issuing threads say
 which line had it, and whether that was the user's Python, a sleep, a loader, or flowvm's own.
@@ -40,7 +40,7 @@ class Spent(NamedTuple):
 
 
 def spent(run: Run, path: list[Segment], causes: tuple[str, ...] = HOSTED) -> list[Spent]:
-    """What the path's time of `causes` went to, most first.  Empty where nothing was sampled.
+    """List the host's work in the path's time of `causes`, most first.  Empty without samples.
 
     How long a thread was kept from running is known, and when only nearly: where the path says so,
     what a sample takes for running is `gil` or `core`.
@@ -65,7 +65,7 @@ def spent(run: Run, path: list[Segment], causes: tuple[str, ...] = HOSTED) -> li
 
 
 def inside(run: Run, begin: int, end: int) -> list[Spent]:
-    """What issuing threads did from `begin` to `end`, most first."""
+    """List the work of issuing threads from `begin` to `end`, most first."""
     times = run.sample_times
     of = np.flatnonzero((times[:, 1] > begin) & (times[:, 0] < end))
     within = np.minimum(times[of, 1], end) - np.maximum(times[of, 0], begin)
@@ -73,8 +73,8 @@ def inside(run: Run, begin: int, end: int) -> list[Spent]:
 
 
 def during(run: Run, begin: int, end: int) -> Iterator[tuple[int, int, str, int, int]]:
-    """What from `begin` to `end` is made of: from, to, one of SAMPLED, line and expression; "" and
-    -1 where no thread was seen.
+    """Yield the parts of the time from `begin` to `end`: from, to, one of SAMPLED, line and
+    expression; "" and -1 where no thread was seen.
     """
     times = run.sample_times
     first = int(np.searchsorted(times[:, 1], begin, side="right"))
@@ -113,7 +113,7 @@ def _intervals(path: list[Segment], cause: str) -> tuple[Array, Array]:
 
 
 def overlaps(times: Array, begin: Array, end: Array) -> Array:
-    """How much of each of `times` (rows of from, to) lies in the disjoint, sorted intervals."""
+    """Return the part of each of `times` (rows of from, to) in the disjoint, sorted intervals."""
     before = np.concatenate(([0], np.cumsum(end - begin)))
 
     def until(t: Array) -> Array:

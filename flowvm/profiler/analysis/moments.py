@@ -55,11 +55,11 @@ class Moments:
         return rank.reshape(self.times.shape)
 
     def number_at(self, time: int) -> int:
-        """How many events had happened at a time (ns)."""
+        """Return the number of events up to a time (ns)."""
         return int(np.searchsorted(self.time, time, side="right"))
 
     def number_of(self, i: int, stage: int) -> int:
-        """How many events had happened when instruction `i` came to a stage; -1: it never did."""
+        """Return the number of events when instruction `i` came to a stage; -1: it never did."""
         rank = int(self._rank[i, stage])
         return -1 if rank == NEVER else rank + 1
 
@@ -78,7 +78,7 @@ class Moments:
         return int(there[at]) if at < len(there) else len(self)
 
     def states(self, number: int) -> Array:
-        """What each instruction is at, of STATES."""
+        """Return the state of each instruction, one of STATES."""
         states: Array = (self._rank < number).sum(axis=1)
         return states
 
@@ -132,7 +132,7 @@ def registers(run: Run, plan: dict[str, Any], launches: Array, time: int) -> lis
     found = []
 
     def ahead(j: int, k: int) -> int:
-        """How many registers of actor j actor k has not begun to consume."""
+        """Return the number of registers of actor j that actor k has not begun to consume."""
         if times[j] == times[k]:
             return int(acts[j] - fired[k])
         return int(acts[j] // times[j] + -fired[k] // times[k])

@@ -1,4 +1,4 @@
-"""Which threads ran an instruction: the shares that helpers had, beside the stream's worker.
+"""Shares of instructions: the threads that ran one, helpers beside the stream's worker.
 
 Recorded from level 2 on, for the last 4,096 shares of each helper.  A share is the time from a
 helper's first chunk of a kernel (of one of its phases) to its last; the worker takes chunks all the
@@ -24,7 +24,7 @@ class Helped:
 
 
 def helper_name(run: Run, stream: int, helper: int) -> str:
-    """What the thread is called in the system, less "flowvm-h:": cpu.0."""
+    """Return the thread's name in the system, less "flowvm-h:": cpu.0."""
     return f"{run.streams[stream]}.{helper}"
 
 
@@ -41,7 +41,7 @@ def helpers_of(run: Run, i: int) -> tuple[Helped, ...]:
 
 
 def threads_of(run: Run, i: int) -> int:
-    """How many threads ran instruction `i`, the stream's worker among them."""
+    """Return the number of threads that ran instruction `i`, the stream's worker among them."""
     return 1 + len(np.unique(run.share_helper[run.share_of == i]))
 
 

@@ -83,7 +83,7 @@ def table(
     np.subtract.at(on_path, run.task_launch, task_path)
 
     def blocked(state: str) -> Array:
-        """How long each instruction's stream stood still because of it."""
+        """Return the time for which each instruction kept its stream in `state`."""
         still = np.zeros(len(run), np.int64)
         for lane in lanes:
             own = lane.state == STATES.index(state)
@@ -144,7 +144,7 @@ def _hottest(key: Array, line: Array, value: Array, keys: int, lines: int) -> Ar
 
 
 def overhead(run: Run, waits: Waits) -> dict[str, float]:
-    """What the VM itself cost: nanoseconds that an instruction waited for nothing else.
+    """Return the VM's own cost: nanoseconds that an instruction waited for nothing else.
 
     `median` and `p99` are of all that ran in a stream, `total` their sum; a wait that is hidden
     behind what the stream was running counts as `queue`, not here.
@@ -162,9 +162,7 @@ def overhead(run: Run, waits: Waits) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Owner:
-    """Who made the memory that was live at the peak: an operator at a line, `nbytes` in `count`,
-    for one of KINDS.
-    """
+    """A share of the memory at the peak: its name, bytes and number of tensors."""
 
     name: str
     line: str
@@ -196,7 +194,7 @@ class Memory:
 
 
 def memory(run: Run, space: str = HOST) -> Memory:
-    """How much memory tensors took in a memory, as instructions ran.
+    """Return the course of memory that tensors took, as instructions ran.
 
     A tensor takes its memory when the instruction that makes it starts, and gives it back when its
     ReleaseTensor ends; scratch memory is there while its instruction runs (of devices, see
@@ -273,7 +271,7 @@ class Births:
 
 
 def births(run: Run, space: str = HOST) -> Births:
-    """What became of each tensor of a memory; those whose maker has not run are left out."""
+    """Return the life of each tensor of a memory; those whose maker has not run are left out."""
     owner, never = run.owner, np.iinfo(np.int64).max
     done = (run.time("released") > 0) & inside(run, space)
     allocates = ((run.access & OPERAND.ALLOCATE) != 0) & done[owner]
@@ -307,9 +305,9 @@ def births(run: Run, space: str = HOST) -> Births:
 
 
 def repeats(run: Run, least: int) -> Array:
-    """Where what repeats in the run begins: first instructions of steps, if the user named some,
-    else of the operator at a line that comes least often, but `least` times, from the first part of
-    the run to its last.
+    """Return the places where a repetition of the run begins: the first instructions of steps, if
+    the user named some, else of the operator at a line that comes least often, but `least` times,
+    from the first part of the run to its last.
     """
     steps = sorted({m[4] for m in run.marks if m[0] == STEP and m[1] >= run.begun})
     if steps:

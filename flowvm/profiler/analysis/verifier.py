@@ -25,7 +25,7 @@ MOST_BROKEN = 10  # pairs named in an error
 
 
 def verified(run: Run, before: Order) -> Verified:
-    """How many pairs were checked; ScheduleError names the first that ran in the wrong order."""
+    """Count the pairs that were checked; ScheduleError names the first one in the wrong order."""
     both = before.done[run.source] & before.done[run.target]
     # a device's instruction whose times the host saw is only known to have been handed over in time
     seen, away = run.clock == SEEN, run.clock != HOST
@@ -55,8 +55,8 @@ def verified(run: Run, before: Order) -> Verified:
 
 
 def _slack(run: Run, source: Array, target: Array) -> Array:
-    """How far off times of two instructions may be: one device's among themselves by the grain of
-    its events, those of two devices by what is known of their clocks.
+    """Return the possible error of the times of two instructions: on one device the grain of its
+    events, on two devices the uncertainty of their clocks.
     """
     within = sum(c["within_ns"] for c in run.info.get("clocks", {}).values())
     spaces = np.array([device_of(name) for name in run.streams], np.int64)

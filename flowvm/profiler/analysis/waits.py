@@ -1,4 +1,4 @@
-"""Where time went: what each instruction waited for, and what each stream did at every moment.
+"""Waits of instructions, and gaps of streams: the account of all time.
 
 Two different numbers, never mixed.  An *instruction's wait* is the time from its issue to its
 start, cut in three: `dep` until the last of its producers has ended, `queue` until the stream has
@@ -47,7 +47,7 @@ _ASIDE = (*_HERE, KIND.RELEASE)  # no stream stands still for these: what is rea
 
 @dataclass(frozen=True)
 class Order:
-    """What came before an instruction: indices, -1 for nothing.
+    """For each instruction, the instructions in front of it: indices, -1 for none.
 
     `done`: it has happened, all of it.  `producer`: of what it had to wait for, what ended last, at
     `produced`.  `front`: what its stream ended last before it started, at `freed`.
@@ -61,7 +61,7 @@ class Order:
 
 
 def order(run: Run) -> Order:
-    """Which instructions stood in front of each."""
+    """Return the instructions that stood in front of each instruction."""
     n = len(run)
     started, ended = run.time("started"), run.time("ended")
     done = (run.time("released") > 0) & (ended > 0)
@@ -121,7 +121,7 @@ class Waits:
 
 
 def waits(run: Run, before: Order | None = None) -> Waits:
-    """What each instruction waited for; 0 for those that have not run."""
+    """Return the waits of each instruction; 0 for those that have not run."""
     before = before or order(run)
     issued, started = run.time("issued"), run.time("started")
     start = np.where(before.done, np.maximum(started, issued), issued)
@@ -170,7 +170,7 @@ def split(begun: Array, ended: Array, borders: Array, cause: Array) -> Array:
 
 @dataclass(frozen=True)
 class Lane:
-    """What one stream did: intervals [begin, end) that tile the run, each with an index into
+    """The course of one stream: intervals [begin, end) that tile the run, each with an index into
     STATES, and for `run`, `dep` and `sched` the instruction that ran or came next, else -1.
 
     Gaps before an issue are one interval of `host` here; `total` has them by what issuing threads

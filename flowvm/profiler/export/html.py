@@ -72,8 +72,8 @@ def _asset(name: str) -> str:
 
 
 def _bound(profile: Any, summaries: list[Any]) -> list[tuple[str, float, str]]:
-    """What had the path: a word, its share, and the cause that it is coloured as; of one process as
-    finely as its summary tells it, of several by cause.
+    """List the owners of the path: a word, its share, and the cause whose colour it has; for one
+    process as finely as its summary, for several by cause.
     """
     if len(summaries) > 1:
         return [(cause, share, cause) for cause, share in profile.bound.items()]
@@ -84,7 +84,7 @@ def _bound(profile: Any, summaries: list[Any]) -> list[tuple[str, float, str]]:
 
 
 class _Page:
-    """What the page's program gets."""
+    """The data of the page's program."""
 
     def __init__(self, profile: Any, against: Any = None) -> None:
         self.profile = profile
@@ -189,8 +189,8 @@ class _Page:
         }
 
     def _memory(self, number: int, profile: Any, space: str) -> dict[str, Any]:
-        """What a memory was for over time, in as many columns as a screen has, and who held it at
-        any moment; `profile` is of the process that it belongs to.
+        """Return the uses of a memory over time, in as many columns as a screen has, and its
+        holders at any moment; `profile` is of the process that it belongs to.
         """
         run, data = self.run, self.profile.memory_of(space)
         course = course_of(run, data, births(run, space), space, MOMENTS)
@@ -220,7 +220,7 @@ class _Page:
         }
 
     def _beside(self, tables: dict[str, Any]) -> dict[str, Any] | None:
-        """What changed since the earlier run, by what the tables are by."""
+        """Return the changes since the earlier run, for each of the tables."""
         if self.against is None:
             return None
         made = {by: self.against.diff(self.profile, by).to_dict() for by in tables}
@@ -229,7 +229,7 @@ class _Page:
         return made
 
     def _flames(self) -> dict[str, Any]:
-        """What `p.flame` says: each frame's name once, stacks of them, what each took."""
+        """Return the data of `p.flame`: each frame's name once, the stacks, the time of each."""
         names: dict[str, int] = {}
         made: dict[str, Any] = {}
         for by in BY:
@@ -265,7 +265,7 @@ class _Page:
         self.put("longest", "b", longest)
 
     def _plans(self) -> list[dict[str, Any]]:
-        """What each graph's launches ran, by task; of a device's nobody knows each task's time."""
+        """List the tasks that each graph's launches ran; a device's tasks have no times."""
         run = self.run
         rows: dict[str, dict[int, list[int]]] = {}
         for k in range(len(run.task_launch)):

@@ -30,7 +30,7 @@ def _lane(page: Columns, lanes: list[dict[str, Any]], name: str, kind: str, **co
 
 
 def lanes_of(page: Columns) -> list[dict[str, Any]]:
-    """Those of one process behind those of the one before."""
+    """List the lanes of all processes, one process behind the other."""
     lanes: list[dict[str, Any]] = []
     for number, part in enumerate(page.profile.parts):
         _lanes_of(page, part, lanes)
@@ -91,7 +91,9 @@ def _lanes_of(page: Columns, part: Any, lanes: list[dict[str, Any]]) -> None:
 
 
 def ranks_of(page: Columns) -> dict[str, Any]:
-    """Who computed, exchanged and was late; put the parts of collectives."""
+    """Return the ranks' times of computing, exchanging and being late; put the parts of
+    collectives.
+    """
     parts, tied = page.profile.parts, page.profile.tied
     summary = ranks_summary([part.profile for part in parts], [0] * len(parts))
     names: list[str] = []

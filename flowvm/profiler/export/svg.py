@@ -44,7 +44,7 @@ class Box:
 
     @property
     def y(self) -> float:
-        """Of its top."""
+        """The height of the box's top."""
         return TITLE + self.layer * (HIGH + GAP) + 22
 
 
@@ -145,7 +145,7 @@ def _place(boxes: list[Box], streams: list[str]) -> list[tuple[str, float, float
 
 
 def _mean(box: Box, down: bool) -> float:
-    """Where its neighbours of the same band want it; bands are placed one by one."""
+    """Return the mean place of a box's neighbours in its band; bands are placed one by one."""
     near = [b for b in (box.above if down else box.below) if b.band == box.band]
     return sum(b.x for b in near) / len(near) if near else box.x
 
@@ -221,7 +221,9 @@ def _marker(name: str, colour: str) -> str:
 
 
 def _kinds(links: list[Link]) -> dict[str, str]:
-    """What a line of each access there is stands for: that, or what is no hazard, as a regst."""
+    """Map each access among the links to the text of its line: a hazard, or for a regst the
+    access.
+    """
     said: dict[str, str] = {}
     for _, _, access, hazard in links:
         word = hazard.partition(",")[0]
@@ -230,7 +232,7 @@ def _kinds(links: list[Link]) -> dict[str, str]:
 
 
 def _legend(kinds: dict[str, str], hot: bool, left_out: int) -> list[str]:
-    """What the lines mean."""
+    """Return the legend of the lines."""
     parts, x = [], float(MARGIN)
     for name, word in kinds.items():
         parts.append(

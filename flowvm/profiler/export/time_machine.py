@@ -1,4 +1,4 @@
-"""What the page's time machine gets: from it the page computes what `p.at` says, for any moment.
+"""The data of the page's time machine: the page computes from it the result of `p.at`.
 
 The page's program (`assets/moments.js`) is the second of two implementations; the first is
 `flowvm.profiler.views.moment`, and a test holds them against each other.
@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Columns(Protocol):
-    """What the page gets, column by column (`flowvm.profiler.export.html`)."""
+    """The data of the page, column by column (`flowvm.profiler.export.html`)."""
 
     profile: Any
     run: Run

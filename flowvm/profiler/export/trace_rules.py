@@ -1,4 +1,4 @@
-"""What viewers of Chrome traces do not forgive: the rules that `chrome` keeps, on any trace.
+"""The rules of Chrome traces that viewers enforce, and `chrome` keeps, checked on any trace.
 
 A trace whose slices overlap, or whose flows hang in the air, opens; what is wrong is dropped
 without a word.  So the tests look at every trace with this, and so does `flowvm export --check`.
@@ -15,7 +15,7 @@ Event = dict[str, Any]
 
 
 def problems(trace: Any) -> list[str]:
-    """What a viewer would drop or refuse of a trace, in words; nothing if it is as it should be."""
+    """List the parts of a trace that a viewer would drop or refuse; empty if there is none."""
     problems: list[str] = []
     listed = trace.get("traceEvents") if isinstance(trace, dict) else None
     if not isinstance(listed, list):

@@ -91,14 +91,16 @@ def _nothing() -> None:
 
 
 def in_notebook() -> bool:
-    """Whether this is a Jupyter kernel: IPython, and no terminal."""
+    """Return True in a Jupyter kernel: IPython without a terminal."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
 
 
 def _renderer(seconds: float) -> tuple[Callable[[], Any], Callable[[Any], Any], Any, float]:
-    """What to call first, with each view, and last; seconds between two views."""
+    """Return the functions to call first, with each view, and last; and the seconds between
+    views.
+    """
     if in_notebook():
         from IPython.display import display
 

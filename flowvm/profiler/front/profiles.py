@@ -112,9 +112,7 @@ Drawn.writers |= {ending: partial(_drawing, ending) for ending in (".svg", ".dot
 
 
 class Part(NamedTuple):
-    """What a process recorded in the run of a Profile: its instructions are those from `first` on.
-    `name` is "" where there is no other process.
-    """
+    """One process in the run of a Profile: its instructions are those from `first` on."""
 
     name: str
     profile: Profile
@@ -122,7 +120,7 @@ class Part(NamedTuple):
 
 
 class Profile:
-    """What was recorded of some instructions, and what follows from it.
+    """A recording of instructions, and all that follows from it.
 
     A value: it pickles, and needs no VM.  Everything is computed when first asked for.
 
@@ -148,22 +146,22 @@ class Profile:
 
     @cached_property
     def order(self) -> Order:
-        """What stood in front of each instruction."""
+        """The instructions that stood in front of each instruction."""
         return order(self.run)
 
     @cached_property
     def waits(self) -> Waits:
-        """What each instruction waited for between its issue and its start."""
+        """The waits of each instruction between its issue and its start."""
         return waits(self.run, self.order)
 
     @cached_property
     def lanes(self) -> list[Lane]:
-        """What each stream did at every moment."""
+        """The state of each stream at every moment."""
         return lanes(self.run, self.order)
 
     @cached_property
     def moments(self) -> Moments:
-        """What happened to each instruction when, event by event."""
+        """The events of all instructions, in the order of time."""
         return Moments(self.run)
 
     @cached_property
@@ -173,9 +171,8 @@ class Profile:
 
     @cached_property
     def host(self) -> list[Spent]:
-        """What the host's part of that path went to, by line, most first: "python" (your own),
-        "asleep", "loader", "capture", "import", "flowvm" (its dispatch); from level 2 on, else
-        empty.
+        """The host's work on that path, by line, most first: "python" (your own), "asleep",
+        "loader", "capture", "import", "flowvm" (its dispatch); from level 2 on, else empty.
         """
         return host_time.spent(self.run, self.observed)
 
@@ -195,7 +192,7 @@ class Profile:
         return {}
 
     def holdings_of(self, space: str = HOST) -> Holdings:
-        """Who held a memory, at any moment."""
+        """Return the holders of a memory, at any moment."""
         if space not in self._holdings:
             known = tables.births(self.run, space)
             self._holdings[space] = holdings(self.run, self.memory_of(space), known, space)
@@ -442,14 +439,14 @@ class Profile:
         return memory.memory_view(self, device)
 
     def plan(self, name: str | None = None) -> PlanView:
-        """What the replays of a graph did: by actor if it has several, else by task.
+        """Return a view of a graph's replays: by actor if it has several, else by task.
 
         name   of the Plan, by default the one whose launches took most.  ArgumentError: no such
         """
         return replays.plan_of(self, name)
 
     def diff(self, after: Profile, by: str = "op") -> Diff:
-        """What is otherwise in another run, the largest change first.
+        """Compare with another run; the largest change comes first.
 
         by   "op", "line", "module" or "stream"
         """
@@ -603,7 +600,8 @@ def _collected(
 
 
 def last(count: int | None = None) -> Profile:
-    """What the recorder remembers of the last `count` instructions, by default all of them.
+    """Return a Profile of the last `count` instructions that the recorder remembers, by default
+    all.
 
     Waits until everything issued so far has run; ArgumentError for a count below 1.
 

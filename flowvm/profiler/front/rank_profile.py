@@ -1,4 +1,4 @@
-"""What all ranks recorded as one Profile: each rank's own analysis, side by side.
+"""One Profile of all ranks: each rank's own analysis, side by side.
 
 What a rank waited for, and its observed path, are found in its own run; a path through all of them
 would need to know which message was the answer to which.  Collectives, which all ranks make
@@ -59,7 +59,7 @@ class Joined(Profile):
 
     @cached_property
     def order(self) -> Order:
-        """What stood in front of each instruction on its own rank."""
+        """The instructions that stood in front of each instruction on its own rank."""
 
         def later(name: str, part: Part) -> Array:
             own: Array = getattr(part.profile.order, name)
@@ -76,7 +76,7 @@ class Joined(Profile):
 
     @cached_property
     def lanes(self) -> list[Lane]:
-        """What each stream did at every moment of its rank's run."""
+        """The state of each stream at every moment of its rank's run."""
         return [
             replace(
                 lane, instruction=np.where(lane.instruction >= 0, lane.instruction + part.first, -1)
@@ -96,7 +96,7 @@ class Joined(Profile):
 
     @cached_property
     def host(self) -> list[Spent]:
-        """What the host's part of each rank's path went to."""
+        """The host's work on each rank's path, most first."""
         return sorted(
             (one for part in self.parts for one in part.profile.host), key=lambda one: -one.time
         )

@@ -30,7 +30,7 @@ gathering: list[Callable[[Any], tuple[list[Any], list[int]]]] = [lambda value: (
 
 
 class Ranks:
-    """What several ranks recorded: `ranks[k]` is the Profile of rank k.
+    """The Profiles of several ranks: `ranks[k]` is that of rank k.
 
     `shifts` are the nanoseconds that are added to each rank's times to have all on one clock.
 
@@ -44,8 +44,8 @@ class Ranks:
         self.profiles, self.shifts = profiles, shifts
 
     def summary(self) -> RanksSummary:
-        """What each rank computed and exchanged, what part of that was hidden, who was late, and
-        how fast collectives were once all had come.
+        """Return for each rank its computation and exchanges, the hidden part of those, its
+        lateness, and the speed of collectives once all ranks had come.
         """
         return views.ranks_summary(self.profiles, self.shifts)
 

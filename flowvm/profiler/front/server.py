@@ -41,7 +41,7 @@ HEADERS = {
 
 
 class Site:
-    """What is served of one process; one answer at a time is made, and shared by all who ask."""
+    """The pages of one process; one answer is made at a time, and shared by all clients."""
 
     def __init__(self, watcher: Watcher) -> None:
         self.watcher = watcher
@@ -97,7 +97,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The address of the server."""
         return f"http://{HOST}:{self.server_port}/{self.token}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:

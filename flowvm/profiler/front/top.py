@@ -141,7 +141,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
 
 
 class _Looking:
-    """What is on the screen, apart from numbers."""
+    """The state of the screen, apart from numbers."""
 
     def __init__(self, watcher: Watcher) -> None:
         self.watcher = watcher

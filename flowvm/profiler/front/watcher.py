@@ -48,7 +48,7 @@ def _own(question: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[int, byte
 
 @dataclass
 class _Look:
-    """What one look adds to the window: counters at its moment, and sums of its sample."""
+    """The addition of one look to the window: counters at its moment, and sums of its sample."""
 
     now: int
     done: dict[str, int]
@@ -118,8 +118,8 @@ class Watcher:
         return name or NAMES.get(kind, "?")
 
     def ring(self, most: int = REC.LENGTH) -> Run:
-        """What the other recorder remembers of the last `most` instructions, as a Run; times,
-        operators, lines, operands, the bytes of those that are made in it, and spans.
+        """Return the other process's last `most` instructions as a Run: times, operators, lines,
+        operands, the bytes of those that are made in it, and spans.
         """
         return self._run(self._shown(most, 0), 0)
 
@@ -317,7 +317,9 @@ class Watcher:
         return StreamNow("sched", util, 0, waiting, "", "", 0.0, (), rate)
 
     def _running(self, head: dict[str, Any], stream: int) -> tuple[str, str, float]:
-        """What a stream has in hand, the line that issued it, and for how long."""
+        """Return the instruction that a stream runs, the line that issued it, and its time so
+        far.
+        """
         seq = head["fronts"].get(str(stream))
         at = INS.AT + (seq & RING.SLOT_MASK) * INS.WORDS if seq is not None else 0
         if seq is None or seq < head["first"] or self._m[at + INS.SEQ] != seq:
@@ -333,7 +335,7 @@ class Watcher:
 
 
 def _step(marks: list[list[Any]], now: int) -> tuple[str, float]:
-    """What was named last, and how often a second it has been since the oldest mark known."""
+    """Return the name of the last mark, and its rate per second since the oldest mark known."""
     if not marks:
         return "", 0.0
     name = marks[-1][0]

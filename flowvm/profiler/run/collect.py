@@ -42,7 +42,7 @@ _NAMES = {
 
 
 class _Call(NamedTuple):
-    """What all instructions of an entry have in common."""
+    """The common facts of all instructions of an entry."""
 
     name: str
     kind: int
@@ -271,7 +271,7 @@ def _sizes(seen: Snapshot, calls: list[_Call], which: Array, owner: Array, tenso
 def _plans(
     calls: list[_Call], entries: Array, lines: _Lines
 ) -> tuple[dict[str, Any], dict[str, list[int]]]:
-    """What is known of the Plans that were launched, by their names; their backward actors."""
+    """Return the facts about the Plans that were launched, by name, and their backward actors."""
     columns: dict[str, Any] = {}
     backward: dict[str, list[int]] = {}
     for call, entry in zip(calls, entries.tolist(), strict=True):
@@ -290,7 +290,7 @@ def _plans(
 
 
 def _passes(calls: list[_Call], entries: Array) -> dict[str, Any]:
-    """What passes did to the graphs of these Plans, where that is known."""
+    """Return the passes' reports on the graphs of these Plans, where they are known."""
     found: dict[str, Any] = {}
     for call, entry in zip(calls, entries.tolist(), strict=True):
         info = engine.entry_info[entry][0] if call.kind == KIND.LAUNCH else None
@@ -332,7 +332,7 @@ def _add_tasks(run: Run, seen: Snapshot, names: _Table, lines: _Lines, modules: 
 
 
 def _add_shares(run: Run, seen: Snapshot) -> None:
-    """What helpers did, where the instruction is in the run."""
+    """Add the helpers' shares of the run's instructions."""
     launch, task, stream, helper, started, ended, chunks = seen.shares.T
     place = np.searchsorted(seen.seq, launch)
     inside = place < len(seen.seq)

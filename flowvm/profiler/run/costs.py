@@ -1,4 +1,4 @@
-"""What recording itself costs.
+"""The cost of recording itself.
 
 Of the user's own code (`overhead(fn)`): the same code at every level, in turns.  Levels take turns
 within a round, in an order that changes, and what is reported is the median of the rounds' ratios:
@@ -43,8 +43,9 @@ WORDS = ("nothing", "times, operands, lines", "exact times, tasks", "Python stac
 
 @dataclass(frozen=True, repr=False)
 class Overhead(View):
-    """Of `rounds` rounds: for each of LEVELS the median ns of a call, and by how much it is longer
-    than without recording (0.02 is 2 %; less than none is noise).  A call has `instructions`.
+    """The cost of recording in `rounds` rounds: for each of LEVELS the median ns of a call, and by
+    how much it is longer than without recording (0.02 is 2 %; less than none is noise).  A call has
+    `instructions`.
     """
 
     rounds: int
@@ -113,7 +114,7 @@ class Recording(View):
 
 @functools.cache
 def recording() -> Recording:
-    """What recording costs on this machine, measured when first asked for."""
+    """Return the cost of recording on this machine, measured at the first call."""
     m = np.zeros(ARRAY.WORDS, np.int64)
     start(m)
     m[REC.AT : REC.AT + REC.LENGTH * REC.WORDS] = 0  # which have been touched where it is used
@@ -133,8 +134,8 @@ def recording() -> Recording:
 
 
 def recorded_ns() -> tuple[float, float] | None:
-    """What recording an instruction takes, and a task, at the level of now; None where there is no
-    memory to measure it in, or where helpers still compile what is measured.
+    """Return the cost of recording an instruction, and a task, at the present level; None without
+    memory to measure it in, or while helpers still compile the code to measure.
     """
     if not engine.loops.kept(_TIMED):
         return None
@@ -191,8 +192,8 @@ def overhead(fn: Callable[[], Any], rounds: int = 20) -> Overhead: ...
 
 
 def overhead(fn: Callable[[], Any] | None = None, rounds: int = 20) -> Overhead | Recording:
-    """How much longer `fn()` takes while it is recorded, at each level; without a function, what
-    recording one instruction costs, which is what summaries say of a run.
+    """Measure how much longer `fn()` takes while it is recorded, at each level; without a function,
+    the cost of recording one instruction, which summaries of runs print.
 
     `fn` is called `4 * rounds + 1` times, each until all it issued has run; make it a step or many
     small ones, some milliseconds long.  ArgumentError: no function, or fewer rounds than one.

@@ -18,7 +18,7 @@ _STARTED = TIMES.index("started")
 
 
 def said_of(run: Run) -> str:
-    """What times of devices are in this run; "" where nothing ran on one."""
+    """Return a note on the times of devices in this run; "" if nothing ran on one."""
     clocks = set(run.clock[run.kind != KIND.RELEASE].tolist()) - {HOST}
     if not clocks:
         return ""

@@ -1,4 +1,4 @@
-"""What memory is for: parameters, optimizer state, gradients, activations, workspace.
+"""Kinds of memory: parameters, optimizer state, gradients, activations, workspace.
 
 What is alive is known exactly: modules register parameters, optimizers have state, autograd saves
 (`flowvm.profiler.analysis.census`, taken when a run is collected: `info["held"]`).  Of what is gone
@@ -59,7 +59,7 @@ def kinds_of(run: Run) -> Array:
 
 
 def held_before(run: Run, space: str = HOST) -> list[tuple[int, int, str]]:
-    """What was alive in a memory before the run and is at its end: kind, bytes, what keeps it."""
+    """List the memory from before the run that is alive at its end: kind, bytes, what keeps it."""
     tensors = np.zeros(int(run.tensor.max(initial=-1)) + 1, bool)
     tensors[run.tensor[(run.access & OPERAND.ALLOCATE) != 0]] = True
     return [

@@ -1,5 +1,5 @@
-"""Where in its stretch a loss of unknown place lies: a `gil` wait says how much, not when, and how
-much of it was for want of a core.
+"""The place of a loss within its stretch: a `gil` wait says how much time was lost, not when, nor
+how much of it was for want of a core.
 
 An issuing thread looks at its clocks every so many instructions; what it lost between two looks
 was lost where it was seen not to run (`flowvm.profiler.run.samples`), and else where it issued
@@ -42,7 +42,7 @@ def placed(
 
 
 def _told(part: HostWait, whole: HostWait) -> list[HostWait]:
-    """What of a part was `core`, first, and what was `gil`: as of the whole."""
+    """Split a part into `core`, first, and `gil`, in the ratio of the whole."""
     lasted = part.ended - part.begun
     cut = part.begun + round(lasted * min(1.0, whole.core / max(1, whole.ended - whole.begun)))
     both = part._replace(cause="core", ended=cut, core=0), part._replace(begun=cut, core=0)

@@ -33,7 +33,7 @@ Table = dict[Any, int]
 
 
 def title(rank: int) -> str:
-    """What a rank is called."""
+    """Return the name of a rank."""
     return f"rank {rank}"
 
 
@@ -125,7 +125,7 @@ class _Placing:
         return flat
 
     def info(self, streams: int, tensors: int) -> dict[str, Any]:
-        """What else is known of it."""
+        """Return the other facts of the rank's run."""
         info = self.run.info
         spaces = info.get("spaces") or [HOST] * len(self.run.streams)
         line = self.places["lines"].tolist()

@@ -1,4 +1,4 @@
-"""What this machine can do at most: bytes a second of a copy, operations a second of a product.
+"""The machine's limits: bytes per second of a copy, operations per second of a product.
 
 `roofline()` measures it once, with NumPy's kernels, so that the measure is not ours: a copy of
 arrays that no cache holds, and products of float32 matrices by whatever BLAS NumPy has; on as many
@@ -62,7 +62,9 @@ class Roofline(View):
         return self.gigaflops / self.gigabytes
 
     def share(self, nbytes: float, flops: float, nanoseconds: float) -> float:
-        """What was reached, of what can be: the larger of the two shares; 0 if it took no time."""
+        """Return the reached part of the possible rate: the larger of the two shares; 0 if it took
+        no time.
+        """
         if nanoseconds <= 0:
             return 0.0
         return max(nbytes / nanoseconds / self.gigabytes, flops / nanoseconds / self.gigaflops)
@@ -95,7 +97,7 @@ def _entry(threads: int) -> str:
 
 
 def known() -> Roofline | None:
-    """What was measured on this machine before, or None."""
+    """Return the limits that were measured on this machine before, or None."""
     threads = config.workers
     data = cache.read(jit.cache_dir(), _entry(threads))
     if data is None:
@@ -108,7 +110,7 @@ def known() -> Roofline | None:
 
 
 def read_roofline(saved: Any) -> Roofline:
-    """What a file has; ArgumentError if that is none."""
+    """Return the Roofline of a file; ArgumentError if the file has none."""
     _SAVED(saved, "a roofline")
     return Roofline(**saved)
 
@@ -121,7 +123,7 @@ def of_run(run: Run) -> Roofline | None:
 
 
 def roofline(again: bool = False) -> Roofline:
-    """What this machine can do: measured on the first call (a third of a second), or `again`.
+    """Return this machine's limits: measured on the first call (a third of a second), or `again`.
 
     Run it while nothing else does: other programs make the roof lower than it is.
 

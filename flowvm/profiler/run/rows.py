@@ -1,5 +1,5 @@
-"""What the recorder's rows say of operands, without anything that only their process knows; and
-which rows of a table are alike.
+"""The operands in the recorder's rows, read without the state of their process; and rows of a table
+that are alike.
 """
 
 from __future__ import annotations

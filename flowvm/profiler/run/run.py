@@ -248,7 +248,7 @@ _DAMAGES = (
 
 
 def _of_another(schema: str, version: str) -> str:
-    """What to say of a file that another version of flowvm wrote."""
+    """Return the message for a file that another version of flowvm wrote."""
     by = f"flowvm {version}" if version else "an older flowvm, before files said which"
     use = f"pip install flowvm=={version}" if version else "that version"
     return (

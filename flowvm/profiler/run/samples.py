@@ -63,7 +63,7 @@ def _library() -> tuple[str, ...]:
 
 @functools.cache
 def is_library(filename: str) -> bool:
-    """Whether a source file is of Python's library, or of a package that was installed."""
+    """Return True if a source file belongs to Python's library, or to an installed package."""
     return filename.startswith(("<frozen", *_library()))
 
 
@@ -153,7 +153,7 @@ def _slept(before: Sample | None, sample: Sample) -> bool:
 def _state(
     inner: list[tuple[CodeType, int]], frames: list[tuple[CodeType, int]], issues: bool, slept: bool
 ) -> str:
-    """What the time of a sample went to, by the frames that the user's line has called.
+    """Return the state of a sampled thread, by the frames that the user's line has called.
 
     A thread sleeps in what it has called.  One that does not run between two calls, or in one that
     waits for nothing but in waits of the VM's, as issuing does, is kept from running.
@@ -189,7 +189,7 @@ def _waited(run: Run, sample: Sample, moment: int, state: str, inner: list[Any])
 
 
 def _waits(inner: list[tuple[CodeType, int]]) -> bool:
-    """Whether the innermost frame is one in which a thread waits for another, or sleeps."""
+    """Return True if the innermost frame waits for another thread, or sleeps."""
     file = inner[0][0].co_filename if inner else ""
     return os.path.basename(file) in _WAITING or file.endswith(_APART)
 

@@ -1,4 +1,5 @@
-"""Where a run's memory is, and when it is taken: each device has its own, and so has the host.
+"""Memories of a run: the place and the time of allocations.  Each device has a memory of its own,
+and so has the host.
 
 An instruction makes tensors in the memory of its stream, and a ReleaseTensor runs where its tensor
 was made.  The host's instructions take memory when they start, and give it back when they end; a
@@ -19,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 
 def inside(run: Run, space: str) -> Array:
-    """Which instructions' memory is there."""
+    """Return a mask of the instructions that allocate in memory `space`."""
     names = run.info.get("spaces") or [HOST] * len(run.streams)
     inside: Array = np.array([name == space for name in names], bool)[run.stream]
     return inside

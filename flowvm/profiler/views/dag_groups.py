@@ -185,7 +185,7 @@ def collapsed(
 
 
 def _names(run: Run, by: str) -> list[str]:
-    """What each instruction is counted to."""
+    """Return the group of each instruction."""
     if by == "line":
         return [run.lines[k] or "flowvm" for k in run.line.tolist()]
     names = [

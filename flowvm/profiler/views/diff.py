@@ -71,7 +71,7 @@ class Diff(View):
 
 
 def diff(before: Any, after: Any, by: str = "op") -> Diff:
-    """What differs between two Profiles, the largest change of running time first.
+    """Compare two Profiles, the largest change of running time first.
 
     by   "op", "line", "module" or "stream"
     """

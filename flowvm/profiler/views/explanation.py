@@ -137,7 +137,7 @@ def _branch(screen: Screen, head: Line, made: Made, rest: str, width: int, shown
 
 
 class _Past:
-    """What the flight recorder knows, with who wrote what last."""
+    """The flight recorder's instructions, with the last writer of each storage."""
 
     def __init__(self) -> None:
         # the pending first: what the recorder then does not know to be over is among them, however
@@ -227,7 +227,7 @@ class _Past:
         )
 
     def users(self, tensor: int, after: int) -> list[User]:
-        """Those that use a tensor after an instruction, those that are not done first."""
+        """List the users of a tensor behind an instruction, those that are not done first."""
         run = self.run
         flat = np.flatnonzero((run.tensor == tensor) & (self.owner > after))
         users: dict[int, User] = {}
@@ -243,7 +243,7 @@ class _Past:
 
 
 def _task(info: Any, operand: int) -> str:
-    """Which task of a Plan writes an operand of its launch: 11 sum (model.fc2)."""
+    """Return the task of a Plan that writes an operand of its launch: 11 sum (model.fc2)."""
     number = getattr(info, "writers", {}).get(operand, -1)
     if number < 0:
         return ""
@@ -253,7 +253,7 @@ def _task(info: Any, operand: int) -> str:
 
 # public: flow (late)
 def explain(tensor: Tensor) -> Explanation:
-    """Which instruction and line made a tensor, of what, where it is, and who uses it.
+    """Explain a tensor: the instruction and line that made it, its inputs, its memory, its users.
 
     Nothing is waited for.  ArgumentTypeError for what is no tensor.
 
@@ -294,7 +294,7 @@ def _what(tensor: Tensor) -> str:
 
 
 def _place(tensor: Tensor, storage: int) -> str:
-    """Where its memory is."""
+    """Describe the memory of a tensor."""
     at = STO.AT + storage * STO.WORDS
     nbytes = int(engine.words[at + STO.BYTES])
     offset = tensor._ref >> OPERAND.STORAGE_BITS

@@ -30,7 +30,7 @@ class Summed(Protocol):
 
     @property
     def host(self) -> list[Spent]:
-        """What the host's part of the path went to."""
+        """The host's work on the path, by line."""
 
     @property
     def recording(self) -> float | None:
@@ -85,7 +85,7 @@ class Facts:
     roof: Roofline | None
 
     def without(self, nanoseconds: float) -> Gain:
-        """How long the run would take without so much of the host's time, and what that gains: no
+        """Return the time of the run without `nanoseconds` of the host's time, and the gain: no
         less than the busiest stream ran, for streams go on meanwhile.
         """
         return self.to(max(self.p.run.wall - nanoseconds, self.ran))
@@ -117,5 +117,5 @@ class Facts:
         return row if known else None
 
     def issued(self, row: Row) -> bool:
-        """Whether instructions of the row's name ran, and not in a graph's plan alone."""
+        """Return True if instructions of the row's name ran, and not in a graph's plan alone."""
         return self.p.run.names.index(row.name) in self.p.run.op

@@ -169,7 +169,7 @@ class _Stacks:
                 self.seen.setdefault(line, frames[: k + 1])
 
     def of_sample(self, number: int) -> Stack:
-        """Those of one of `sample_stacks`."""
+        """Return the frames of one of `sample_stacks`, the outermost first."""
         if number not in self.known:
             pairs = self.run.sample_stacks[number]
             frames = [self._frame(*pair) for pair in zip(pairs[::2], pairs[1::2], strict=True)]
@@ -177,7 +177,7 @@ class _Stacks:
         return self.known[number]
 
     def of_instruction(self, i: int) -> Stack:
-        """Those in which an instruction was issued."""
+        """Return the frames in which an instruction was issued, the outermost first."""
         run = self.run
         if i in self.kept:
             return tuple(run.lines[line] for line in reversed(self.kept[i]) if line >= 0)

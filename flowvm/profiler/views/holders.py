@@ -1,4 +1,5 @@
-"""Who holds memory at any moment of a run: module, line, what it is for, and what keeps it alive.
+"""Holders of memory at any moment of a run: module, line, purpose, and the object that keeps it
+alive.
 
 `Holdings` has a row for each tensor that the run made and each instruction that took workspace,
 with when it was taken, let go of and given back; the page's program gets these rows, and computes
@@ -58,7 +59,9 @@ class Holdings:
     died: Array
 
     def at(self, time: int) -> tuple[Holder, ...]:
-        """Who holds it at a time (ns), the largest first; together all that is alive."""
+        """List the holders at a time (ns), the largest first; together they hold all that is
+        alive.
+        """
         here = np.flatnonzero((self.born <= time) & (time < self.died))
         kind = np.where(self.freed[here] <= time, WAITING, self.kind[here])
         groups: dict[tuple[int, int], list[int]] = {}
@@ -86,7 +89,7 @@ class Holdings:
         return Holder(PARTS[kind][2], *self.labels[label], nbytes, count, keeper)
 
     def _keeper(self, own: list[int]) -> str:
-        """What keeps the largest, the first of those, and how many others keep something."""
+        """Name the keeper of the largest tensor, and count the other keepers."""
         known = [k for k in own if self.keeper[k] >= 0]
         if not known:
             return ""
@@ -107,7 +110,7 @@ class _Names:
 
 
 def holdings(run: Run, memory: Memory, known: Births, space: str) -> Holdings:
-    """Those of a memory of a run."""
+    """Return the Holdings of one memory of a run."""
     labels, keepers = _Names(), _Names()
     owner = {t: f"was {who}" for t, _, who in run.info.get("purposes", ()) if who}
     owner |= {row[0]: row[3] for row in run.info.get("held", ()) if row[3]}
@@ -134,7 +137,7 @@ def holdings(run: Run, memory: Memory, known: Births, space: str) -> Holdings:
 def _before(
     run: Run, space: str, labels: _Names, keepers: _Names
 ) -> tuple[tuple[int, int, int, int, int], ...]:
-    """What was there before the run and is known by who keeps it, by kind and module."""
+    """List tensors from before the run with a known keeper, by kind and module."""
     groups: dict[tuple[int, str], list[tuple[int, str]]] = {}
     for kind, nbytes, keeper in held_before(run, space):
         if kind != OTHER:

@@ -175,7 +175,7 @@ class MemoryView(View):
 
 
 def _coarser(course: Array, columns: int) -> Array:
-    """Of so many columns each the moment with the largest sum."""
+    """Reduce a course to `columns` columns: of each the moment with the largest sum."""
     places = np.arange(len(course)) * columns // len(course)
     total = course.sum(axis=1)
     order = np.lexsort((total, places))
@@ -282,7 +282,9 @@ def _place(
 
 
 def _earlier(run: Run, before: int, space: str) -> tuple[Place, ...]:
-    """What was there before the run and lives at its end, by kind; at most `before` bytes."""
+    """List the memory from before the run that lives at its end, by kind; at most `before`
+    bytes.
+    """
     held = held_before(run, space)
     rows = []
     for number, kind in enumerate(KINDS):
@@ -308,7 +310,7 @@ def _during(run: Run, moment: int, space: str) -> str:
 
 
 def _waits_for(profile: Any, releases: Array, nbytes: Array) -> str:
-    """What most of the bytes that are to be released wait for."""
+    """Name the instruction for which most of the bytes to be released wait."""
     run: Run = profile.run
     total: dict[str, int] = {}
     for i, n in zip(releases.tolist(), nbytes.tolist(), strict=True):

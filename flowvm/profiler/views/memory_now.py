@@ -121,7 +121,7 @@ def _rows(held: list[Held]) -> list[Owned]:
 
 
 def _makers() -> dict[int, tuple[str, str]]:
-    """Of each storage that got its memory from an instruction that is remembered: which one."""
+    """Map each storage to the recorded instruction that allocated it."""
     seen = engine.flight.look()
     flat = np.flatnonzero(seen.access & OPERAND.ALLOCATE)
     owner = np.searchsorted(seen.offsets, flat, side="right") - 1
@@ -139,7 +139,7 @@ def _makers() -> dict[int, tuple[str, str]]:
 
 
 def _advice(sums: dict[str, int], rows: list[Owned], live: int) -> list[str]:
-    """What is worth a try, for what has a good part of the memory."""
+    """List advice for the uses that have a good part of the memory."""
     much = live * ADVISED
     found = []
     for r in rows:

@@ -1,4 +1,4 @@
-"""What memory was for at every moment of a run: the kinds, workspace, what is to be released.
+"""The parts of memory at every moment of a run: the kinds, workspace, memory to be released.
 
 Sizes are those asked for, and the level that the VM counts is rounded up: what the parts do not
 account for is "other", so that they sum to the level.
@@ -73,7 +73,7 @@ def course_of(
 
 
 def _last_most(values: Array, a: int, b: int) -> int:
-    """Where the largest of [a, b) is, the last if it is there several times."""
+    """Return the index of the largest value in [a, b), the last one of several."""
     return b - 1 - int(np.argmax(values[a:b][::-1]))
 
 
@@ -131,7 +131,7 @@ def kinds_in(kind: Array, nbytes: Array) -> str:
 
 
 def together(keepers: Iterable[tuple[int, str]]) -> str:
-    """Who has most of the bytes, and how many others."""
+    """Name the keeper of most of the bytes, and count the others."""
     total: Counter[str] = Counter()
     for nbytes, keeper in keepers:
         total[keeper] += nbytes

@@ -66,7 +66,9 @@ class Named:
 
 @dataclass(frozen=True)
 class Queue:
-    """What a stream runs, for how long it has (ns), and what stands in its queue, in order."""
+    """A stream's instructions: the running ones, their times so far (ns), and its queue, in
+    order.
+    """
 
     name: str
     running: tuple[Named, ...]
@@ -225,7 +227,7 @@ class Moment(View):
 
 
 def _met(meeting: Meeting) -> list[str | Span]:
-    """What each rank is at in a collective."""
+    """Return the state of each rank in a collective."""
     spans: list[str | Span] = []
     for rank, (state, ns) in enumerate(meeting.ranks):
         style = {"waits": "dep", "exchanges": "run"}.get(state, "head")
@@ -281,8 +283,8 @@ def _stage(call: str, argument: str, name: str) -> int:
 
 
 def moment(profile: Any, number: int, time: int | None = None) -> Moment:
-    """What a Profile's run was at when so many events had happened: at a time (ns), or when the
-    last of them did.
+    """Return the state of a Profile's run behind `number` events: at a time (ns), or when the last
+    of them happened.
     """
     run: Run = profile.run
     events: Moments = profile.moments
@@ -335,7 +337,7 @@ class _Names:
 
 
 def _python(part: Any, names: _Names, states: Array, now: int) -> tuple[str, str]:
-    """What a process's Python does, and the name of that."""
+    """Return the name and the activity of a process's Python."""
     run, who = part.profile.run, f"{part.name} Python".lstrip()
     inside = np.flatnonzero((run.wait_times[:, 0] <= now) & (now < run.wait_times[:, 1]))
     if len(inside):

@@ -182,7 +182,7 @@ class PlanView(Drawn):
         return screen.fitted(width)
 
     def line(self) -> str:
-        """What it does, in one line, for a log."""
+        """Return the activity of the Plan in one line, for a log."""
         does = [f"a{a.number:02} {a.acts:,} {a.state}".rstrip() for a in self.actors]
         return f"Plan {self.name}  " + (" · ".join(does) or f"{len(self.tasks)} tasks")
 
@@ -241,7 +241,7 @@ def _took(each: float) -> str:
 
 
 def _regsts(view: PlanView, a: ActorRow) -> str:
-    """How many of its registers nobody reads now, where that is known, of how many."""
+    """Return the number of an actor's registers, and of the free ones where it is known."""
     return f"{a.free}/{view.regst_num} regsts" if a.free is not None else f"{view.regst_num} regsts"
 
 
@@ -256,7 +256,7 @@ def _used(columns: list[Column], rows: list[Any]) -> tuple[list[Column], list[An
 
 
 def label(names: list[str]) -> str:
-    """What a chain of tasks is called: its first and its last."""
+    """Return the name of a chain of tasks: its first and its last."""
     if len(names) <= 1:
         return names[0] if names else ""
     return f"{names[0]} … {names[-1]}"

@@ -102,7 +102,7 @@ class RanksSummary(View):
 
 
 def ranks_summary(profiles: Sequence[Any], shifts: Sequence[int]) -> RanksSummary:
-    """Of the ranks' Profiles, whose clocks differ by `shifts` ns."""
+    """Summarize the ranks' Profiles, whose clocks differ by `shifts` ns."""
     runs: list[Run] = [p.run for p in profiles]
     each = [exchanges_of(run) for run in runs]
     together = tied(each, shifts)
@@ -140,7 +140,9 @@ def ranks_summary(profiles: Sequence[Any], shifts: Sequence[int]) -> RanksSummar
 
 
 def _lateness(row: RankRow, profile: Any, shift: int, together: Tied) -> str:
-    """Of a rank for which others waited: for how long, and what it did meanwhile; else ""."""
+    """Describe the lateness of a rank: its length, and the rank's work meanwhile; "" if others did
+    not wait for it.
+    """
     if row.others < WORTH * row.wall:
         return ""
     did: dict[str, Counter[str]] = {}  # by line, and what it did there

@@ -1,4 +1,4 @@
-"""What the replays of a Plan did: how long tasks and actors took, and what actors waited for."""
+"""The replays of a Plan: times of tasks and actors, and the waits of actors."""
 
 from __future__ import annotations
 
@@ -141,9 +141,9 @@ class Replays:
         return tuple(rows)
 
     def turns(self) -> list[str]:
-        """What the actors of repeated tasks on the busiest stream did in the last launch, in its
-        order: F0 is one that begins with a forward task, in the first repetition, B0 one that
-        begins with a backward one.
+        """Return the turns of repeated tasks' actors on the busiest stream in the last launch: F0
+        is one that begins with a forward task, in the first repetition, B0 one that begins with a
+        backward one.
         """
         tasks = self.known["tasks"]
         on = [task[3] for task in tasks if task[2] > 1]
@@ -177,7 +177,7 @@ class Replays:
         return {name: float(t) for (name, _), t in zip(gates, sums, strict=True) if t > 0}
 
     def what_if(self, begun: Array, over: Array, ran: Array) -> list[str]:
-        """Which actor bounds the throughput, and what a register more or less would change."""
+        """Name the actor that bounds the throughput, and the effect of a register more or less."""
         lasts = np.where(over > 0, over - begun, 0)
         each = lasts.sum(axis=1) / np.maximum(1, (over > 0).sum(axis=1))
         slow = int(each.argmax())

@@ -1,5 +1,5 @@
-"""Where an instruction comes from: the user's line, with carets under the expression; the module;
-and, of what backward issued, the line of the forward call.
+"""The origin of an instruction: the user's line, with carets under the expression; the module; and,
+for instructions of backward, the line of the forward call.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Spot:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an instruction comes from besides its own line: the path of the module, and of what
-    backward issued the line of the forward call; "" what is not known.
+    """The origin of an instruction besides its own line: the path of the module, and for one of
+    backward the line of the forward call; "" for an unknown one.
     """
 
     module: str
@@ -66,7 +66,7 @@ class Origin:
 
 
 def origin_of(run: Run, i: int) -> Origin:
-    """Of an instruction."""
+    """Return the origin of an instruction."""
     line, spot = int(run.forward[i]), int(run.forward_spot[i])
     return Origin(
         run.modules[run.module[i]] if run.modules else "",
@@ -76,7 +76,7 @@ def origin_of(run: Run, i: int) -> Origin:
 
 
 def spot_of(run: Run, i: int) -> Spot:
-    """Of an instruction."""
+    """Return the place of an instruction's expression in its source."""
     if i < len(run.spot) and run.spots:
         return Spot(*run.spots[run.spot[i]])
     return Spot("", 0, 0, "")

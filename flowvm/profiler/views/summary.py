@@ -69,7 +69,7 @@ class Steps:
 
 @dataclass(frozen=True, repr=False)
 class Summary(View):
-    """What the screen says.  Times are nanoseconds, shares are of the wall time.
+    """The data of the summary screen.  Times are nanoseconds, shares are of the wall time.
 
     `recording` is what the recorder took at most, none if it is not known (`costs.recording`).
     `bound` are the causes on the observed path, largest first, `parts` the same with the host's
@@ -155,7 +155,9 @@ class Summary(View):
         ]
 
     def wrong(self, width: int) -> list[Line]:
-        """What failed, how the block was left, and what of it is not here."""
+        """Return the lines on failures, on the way the block was left, and on missing parts of
+        it.
+        """
         lines: list[Line] = []
         if self.lost:
             text = f"of {ms(self.lost + self.wall)} ms the last {ms(self.wall)} ms are remembered"

@@ -236,7 +236,7 @@ def _cells(times: dict[str, Array], critical: Array | None = None) -> list[tuple
 
 
 def _path(path: list[Any], borders: Array) -> LaneCells:
-    """What the observed path consists of; busy is the share of it in which something ran."""
+    """Return the cells of the observed path; busy is the share of it in which something ran."""
     times = {}
     for cause in CAUSES:
         own = [(s.begin, s.end) for s in path if s.cause == cause]
@@ -261,7 +261,7 @@ def _tasks(run: Run, borders: Array) -> list[LaneCells]:
 
 
 def _python(run: Run, borders: Array) -> LaneCells:
-    """What the issuing threads did: anything but a wait is Python."""
+    """Return the cells of the issuing threads: all time without a wait is Python's."""
     times = {}
     waited = np.zeros(len(borders) - 1)
     for k, cause in enumerate(HOST_CAUSES):
@@ -302,7 +302,7 @@ def _stream(run: Run, lane: Any, critical: list[Any], borders: Array) -> LaneCel
 
 
 def _helpers(run: Run, stream: int, borders: Array) -> list[LaneCells]:
-    """What the first helpers of a stream did, where that was recorded."""
+    """Return the cells of a stream's first helpers, where they were recorded."""
     spans = []
     for name, own in helper_lanes(run, stream)[:MOST_HELPERS]:
         times = {"run": _inside(own[:, 0], own[:, 1], borders)}
@@ -312,7 +312,7 @@ def _helpers(run: Run, stream: int, borders: Array) -> list[LaneCells]:
 
 
 def waited_for(run: Run, source: int, target: int) -> str:
-    """What `target` waited for: operand, access, producer and hazard."""
+    """Describe the wait of `target` for `source`: operand, access, producer and hazard."""
     edges = np.flatnonzero((run.source == source) & (run.target == target))
     producer = f"#{run.seq[source]} {run.names[run.op[source]]}"
     if not len(edges):

@@ -20,8 +20,8 @@ UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 class Known(NamedTuple):
-    """What a model says of a module: its class, the shape it gave, its own parameters, and the path
-    by which runs know it, as `Net(2).fc` where another Net is alive.
+    """A model's facts about a module: its class, the shape of its result, its own parameters, and
+    the path by which runs know it, as `Net(2).fc` where another Net is alive.
     """
 
     kind: str

@@ -61,13 +61,13 @@ class Pathed(Protocol):
 
     @property
     def host(self) -> list[Spent]:
-        """What the host's part of it went to."""
+        """The host's work on the path, by line."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """What had a share of the wall time: one of WORDS; and where most of it was: the line, that
-    with the expression in it, the operator, and the nanoseconds there.
+    """A part of the wall time: one of WORDS; and its largest share: the line, the line with the
+    expression, the operator, and the nanoseconds there.
     """
 
     cause: str
@@ -106,7 +106,7 @@ def parts(p: Pathed) -> list[Part]:
 
 
 def _give_captures(p: Pathed, shares: dict[str, float], most: dict[str, Spent]) -> None:
-    """What a capture compiles is the capture's."""
+    """Move time in which a capture compiled from "jit" to "capture"."""
     for one in spent(p.run, p.observed, ("jit",)):
         if one.state == "capture":
             part = min(shares.get("jit", 0.0), one.time / max(1, p.run.wall))
@@ -116,8 +116,9 @@ def _give_captures(p: Pathed, shares: dict[str, float], most: dict[str, Spent]) 
 
 
 def _tell_cores(p: Pathed, shares: dict[str, float], captured: float) -> None:
-    """Who had the cores: of what issuing threads lacked, `captured` of it in captures, for which
-    flowvm's other threads and processes compile; and of what ran, or was about to.
+    """Share lost core time out among the threads that had the cores: the loss of issuing threads
+    (`captured` of it in captures, for which flowvm's other threads and processes compile), and that
+    of instructions that ran, or were about to.
     """
     who = takers(p.run)
     if not who:
@@ -160,7 +161,7 @@ def _on_path(p: Pathed) -> dict[str, dict[int, int]]:
 
 
 def _issued(run: Run, cause: str, share: float) -> Part:
-    """Of issuing that nobody saw the line with most of the instructions, and so many's share."""
+    """Return the Part of unsampled issuing: the line with most of the instructions."""
     own = run.line[(run.kind != KIND.RELEASE) & (run.line >= 0)]
     if not len(own):
         return Part(cause, share, "", "", "", 0)
@@ -206,7 +207,7 @@ def _part(
 
 
 def mostly(run: Run, part: Part) -> str:
-    """Where most of a part was, in words; "" if that is not known."""
+    """Describe the largest share of a part; "" if it is not known."""
     if not part.where:
         return ""
     share = 100 * part.there / max(1, run.wall)

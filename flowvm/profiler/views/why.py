@@ -221,7 +221,7 @@ def _why(profile: Any, i: int, depth: int, whole: bool) -> Why:
 
 
 def _slowest(profile: Any, i: int) -> str:
-    """What ran longest of what an instruction waited for, and that for in turn, in words."""
+    """Name the instruction that ran longest in the chain of waits in front of an instruction."""
     run: Run = profile.run
     before, ran = profile.order, run.time("ended") - run.time("started")
     issued = run.time("issued")
@@ -247,7 +247,7 @@ def _slowest(profile: Any, i: int) -> str:
 
 
 def _blocks(run: Run, i: int) -> tuple[tuple[str, ...], int]:
-    """What waits for an instruction, in words, and how many more."""
+    """List the first instructions that wait for an instruction, and count the others."""
     rows = []
     for e in np.flatnonzero(run.source == i).tolist():
         j = int(run.target[e])
