@@ -38,7 +38,7 @@ class Found(NamedTuple):
 
 
 class Unavailable(Exception):  # noqa: N818 - what is missing is no fault
-    """There is nothing to compile with."""
+    """No compiler for PTX is installed."""
 
 
 def main() -> int:

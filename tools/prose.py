@@ -22,24 +22,10 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 TOPS = ("flowvm", "ops", "graph", "autograd", "tools", "tests", "tutorials")
 OPENINGS = frozenset(
-    [
-        "What",
-        "Whether",
-        "How",
-        "Where",
-        "Of",
-        "Which",
-        "Who",
-        "Whose",
-        "That",
-        "Those",
-        "These",
-        "The-same",
-        "It",
-        "They",
-    ]
+    "What Whether How Where When Why Of Which Who Whose That Those These The-same It Its They Their "
+    "Both Such So Likewise Do-it There-is There-are".split()
 )
-LIMIT = 550
+LIMIT = 100
 _FIRST = re.compile(r"\W*([A-Za-z']+)(?:\s+([A-Za-z']+))?")
 _DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

@@ -57,11 +57,11 @@ class NamedArg:
         return self._prefix
 
     def name(self) -> str:
-        """Its own name."""
+        """The name of this value."""
         return self._name
 
     def global_index(self) -> int:
-        """Its number, in the order of the walk."""
+        """The number of this value, in the order of the walk."""
         return self._global_index
 
     def value(self) -> Any:

@@ -348,7 +348,7 @@ class LogisticNormal(TransformedDistribution):
 
     @property
     def scale(self) -> Value:
-        """Their standard deviations."""
+        """The standard deviations of the normal numbers."""
         return self.base_dist.base_dist.scale  # type: ignore[attr-defined]
 
 

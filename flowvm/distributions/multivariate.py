@@ -305,7 +305,7 @@ class Wishart(ExponentialFamily):
 
     @cached_property
     def precision_matrix(self) -> Value:
-        """Its inverse."""
+        """The inverse of the covariance matrix."""
         inverse = _inverse_of_lower(self.scale_tril)
         return _transposed(inverse) @ inverse
 

@@ -484,7 +484,7 @@ class Tensor(Fields):
             raise refused("bump", self, error) from None
 
     def storage(self) -> Storage:
-        """Its Storage, made now if nothing has shared it yet.
+        """Return the tensor's Storage, made now if nothing has shared it yet.
 
         >>> x = flow.ones(2, 3)
         >>> x.storage() is x.t().storage()

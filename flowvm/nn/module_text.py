@@ -65,7 +65,7 @@ def _node(module: Any, plain: Any) -> tuple[str, list[markup.Node]]:
 
 
 def _tensor(tensor: Any, kind: str) -> str:
-    """Such as "parameter f32[64,64]"."""
+    """Return the text of a tensor, as "parameter f32[64,64]"."""
     if _is_lazy(tensor):
         return f"{kind}, its shape is not known yet"
     place = "" if str(tensor.device) in ("cpu", str(tensor._meta)) else f" on {tensor.device}"

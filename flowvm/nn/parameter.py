@@ -106,7 +106,7 @@ class _Uninitialized:
 
     @property
     def shape(self) -> Size:
-        """There is none yet."""
+        """Refuse: a parameter has no shape before it is materialized."""
         raise RuntimeError(
             f"an {type(self).__name__} has no shape before it is materialized: call the module once"
         )

@@ -341,7 +341,7 @@ class View:
         return self.screen(terminal_width()).plain(not speaks_utf8())
 
     def coloured(self) -> str:
-        """Its text with the terminal's codes for colours."""
+        """Return the view's text with the terminal's codes for colours."""
         from rich.console import Console
 
         width, out = terminal_width(), io.StringIO()
@@ -373,7 +373,7 @@ class Drawn(View):
     writers: ClassVar[dict[str, Callable[[list[Node], list[Link]], str]]] = {}
 
     def drawn(self) -> tuple[list[Node], list[Link]]:
-        """Its nodes and edges."""
+        """Return the nodes and edges of the view."""
         raise NotImplementedError
 
     def save(self, path: str | Path) -> Path:

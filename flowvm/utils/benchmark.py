@@ -227,7 +227,9 @@ class Timer:
             return self._measured(number, [self._timer.timeit(number)])
 
     def repeat(self, repeat: int = -1, number: int = -1) -> Measurement:
-        """So many timings, each of so many runs; -1 are 5, and as many as take a while."""
+        """Take `repeat` timings of `number` runs each; -1 means 5 timings, and as many runs as take
+        a while.
+        """
         with self._threads():
             number = self._number() if number < 0 else number
             times = [self._timer.timeit(number) for _ in range(5 if repeat < 0 else repeat)]

@@ -84,7 +84,7 @@ def _search(boundaries: TensorMeta, x: TensorMeta, right: bool) -> Launch:
 
 
 def _alike(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Both, outside the graph, in the dtype that they promote to."""
+    """Return both operands, outside the graph, in the dtype that they promote to."""
     dtype = promote_types(a._meta.dtype, b._meta.dtype)
     return a.detach().to(dtype), b.detach().to(dtype)
 

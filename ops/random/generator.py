@@ -170,7 +170,7 @@ class Move:
     generator: Generator
 
     def draw_now(self) -> tuple[int, int]:
-        """Do it."""
+        """Make the draw, and return its two numbers."""
         raise NotImplementedError
 
 
@@ -182,7 +182,7 @@ class Seeded(Move):
     seed: int
 
     def draw_now(self) -> tuple[int, int]:
-        """Do it."""
+        """Set the generator to the seed."""
         with self.generator._lock:
             self.generator._seed, self.generator._calls = self.seed, 0
         return _signed(self.seed), 0
@@ -195,7 +195,7 @@ class Reseeded(Move):
     generator: Generator
 
     def draw_now(self) -> tuple[int, int]:
-        """Do it: the seed."""
+        """Set the generator to a seed from the system."""
         return Seeded(self.generator, int.from_bytes(os.urandom(8), "little")).draw_now()
 
 
@@ -212,7 +212,7 @@ class Kept(Move):
     turn: int = 0
 
     def draw_now(self) -> tuple[int, int]:
-        """Do it: where the generator is."""
+        """Note the generator's position."""
         here: tuple[int, int] = self.generator.position()
         self.place[:] = [here]
         return here
@@ -226,7 +226,7 @@ class Restored(Move):
     state: Kept | tuple[int, int]
 
     def draw_now(self) -> tuple[int, int]:
-        """Do it."""
+        """Set the generator to the kept position."""
         kept = self.state
         self.generator.go_to(kept.place[0] if isinstance(kept, Kept) else kept)
         return 0, 0

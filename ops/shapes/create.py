@@ -332,7 +332,7 @@ def _on_memory(what: str, array: np.ndarray[Any, Any], kind: DType) -> Tensor:
 
 
 def _obstacle(array: np.ndarray[Any, Any]) -> str:
-    """Why kernels cannot use an array's memory, or ""."""
+    """Return the reason why kernels cannot use an array's memory, or ""."""
     if array.size == 0:
         return ""
     if not array.flags.writeable:

@@ -402,7 +402,7 @@ print(json.dumps([len(cases), wrong]))
 
 
 def test_scipy_takes_tensors() -> None:
-    """Its functions give tensors for tensors, with the same numbers as for arrays."""
+    """SciPy's functions give tensors for tensors, with the same numbers as for arrays."""
     done = subprocess.run(
         [sys.executable, "-c", SCIPY], capture_output=True, text=True,
         env={**os.environ, "SCIPY_ARRAY_API": "1"},

@@ -23,7 +23,7 @@ def leaf(values, requires_grad=True, dtype=np.float64):
 
 
 def value(t):
-    """Its values."""
+    """Return the values of a tensor."""
     return t.numpy()
 
 

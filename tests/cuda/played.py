@@ -48,7 +48,7 @@ def launch(op, arrays, attrs=()):
 
 
 def play(op, arrays, attrs=(), scalars=(), order=""):
-    """Its outputs, and the details; no outputs where the status is not 0."""
+    """Return the outputs, and the details; no outputs if the status is not 0."""
     op = _operator(op)
     made = launch(op, arrays, attrs)
     fresh = list(zip(op.outputs, made.outputs, strict=True))

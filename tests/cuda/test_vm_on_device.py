@@ -101,7 +101,9 @@ def test_memory_is_reused_and_given_back(device):
 
 
 def test_a_copy_to_the_host_that_nobody_wants_harms_nothing(device):
-    """Its memory is free again before the device writes to it: no list of free blocks is in it."""
+    """The copy's memory is free again before the device writes to it: no list of free blocks is in
+    it.
+    """
     x = flow.full((256,), 7.0, device=device)
     for _ in range(100):
         x.cpu()

@@ -24,7 +24,7 @@ SECONDS = 270  # a hang, not a target: ranks compile on a machine that may be bu
 
 
 def why_not() -> str:
-    """Why several ranks cannot be started here, or ""."""
+    """Return the reason why several ranks cannot be started here, or ""."""
     try:
         mpiexec(2)
     except CommunicationError as error:

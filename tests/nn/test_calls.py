@@ -287,7 +287,7 @@ def test_a_call_in_flight_when_the_level_falls_is_as_any_other() -> None:
 
 
 def test_what_native_calls_note() -> None:
-    """There are more calls than are remembered, nested, empty and running ones, and a fork."""
+    """Notes hold more calls than are remembered: nested, empty and running ones, and a fork."""
     scopes, me = Scopes(), threading.get_ident()
     scopes.names = {0: "outer", 1: "inner"}
     words = scopes.take_notes()

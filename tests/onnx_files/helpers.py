@@ -22,7 +22,7 @@ def tensors_of(value: Any) -> list[flow.Tensor]:
 
 
 def run(proto: Any, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Its outputs, by onnxruntime on one thread."""
+    """Return a model's outputs, by onnxruntime on one thread."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3

@@ -38,7 +38,7 @@ NUMBERS = {"high", "low", "start"}  # tensors that stand for an int
 
 
 class NoValueError(Exception):
-    """There is no value of this type here."""
+    """No value of this type is known here."""
 
 
 def value(lib: Any, argument: Any) -> Any:
@@ -99,7 +99,9 @@ def call(lib: Any, function: Any, bound: bool, placed: list[Any], named: list[An
 
 
 def refused(lib: Any, *how: Any) -> str:
-    """Why a call is refused for its arguments' names, number or kinds; "" if it is not."""
+    """Return the reason why a call is refused for its arguments' names, number or kinds; "" if it
+    is taken.
+    """
     try:
         call(lib, *how)
     except NoValueError:

@@ -242,7 +242,7 @@ def test_a_numba_cuda_without_cuda_is_told_of_in_a_line():
 
 @pytest.mark.skipif(np.__version__.startswith("1."), reason="Numba itself asks for it there")
 def test_numpy_keeps_its_names_while_numba_cuda_is_imported():
-    """Its arrays ask for np.row_stack, which NumPy 2.5 has no more."""
+    """Numba's arrays ask for np.row_stack, which NumPy 2.5 no longer has."""
     pytest.importorskip("numba.cuda")
     program = """
 import importlib, sys, types

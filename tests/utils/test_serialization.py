@@ -237,8 +237,8 @@ def test_a_header_with_a_key_twice_is_refused() -> None:
 
 
 def test_a_header_may_have_any_length(tmp_path):
-    """Its length comes first: one of 128 bytes and 256 more begins as a pickle, one of 19,280 as a
-    zip file.
+    """The header's length comes first: one of 128 bytes and 256 more begins as a pickle, one of
+    19,280 as a zip file.
     """
     path = tmp_path / "w"
     for length in (*range(1, 300, 7), *range(19_000, 19_400, 8)):

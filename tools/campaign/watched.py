@@ -251,7 +251,7 @@ def graph_of(function: Any, way: str) -> Any:
 
 
 def check(case: Any) -> str:
-    """Both twins, call by call."""
+    """Compare the twins, eager and replayed, call by call."""
     warnings.simplefilter("ignore", flow.errors.RecaptureWarning)
     warnings.simplefilter("error", flow.errors.CaptureWarning)
     count = len(case["places"])

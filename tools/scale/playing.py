@@ -36,7 +36,7 @@ class Played:
 
     @property
     def wall(self) -> float:
-        """When the last act was over."""
+        """Return the time at which the last act was over."""
         return max((ends[-1] for ends in self.ends if ends), default=0.0)
 
 

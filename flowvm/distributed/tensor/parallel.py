@@ -281,7 +281,7 @@ class PrepareModuleOutput(ParallelStyle):
 
 
 class PrepareModuleInputOutput(ParallelStyle):
-    """Both `PrepareModuleInput` and `PrepareModuleOutput`, by the same arguments.
+    """A style of `PrepareModuleInput` and `PrepareModuleOutput` together, by their arguments.
 
     >>> import flowvm.distributed.tensor.parallel as tp
     >>> mesh = flow.distributed.device_mesh.init_device_mesh("cpu", (1,))

@@ -123,7 +123,7 @@ class Environment:
         self.add_function(type(module).forward, module, label)
 
     def add_optimizer(self, optimizer: Optimizer) -> None:
-        """Its parameters, and the tensors of its state."""
+        """Add an optimizer's parameters, and the tensors of its state."""
         others, label = self.others, type(optimizer).__name__
         state = optimizer.state
         others.entries.append((vars(optimizer), "state", state, label))

@@ -1,4 +1,4 @@
-"""Why a graph was captured again: what a call has that no earlier one had, in the user's words.
+"""Reasons of captures: the facts of a call that no earlier call had, in the user's words.
 
 A call is described by its *facts*, name -> text: each argument, grad mode, settings of optimizers
 and of the graph.  Two calls of one Plan have the same facts; where facts are the same and the Plan
@@ -80,8 +80,8 @@ class History:
     def reason(
         self, facts: dict[str, str], same: Sequence[Any], paths: Mapping[int, str]
     ) -> str | None:
-        """Why a call with these facts needs a capture, None for the first; `same`: what there is
-        for such calls, and does not hold.
+        """Explain why a call with these facts needs a capture, None for the first; `same`: the
+        compiled calls with these facts, whose conditions do not hold.
         """
         if not self.happened:
             return None

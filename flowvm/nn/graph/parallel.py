@@ -104,7 +104,7 @@ class Price(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Both."""
+        """The seconds of computing and exchanging."""
         return self.computing + self.exchanging
 
     def weighed(self, part: float) -> float:

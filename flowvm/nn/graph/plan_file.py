@@ -288,7 +288,7 @@ class _Writer:
 
 
 def python_version() -> str:
-    """Such as 3.11: hashes of bytecode hold for one of them."""
+    """Return Python's version as "3.11": hashes of bytecode hold for one such version."""
     return ".".join(platform.python_version_tuple()[:2])
 
 

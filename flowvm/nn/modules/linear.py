@@ -122,7 +122,7 @@ class FusedMLP(Module):
         return [getattr(self, f"weight_{k}") for k in range(len(self.dropout_rate_list))]
 
     def biases(self) -> list[Parameter]:
-        """Their biases."""
+        """The biases of all layers."""
         return [getattr(self, f"bias_{k}") for k in range(len(self.dropout_rate_list))]
 
     def reset_parameters(self) -> None:

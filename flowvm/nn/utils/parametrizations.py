@@ -33,7 +33,7 @@ class _WeightNorm(Module):
         return directed(weight_g, weight_v, self.dim)
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Its lengths, and itself."""
+        """Return the lengths of a weight's slices, and the weight."""
         return norm_except_dim(weight, self.dim), weight
 
 

@@ -92,7 +92,9 @@ def exchanges_of(run: Run) -> Exchanges:
 
 
 def computing(run: Run) -> Array:
-    """When some kernel ran that exchanges nothing: rows of begin and end that do not touch."""
+    """Return the intervals in which a kernel ran that exchanges nothing: rows of begin and end that
+    do not touch.
+    """
     calls = _calls(run)
     own = [k for k, lane in enumerate(calls.lanes) if not is_lane(lane)]
     return union(calls.begin[own], calls.end[own])
@@ -138,7 +140,7 @@ class Tied:
 
     @property
     def last(self) -> Array:
-        """When the last rank came."""
+        """For each collective, the time at which the last rank came."""
         moments: Array = self.begin.max(1, initial=0)
         return moments
 

@@ -81,13 +81,13 @@ class Launch:
         return self.scale * self.done[-1]
 
     def at(self, work: float) -> float:
-        """When so much of it can be done, at the earliest."""
+        """Return the earliest time at which `work` nanoseconds of it can be done."""
         held = (ready + work - before for before, ready in self.fronts if before < work)
         return max(self.base + work, max(held, default=0.0))
 
     @property
     def end(self) -> float:
-        """When all of it can be done."""
+        """Return the earliest time at which all of it can be done."""
         return max([self.at(self.length), *(ready for _, ready in self.fronts)])
 
     def follow(self, front: Launch, mine: dict[int, tuple[bool, int, int]],

@@ -162,7 +162,9 @@ def overhead(run: Run, waits: Waits) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Owner:
-    """A share of the memory at the peak: its name, bytes and number of tensors."""
+    """An owner of memory at the peak: an operator at a line, for one of KINDS; `nbytes` in `count`
+    tensors.
+    """
 
     name: str
     line: str

@@ -131,7 +131,8 @@ def waits(run: Run, before: Order | None = None) -> Waits:
 
 
 def away(run: Run) -> tuple[Array, Array]:
-    """When issuing threads waited: borders, and in each interval between two an index into GAPS.
+    """Return the waits of issuing threads: borders, and in each interval between two an index into
+    GAPS.
 
     The first interval is before the first border, the last after the last.
     """

@@ -243,7 +243,7 @@ class _Trace:
             self.slices(track, _picked(self.names, run.op[of]), begin, end, args)
 
     def _gaps(self) -> None:
-        """When a stream stood still, and why."""
+        """Write the gaps of each stream, with their causes."""
         states = _quoted(STATES)
         for lane in self.profile.lanes:
             name = f"{self.run.streams[lane.stream]} waits"

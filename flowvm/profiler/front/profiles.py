@@ -326,7 +326,8 @@ class Profile:
         return self.summary().to_dict()
 
     def why(self, what: int | str | Tensor, depth: int = 3) -> Why:
-        """Why an instruction started when it did, what that waited for, and what waits for it.
+        """Explain the start of an instruction: its waits, the waits of its producers, and the
+        instructions that wait for it.
 
         what   its number; an operator: the one of those that waited longest; or a tensor: the one
                that wrote it last

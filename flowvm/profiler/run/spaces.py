@@ -27,12 +27,14 @@ def inside(run: Run, space: str) -> Array:
 
 
 def taken(run: Run) -> Array:
-    """When instructions take memory."""
+    """Return the time at which each instruction takes memory."""
     return np.where(run.opened > 0, run.opened, run.time("started"))
 
 
 def returned(run: Run) -> Array:
-    """When they give it back: what they had while they ran, and what a ReleaseTensor releases."""
+    """Return the time at which each instruction gives memory back: its workspace, and the tensor
+    that a ReleaseTensor releases.
+    """
     return np.where(run.opened > 0, run.opened, run.time("ended"))
 
 

@@ -160,7 +160,7 @@ class _Past:
         return int(self.flat[k]) if k >= 0 and self.keys[k] >= base else -1
 
     def lost(self) -> str:
-        """Why nobody is known to have written something."""
+        """Explain why the last writer of a storage is not known."""
         if int(engine.words[CTL.LEVEL]) == 0:
             return "unknown: the recorder is off (flow.profiler.level)"
         forgotten = self.seen.overwritten

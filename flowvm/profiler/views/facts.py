@@ -49,7 +49,7 @@ class Summed(Protocol):
         """Return the state of each stream at every moment."""
 
     def table(self, by: str = ...) -> list[Row]:
-        """Its rows by operator, line, module or stream."""
+        """Return the rows of a table by operator, line, module or stream."""
 
     def __len__(self) -> int: ...
 

@@ -92,8 +92,8 @@ class PlanView(Drawn):
     notes: tuple[str, ...]
 
     def drawn(self) -> tuple[list[Node], list[Link]]:
-        """Its actors, an edge for each regst from who fills it to who waits for it, and back for
-        each credit; of one actor its tasks, in their order.
+        """Return the Plan's actors, an edge for each regst from its writer to each reader, and back
+        for each credit; for a single actor its tasks, in their order.
         """
         if not self.actors:
             nodes = [
@@ -118,7 +118,9 @@ class PlanView(Drawn):
         return nodes, links
 
     def graph(self, width: int = USUAL) -> Screen:
-        """Its actors as lanes, a stream each: who waits for whose regst, and whose credit."""
+        """Draw the Plan's actors as lanes, a stream each, with the regsts and credits that they
+        wait for.
+        """
         streams = list(dict.fromkeys(a.stream for a in self.actors))
         place = {a.number: k for k, a in enumerate(self.actors)}
         screen = Screen()

@@ -247,7 +247,7 @@ def _path(path: list[Any], borders: Array) -> LaneCells:
 
 
 def _tasks(run: Run, borders: Array) -> list[LaneCells]:
-    """When graphs' tasks ran on other streams than that of their launch."""
+    """Return the cells of graphs' tasks that ran on other streams than that of their launch."""
     spans = []
     away = run.task_stream != run.stream[run.task_launch]
     for stream in np.unique(run.task_stream[away]).tolist():

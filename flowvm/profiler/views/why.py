@@ -1,4 +1,5 @@
-"""Why: what one instruction waited for, what that waited for, and what waits for it.
+"""The reasons of one start: the instruction's waits, its producers' waits, and the instructions
+that wait for it.
 
 Every interval before its start has one cause (`flowvm.profiler.analysis.waits`): `dep` for the
 producers, `queue` for its stream, `sched` for the VM.  The producer that ended last is the gating
@@ -127,7 +128,9 @@ class Why(View):
 
 
 def steps(times: Sequence[tuple[str, int]], width: int) -> str:
-    """When what happened, in a line; without the VM's own steps where there is no room."""
+    """Return the times of an instruction's stages in one line; without the VM's own stages if there
+    is no room.
+    """
     own = ("received", "dispatched")
     for left_out in ((), own, (*own, "ready"), (*own, "ready", "released")):
         shown = [f"{n} {ms(t)}" for n, t in times if t >= 0 and n not in left_out]
@@ -161,7 +164,7 @@ def find(run: Run, what: Any) -> int:
 
 
 def why(profile: Any, what: Any, depth: int = DEPTH) -> Why:
-    """Why an instruction of a Profile started when it did.
+    """Explain the start of an instruction of a Profile.
 
     what   its number; the name of an operator: the one of those that waited longest; or a tensor:
            the one that wrote it last

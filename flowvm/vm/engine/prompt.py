@@ -75,7 +75,7 @@ class Prompt(cmd.Cmd):
     do_n, do_c, do_p, do_w, do_q = do_next, do_continue, do_print, do_where, do_quit
 
     def do_EOF(self, line: str) -> NoReturn:  # noqa: N802 - what cmd calls it
-        """Likewise."""
+        """End the prompt, as `quit` does."""
         raise StepEnded
 
     def emptyline(self) -> bool:

@@ -1,4 +1,5 @@
-"""When an issuing thread could have run and did not: the `core` and `gil` waits of the recorder.
+"""Time in which an issuing thread could have run and did not: the `core` and `gil` waits of the
+recorder.
 
 A thread's processor time falls behind the wall clock while the system runs something else on its
 core (`core`), while another thread has the GIL (`gil`), and while it blocks: in a sleep, a lock, a

@@ -236,7 +236,7 @@ def _most_blocks(most: int) -> int:
 
 
 def numbers_of(launch: ScalarLaunch) -> list[Param]:
-    """Its dynamic scalars, as parameters of a kernel."""
+    """Return a launch's dynamic scalars as parameters of a kernel."""
     kinds = {"d": "f", "q": "i"}
     return [Scalar(i, kinds[code]) for i, code in enumerate(launch.pack)]
 

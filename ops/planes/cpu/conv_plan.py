@@ -55,7 +55,7 @@ class Shape(NamedTuple):
 
     @property
     def flat(self) -> "Geometry":
-        """Its numbers as kernels take them."""
+        """Return the geometry's numbers in the form that kernels take."""
         return Geometry(
             self.samples, self.groups, self.channels, self.outputs, *self.input, *self.output,
             *self.kernel, *self.stride, *self.padding, *self.dilation,

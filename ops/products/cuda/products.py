@@ -160,7 +160,7 @@ def _merge(sizes: list[int], strides: list[int]) -> tuple[list[int], list[int]]:
 def _sides(
     work: _Work, metas: tuple[TensorMeta, ...], left: Any, right: Any, dims: list[_Dim]
 ) -> tuple[list[_Dim], Matrices, Matrices]:
-    """Both operands as cuBLAS reads them, and the batch dimensions with their strides."""
+    """Return the operands as cuBLAS reads them, and the batch dimensions with their strides."""
     total = math.prod(d.size for d in dims)
     many = len(dims) > 1 and total // max(d.size for d in dims) > CALLS
     sides = []

@@ -241,7 +241,7 @@ def _finish(
 
 
 def entropy_backward(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
-    """Its gradient, of (g, logits, targets, notes), maybe weights."""
+    """Lower the gradient of cross entropy, of (g, logits, targets, notes), maybe weights."""
     _, ignored, smoothing = attrs
     g, x, target, notes, *weights = metas
     if x.numel == 0:
@@ -346,7 +346,7 @@ def likelihood(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
 
 
 def likelihood_backward(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
-    """Its gradient, of (g, targets, notes), maybe weights."""
+    """Lower the gradient of the likelihood loss, of (g, targets, notes), maybe weights."""
     ignored = attrs[-1]
     g, target, notes, *weights = metas
     (out,) = launch.outputs

@@ -74,5 +74,5 @@ def fixed(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
 
 
 def fixed_backward(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
-    """Its gradient."""
+    """Lower the gradient of the norm with fixed statistics."""
     return _nothing(launch, metas) or planes_backward(launch, metas, "batch", attrs[0], True)

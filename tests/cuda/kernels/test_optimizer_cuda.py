@@ -70,7 +70,7 @@ def test_each_block_of_a_gradient_says_whether_it_is_finite():
 
 
 def test_the_scale_is_updated(rng):
-    """Its one element is left to the generic adapter of bodies."""
+    """The scale's one element is left to the generic adapter of bodies."""
     for found, tracker in ((1.0, 2), (0.0, 1), (0.0, 3)):
         arrays = [
             np.array([8.0], np.float32), np.array([tracker], np.int32),

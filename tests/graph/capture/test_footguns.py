@@ -300,7 +300,7 @@ class Counting(nn.Module):
 
 
 def test_a_counter_that_the_code_uses_counts():
-    """Such a graph is captured at each call, with a warning; it is never wrong."""
+    """A graph with a counter is captured at each call, with a warning; it is never wrong."""
 
     def script(way):
         model = Counting()

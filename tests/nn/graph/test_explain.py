@@ -325,7 +325,7 @@ def test_debug_refuses_other_levels():
 
 
 def test_a_tensor_that_was_replaced_is_said_to_be_another():
-    """Both look alike: what differs is which, and who wrote it."""
+    """Two tensors look alike: the message says that it is another one, and who wrote it."""
 
     class Scaled(nn.Graph):
         def __init__(self):

@@ -344,7 +344,7 @@ def test_metas_are_checked(state, shape, stride):
 
 
 def test_a_fused_node_gives_what_its_inputs_are_repeated_to(state):
-    """Its outputs' metas are its attributes, so nobody else has an opinion of them."""
+    """A fused node's output metas are its attributes, so no other part of the file checks them."""
 
     def change(plan):
         graph = plan["graph"]

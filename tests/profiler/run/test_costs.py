@@ -140,7 +140,7 @@ def test_bad_arguments():
 
 
 def test_nobody_is_looked_at_when_it_was_measured() -> None:
-    """Its recorder's sampler went on for as long as the process lived."""
+    """No sampler of the measured recorder stays alive behind the measurement."""
     before = set(threading.enumerate())
     costs.recording.cache_clear()
     costs.recording()

@@ -208,7 +208,7 @@ def test_a_loader():
 
 
 def places(function):
-    """Its lines, as the profiler names them."""
+    """Return the lines of a function, as the profiler names them."""
     lines, start = inspect.getsourcelines(function)
     name = __file__.rsplit("/", 1)[-1]
     return [f"{name}:{k}" for k, _ in enumerate(lines, start)]

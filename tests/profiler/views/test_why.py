@@ -1,4 +1,4 @@
-"""Why and the critical path: producers, hazards, gating, sums."""
+"""The `why` view and the critical path: producers, hazards, gating, sums."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def test_hazards_are_counted_and_stream_order_replaces_edges():
 
 
 def test_a_stream_keeps_program_order_where_nothing_else_is_waited_for():
-    """So a release is not overtaken by later allocations, which would keep more memory live."""
+    """A release is not overtaken by later allocations, which would keep more memory live."""
     release = Instruction(KIND.RELEASE, 0, mut(1))
     bench = feed([op(*mut(1)), op(*const(1)), release, op(*mut(2)), op(*mut(3))])
     assert [bench.dispatch() for _ in range(5)] == [0, 1, 2, 3, 4]

@@ -202,7 +202,9 @@ def run_allocations(base: int, script: int, count: int, blocks: int) -> int:
 
 
 def test_the_compiled_allocator_equals_the_python_one(seed):
-    """Both have the same accounting and pattern of reuse: equal blocks are equal in both."""
+    """The two allocators have the same accounting and pattern of reuse: equal blocks are equal in
+    both.
+    """
     native, rng, live, moves = compiled(run_allocations, 4), random.Random(seed), [], []
     for k in range(300):
         if live and rng.random() < 0.45:

@@ -108,7 +108,7 @@ def test_no_host_waits_between_devices():
 
 
 def test_a_release_waits_until_the_devices_are_done():
-    """Its block may go to whoever asks next, on its own stream without any event."""
+    """A released block may go to the next allocation, on its own stream without any event."""
     bench = Bench()
     bench.m[CTL.DEVICES] = DEVICES
     bench.issue(op(*mut(5), stream=1))

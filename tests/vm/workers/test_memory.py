@@ -61,7 +61,7 @@ def test_a_loop_of_small_outputs_stays_small():
 
 @alone()
 def test_a_loop_on_another_stream_stays_small():
-    """Its memory goes back to the stream that allocated it."""
+    """A tensor's memory goes back to the stream that allocated it."""
 
     def loop():
         with use_stream(streams(2)[1]):
