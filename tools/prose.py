@@ -22,8 +22,11 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 TOPS = ("flowvm", "ops", "graph", "autograd", "tools", "tests", "tutorials")
 OPENINGS = frozenset(
-    "What Whether How Where When Why Of Which Who Whose That Those These The-same It Its They Their "
-    "Both Such So Likewise Do-it There-is There-are".split()
+    [
+        *["What", "Whether", "How", "Where", "When", "Why", "Of", "Which", "Who", "Whose"],
+        *["That", "Those", "These", "The-same", "It", "Its", "They", "Their", "Both"],
+        *["Such", "So", "Likewise", "Do-it", "There-is", "There-are"],
+    ]
 )
 LIMIT = 100
 _FIRST = re.compile(r"\W*([A-Za-z']+)(?:\s+([A-Za-z']+))?")
