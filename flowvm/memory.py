@@ -36,7 +36,7 @@ def summary(device: Device | str | None = None) -> MemoryNow:
     module = sys.modules.get("flowvm.cuda.driver.streams")
     used = [s for s in module.used() if s.runtime.index == place.index] if module else []
     if not used:
-        raise ArgumentError(f"{place} has not been used: it has no memory of ours")
+        raise ArgumentError(f"{place} has no memory of flowvm's: no tensor was made on it yet")
     return memory_now(space_of(used[0].compute))
 
 

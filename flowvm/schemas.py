@@ -126,7 +126,8 @@ def parsed(text: str) -> Schema:
     found = re.fullmatch(r"\s*([\w:.]+)\s*\((.*)\)\s*->\s*(.+?)\s*", text, re.DOTALL)
     if found is None:
         raise ArgumentError(
-            f"{text!r} is no schema; one is 'name(Tensor x, int k=2, *, float? z=None) -> Tensor'"
+            f"{text!r} is not a schema; one is 'name(Tensor x, int k=2, *, float? z=None) -> "
+            "Tensor'"
         )
     name, inside, returns = found.groups()
     parameters, keyword = [], False
@@ -136,7 +137,7 @@ def parsed(text: str) -> Schema:
             continue
         match = _PARAMETER.match(part)
         if match is None:
-            raise ArgumentError(f"{text!r} is no schema: {part!r} is no parameter")
+            raise ArgumentError(f"{text!r} is not a schema: {part!r} is not a parameter")
         default = match["default"]
         parameters.append(Parameter(
             match["name"], match["kind"], match["list"] is not None, match["maybe"] is not None,
@@ -188,7 +189,7 @@ def infer_schema(
         )
     unknown = set() if mutates_args == "unknown" else set(mutates_args) - set(signature.parameters)
     if unknown:
-        raise ArgumentError(f"infer_schema: mutates_args has {unknown}, which {signature} has not")
+        raise ArgumentError(f"infer_schema: mutates_args has {unknown}, which {signature} lacks")
     parameters = []
     for p in signature.parameters.values():
         if p.name not in hints:
@@ -198,7 +199,7 @@ def infer_schema(
         kind, several, optional = _annotated(hints[p.name], p.name)
         changed = kind == "Tensor" and (mutates_args == "unknown" or p.name in mutates_args)
         if p.name in mutates_args and mutates_args != "unknown" and not changed:
-            raise ArgumentError(f"infer_schema: {p.name} is no tensor, and cannot be changed")
+            raise ArgumentError(f"infer_schema: {p.name} is not a tensor, and cannot be changed")
         keyword = p.kind is inspect.Parameter.KEYWORD_ONLY
         parameters.append(Parameter(p.name, kind, several, optional, changed, keyword, p.default))
     if "return" not in hints:

@@ -353,7 +353,7 @@ def _flatten(obj: Any, apart: bool = False) -> tuple[dict[str, Tensor], dict[str
         tree = writer.tree(obj, "")
     except RecursionError:
         raise ArgumentError(
-            "flow.save: the object is nested too deep, or stands in itself"
+            "flow.save: the object is nested too deep, or contains itself"
         ) from None
     check_depth(tree, "flow.save: the object", kind=ArgumentError)
     said: dict[str, Any] = {"version": _VERSION, "tree": tree}
@@ -567,7 +567,7 @@ def _check_header(header: dict[str, Any], size: int, where: str) -> None:
     metadata = header.get("__metadata__", {})
     texts = metadata.items() if isinstance(metadata, dict) else [(metadata, metadata)]
     if not all(isinstance(key, str) and isinstance(value, str) for key, value in texts):
-        raise FileError(f"flow.load: {where} is damaged: its metadata is no record of texts")
+        raise FileError(f"flow.load: {where} is damaged: its metadata is not a record of texts")
     spans = []
     for name, entry in header.items():
         if name == "__metadata__":
@@ -588,7 +588,7 @@ def _check_header(header: dict[str, Any], size: int, where: str) -> None:
     at = 0
     for begin, end in sorted(spans):
         if begin != at or end < begin:
-            raise FileError(f"flow.load: {where} is damaged: no tensor has its bytes from {at}")
+            raise FileError(f"flow.load: {where} is damaged: no tensor begins at byte {at}")
         at = end
     if at != size:
         raise FileError(
@@ -605,7 +605,7 @@ def _arrays(data: bytes, header: dict[str, Any], where: str) -> dict[str, np.nda
         if name != "__metadata__" and entry.get("dtype") not in _DTYPES:
             raise ArgumentTypeError(
                 f"flow.load: tensor {name!r} in {where} has dtype {entry.get('dtype')}, which "
-                f"flowvm has not; it has {sorted(_DTYPES)}. Convert the file first"
+                f"flowvm lacks; it has {sorted(_DTYPES)}. Convert the file first"
             )
     found = {n: e["dtype"] for n, e in header.items() if n != "__metadata__"}
     bits = {n: f"U{8 * _DTYPES[word]}" for n, word in found.items() if word in _UNKNOWN}
@@ -711,7 +711,9 @@ def _join_pairs(tensors: dict[str, Tensor], names: Any, where: str) -> None:
     for name in names if isinstance(names, list) else [names]:
         pairs: Any = tensors.get(name) if isinstance(name, str) else None
         if pairs is None or pairs.dtype is not float64 or pairs.shape[-1:] != (2,):
-            raise FileError(f"flow.load: {where} is damaged: {cropped(name)!r} is no pairs")
+            raise FileError(
+                f"flow.load: {where} is damaged: {cropped(name)!r} is not an array of pairs"
+            )
         tensors[name] = pairs.view_as_complex()
 
 

@@ -323,7 +323,7 @@ def make_tensor(
         out = ops.rand(drawn, dtype=wide, device=device) * (b - a) + a
         out = out.to(dtype)
     elif dtype.name.startswith("complex"):
-        raise ArgumentError(f"make_tensor of {dtype} is not there: make its parts")
+        raise ArgumentError(f"make_tensor does not make {dtype}: make the real and imaginary parts")
     else:
         least = 0 if dtype.name.startswith(("uint", "bool")) else -9
         most = 2 if dtype.name == "bool" else 10

@@ -106,7 +106,7 @@ def test_libraries():
     assert x.grad.tolist() == [3.0]
     for call, match in (
         (lambda: lib.define("scaled(Tensor x) -> Tensor"), "already"),
-        (lambda: lib.define("no schema"), "is no schema"),
+        (lambda: lib.define("no schema"), "is not a schema"),
         (lambda: library.Library("aten", "DEF"), "reserved"),
         (lambda: library.Library("theirs", "IMPL").define("x() -> ()"), "defines no ops"),
         (lambda: library.define("nospace", "(Tensor x) -> Tensor"), "space::name"),

@@ -310,7 +310,7 @@ def test_the_command_prints_a_table_or_json(capsys):
         (["--mix", "data=2,data=4"], "--mix is data=N"),
         (["--mix", "tensor=0"], "tensor is 1 or more"),
         (["--mix", "zero=4"], "zero is 0, 1, 2 or 3"),
-        (["--mix", "tensor=3", "--ranks", "8"], "8 ranks are no multiple of 3"),
+        (["--mix", "tensor=3", "--ranks", "8"], "8 ranks are not a multiple of 3"),
         (["--mix", "stages=64", "--ranks", "64"], "forward tasks: 1 to so many stages"),
         (["--model", "nothing"], "--model is one of transformer, mlp"),
         (["--model", "flowvm.nowhere:f"], "No module named"),

@@ -119,7 +119,7 @@ def reshape(x: Tensor, /, shape: Sequence[int], *, copy: Any = None) -> Tensor:
     """
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     if -1 in shape and math.prod(n for n in shape if n != -1) == 0:
-        raise ShapeError(f"reshape: what -1 stands for in {shape} cannot be told")
+        raise ShapeError(f"reshape: the size for -1 in {shape} is ambiguous: x has no elements")
     if copy:
         return ops.reshape(ops.clone(x), shape)
     if copy is None:

@@ -318,7 +318,7 @@ def accuracy_on(model: "Module", images: "Tensor", labels: "Tensor") -> float:
 def warm_up(console: "Console", batch: int) -> None:
     """Run one step and one test of a spare network, so that all compiling is done."""
     began = time.perf_counter()
-    with busy(console, "first step: kernels come from the cache, or are compiled, once"):
+    with busy(console, "first step: loading kernels from the cache, or compiling them"):
         model = build_model()
         images, labels = flow.zeros(batch, 1, 8, 8), flow.zeros(batch, dtype=flow.int64)
         train_step(model, flow.optim.Adam(model.parameters()), images, labels).item()
@@ -326,10 +326,14 @@ def warm_up(console: "Console", batch: int) -> None:
     seconds = time.perf_counter() - began
     console.print(f"first step in {seconds:.2f} s (kernels from the cache, or compiled)")
     if not is_compiled():
-        with busy(console, "the first time on a machine: helpers compile the VM itself, too"):
+        with busy(console, "first run on this machine: helper processes compile the VM, too"):
             settled = settle()
         if not settled:
-            console.print(f"it is not there in {SETTLE_S} s: eager steps are its Python's for now")
+            console.print(
+                f"the VM is still being compiled after {SETTLE_S} s: until it is done, eager "
+                "steps run "
+                f"on the VM's slower Python code"
+            )
 
 
 def is_compiled() -> bool:

@@ -222,13 +222,15 @@ def _overrides() -> Check:
 def _calls() -> Check:
     """Check if operators' calls are made by compiled code, and if not, say why."""
     if config.calls == "python" or config.debug_calls:
-        return Check(INFO, "calls", "by Python functions, as a FLOWVM_* variable says")
+        return Check(
+            INFO, "calls", "by Python functions, because a FLOWVM_* variable asks for them"
+        )
     why = install.why_not()
     if why and config.calls == "native":
-        return Check(FAIL, "calls", why, "unset FLOWVM_CALLS: Python functions make calls then")
+        return Check(FAIL, "calls", why, "unset FLOWVM_CALLS, and Python functions make the calls")
     if why:
         return Check(INFO, "calls", f"by Python functions: {why}")
-    return Check(OK, "calls", "by compiled code, which does what the Python functions do")
+    return Check(OK, "calls", "by compiled code, tested against the Python functions")
 
 
 def _sampling() -> Check:
@@ -275,7 +277,7 @@ def _private(package: Any, use: Any, verdict: str, why: str) -> Check:
         return Check(OK, "private", text)
     fix = f"pip install '{package.distribution}=={package.tested[-1]}'"
     if verdict == "skipped":
-        return Check(INFO, "private", f"{text}: skipped, {why}", f"{fix}; it does without")
+        return Check(INFO, "private", f"{text}: skipped, {why}", f"{fix}; flowvm works without it")
     return Check(FAIL, "private", f"{text}: missing, {why}", fix)
 
 

@@ -104,7 +104,7 @@ class Rank:
         except BlockingIOError:
             return
         if not got:
-            raise OSError("the launcher has ended")
+            raise OSError("the launcher of this rank has ended")
         *lines, self.read = (self.read + got).split(b"\n")
         for line in lines:
             what = json.loads(line)

@@ -193,7 +193,7 @@ def run_piece(name: str, all_samples: bool) -> None:
     else:
         matches = [known for known in SAMPLES if known.name == name]
         if not matches:
-            raise ValueError("no op of this name declares samples")
+            raise ValueError(f"no op named {name!r} declares samples")
         for known in matches:
             run_samples(known, all_samples)
 

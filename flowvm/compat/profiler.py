@@ -197,7 +197,7 @@ class profile:  # noqa: N801 - PyTorch's name
         metric.
         """
         if metric not in ("self_cpu_time_total", "self_cuda_time_total"):
-            raise ArgumentError(f"export_stacks: metric={metric!r} is no self_cpu_time_total")
+            raise ArgumentError(f"export_stacks: metric={metric!r} must be 'self_cpu_time_total'")
         if self._level < 3:
             raise ModeError("export_stacks: say profile(with_stack=True)")
         spent: dict[str, float] = {}

@@ -544,7 +544,7 @@ def _imports(module: Any) -> list[str]:
             "with arguments in it"
         )
     if missing:
-        raise CompileError(f"native code needs {', '.join(missing)}, which this process has not")
+        raise CompileError(f"native code needs {', '.join(missing)}, which this process lacks")
     return names
 
 

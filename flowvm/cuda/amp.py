@@ -23,7 +23,7 @@ __dir__ = listing(globals())
 def _usable(name: str, enabled: bool) -> bool:
     if enabled and not amp.is_autocast_available("cuda"):
         warnings.warn(
-            f"cuda.amp.{name}: there is no CUDA device here, so it does nothing; "
+            f"cuda.amp.{name}: no CUDA device is available, so this call does nothing; "
             f"flow.amp.{name}('cpu') is for the CPU",
             stacklevel=3,
         )

@@ -209,7 +209,7 @@ def _wait_for(device: Device, stream: Any) -> None:
     if stream is None:
         return
     if not isinstance(stream, int) or stream <= 0:
-        raise ArgumentError(f"__cuda_array_interface__: stream {stream!r} is no stream")
+        raise ArgumentError(f"__cuda_array_interface__: stream {stream!r} is not a stream")
     used = runtime(device.index or 0)
     used.enter()
     used.driver.call("cuStreamSynchronize", stream)

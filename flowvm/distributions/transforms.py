@@ -534,7 +534,7 @@ def _lower_of(x: Value) -> Value:
     m = x.shape[-1]
     n = round((0.25 + 2 * m) ** 0.5 + 0.5)
     if n * (n - 1) // 2 != m:
-        raise ArgumentError(f"{m} is no size of a strict lower triangle")
+        raise ArgumentError(f"{m} is not a size of a strict lower triangle")
     rows, columns = _places(n, -1)
     flat = ops.zeros((*x.shape[:-1], n * n), dtype=x.dtype, device=x.device)
     place = (rows * n + columns).to(x.device)

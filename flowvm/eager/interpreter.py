@@ -475,8 +475,8 @@ def call_into(
         if len({m.device for m in (*into, *metas)}) > 1:
             places = ", ".join(str(m.device) for m in metas)
             raise DeviceError(
-                f"{op.name}: the result goes into a tensor on {into[0].device}, and what it is "
-                f"made of is on {places}; all must be on one device"
+                f"{op.name}: the output is a tensor on {into[0].device}, and the inputs are on "
+                f"{places}; all must be on one device"
             )
         made = _keep(op, key, _entry(op, metas, attrs, into, updated))
     pack = made[-1][::-1] or op.scalar_kinds

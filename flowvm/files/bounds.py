@@ -120,7 +120,7 @@ def check_tree(value: Any, refusal: Refusal) -> None:
             for child in children:
                 if _children(child) is not None:
                     if id(child) in begun and id(child) not in known:
-                        raise refusal("has a container that stands in itself; take it out")
+                        raise refusal("has a container that contains itself; take it out")
                     todo.append(child)
                 weight = _weight(child)
                 if weight == 1 or id(child) not in texts:

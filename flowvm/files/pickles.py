@@ -162,14 +162,15 @@ class Reader:
         if (module, name) == ("torch.optim", "required"):
             return None
         raise self.refusal(
-            f"names {cropped(f'{module}.{name}')}, which is no part of a state dict: flowvm reads "
+            f"names {cropped(f'{module}.{name}')}, which is not a part of a state dict: flowvm "
+            "reads "
             f"tensors, numbers, texts and containers of them, and runs nothing of a file; save "
             f"model.state_dict() instead of the model"
         )
 
     def _text(self, value: Any) -> str:
         if type(value) is not str:
-            raise self.refusal("is damaged: something has a text's place and is none")
+            raise self.refusal("is damaged: a value that must be a text is not one")
         self.bounds.copies(value)
         return value
 
@@ -182,16 +183,16 @@ class Reader:
         """A dict with items: another dict's, or pairs."""
         pairs = list(self.bounds.copies(items).items()) if isinstance(items, dict) else items
         if not isinstance(pairs, (list, tuple)):
-            raise self.refusal("is damaged: a dict is made of no items")
+            raise self.refusal("is damaged: a dict is made of something other than items")
         for pair in self.bounds.copies(pairs):
             if not isinstance(pair, (list, tuple)) or len(pair) != 2:
-                raise self.refusal("is damaged: a dict is made of no items")
+                raise self.refusal("is damaged: a dict is made of something other than items")
             self.bounds.put(target, *pair)
         return target
 
     def _set(self, items: Any = ()) -> set[Any]:
         if not isinstance(items, (list, tuple, set)):
-            raise self.refusal("is damaged: a set is made of no items")
+            raise self.refusal("is damaged: a set is made of something other than items")
         made: set[Any] = set()
         for item in self.bounds.copies(items):
             self.bounds.add(made, item)
@@ -200,7 +201,7 @@ class Reader:
     def _number(self, kind: Any, data: bytes = b"") -> Any:
         codes = ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "b1")
         if not isinstance(kind, _Dtype) or kind.name.lstrip("<|=") not in codes:
-            raise self.refusal("has a number of a kind that is not read")
+            raise self.refusal("has a number of a kind that flowvm does not read")
         dtype = np.dtype("<" + kind.name.lstrip("<|="))
         if type(data) is not bytes or len(data) != dtype.itemsize:
             raise self.refusal("is damaged: a number has another size")
@@ -210,11 +211,11 @@ class Reader:
         if not isinstance(storage, _Storage):
             raise self.refusal("is damaged: a tensor has no storage")
         if not _plain(shape) or not _plain(stride) or max(len(shape), len(stride)) > MOST_DIMS:
-            raise self.refusal("is damaged: a tensor's shape or stride is none")
+            raise self.refusal("is damaged: a tensor's shape or stride is not a tuple of sizes")
         if not all(type(n) is int and 0 <= n < 1 << 48 for n in (offset, *shape, *stride)):
-            raise self.refusal("is damaged: a tensor's shape or stride is none")
+            raise self.refusal("is damaged: a tensor's shape or stride is not a tuple of sizes")
         if len(shape) != len(stride):
-            raise self.refusal("is damaged: a tensor's shape and stride are not alike")
+            raise self.refusal("is damaged: a tensor's shape and stride differ in length")
         dtype = dtype_named(storage.dtype)
         count = check_shape(shape, dtype.itemsize, self.refusal) // dtype.itemsize
         last = offset + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
@@ -233,11 +234,11 @@ class Reader:
         name = self._text(layout).removeprefix("torch.")
         coo = name == "sparse_coo"
         if type(data) is not tuple or len(data) not in ((3, 4) if coo else (4,)):
-            raise self.refusal("is damaged: a sparse tensor is made of other parts")
+            raise self.refusal("is damaged: a sparse tensor has the wrong number of parts")
         parts, shape = (data[:2], data[2]) if coo else (data[:3], data[3])
         coalesced = not coo or (len(data) > 3 and data[3] is True)
         if not all(isinstance(part, Tensor) for part in parts):
-            raise self.refusal("is damaged: a sparse tensor's parts are none")
+            raise self.refusal("is damaged: a sparse tensor's parts are not tensors")
         made: Tensor = sparse_conversion.of_parts(name, parts, shape, coalesced)
         return made
 
@@ -248,9 +249,9 @@ class Reader:
         kin.
         """
         if not isinstance(storage, _Storage) or not isinstance(dtype, DType):
-            raise self.refusal("is damaged: a tensor is made of no storage, or has no dtype")
+            raise self.refusal("is damaged: a tensor lacks its storage or its dtype")
         if storage.dtype != "uint8" or storage.size % dtype.itemsize:
-            raise self.refusal("is damaged: a storage's bytes are no elements of its tensor")
+            raise self.refusal("is damaged: a storage's bytes are not whole elements of its tensor")
         typed = _Storage(storage.key, dtype.name, storage.size // dtype.itemsize)
         return self._tensor(typed, offset, shape, stride)
 
@@ -272,19 +273,19 @@ class Reader:
 
     def _persistent(self, given: Any) -> _Storage:
         if type(given) is not tuple or len(given) < 5 or given[0] != "storage":
-            raise self.refusal("is damaged: a persistent id is no storage")
+            raise self.refusal("is damaged: a persistent id is not a storage")
         _, kind, key, _place, size = given[:5]
         if not isinstance(kind, _Dtype) or type(key) is not str or type(size) is not int:
-            raise self.refusal("is damaged: a storage's description is none")
+            raise self.refusal("is damaged: a storage's description has the wrong form")
         if kind.name not in _STORAGES.values() or not 0 <= size < 1 << 48:
-            raise self.refusal("is damaged: a storage's description is none")
+            raise self.refusal("is damaged: a storage's description has the wrong form")
         if len(given) > 5 and given[5] is not None:
             raise self.refusal("has a view of a storage; save it again with PyTorch 1.6 or newer")
         return _Storage(key, kind.name, size)
 
     def _call(self, function: Any, args: Any) -> Any:
         if not isinstance(function, _Call) or type(args) is not tuple:
-            raise self.refusal("calls what may not be called: nothing of a file is run")
+            raise self.refusal("calls a function: flowvm runs nothing of a file")
         try:
             return function.run(*args)
         except FileError:
@@ -369,12 +370,16 @@ class _Machine:
 
     def recall(self, place: int) -> None:
         if place not in self.memo:
-            raise self.reader.refusal("is damaged: a pickle names what it did not keep")
+            raise self.reader.refusal(
+                "is damaged: a pickle refers to a value that it did not store"
+            )
         self.stack.append(self.memo[place])
 
     def into(self, kind: type) -> Any:
         if not self.stack or not isinstance(self.stack[-1], kind):
-            raise self.reader.refusal("is damaged: a pickle fills what is no container")
+            raise self.reader.refusal(
+                "is damaged: a pickle adds items to a value that is not a container"
+            )
         return self.stack[-1]
 
     def items(self, found: list[Any]) -> None:
@@ -399,7 +404,7 @@ class _Machine:
     def stack_name(self) -> None:
         name, module = self.pop(), self.pop()
         if type(name) is not str or type(module) is not str:
-            raise self.reader.refusal("is damaged: a name is no text")
+            raise self.reader.refusal("is damaged: a name is not a text")
         self.stack.append(self.reader.find(module, name))
 
     def call(self) -> None:
@@ -455,7 +460,7 @@ def _text_number(machine: _Machine) -> Any:
     try:
         return int(line.rstrip("L"))
     except ValueError:
-        raise machine.reader.refusal("is damaged: a number is none") from None
+        raise machine.reader.refusal("is damaged: a number cannot be read") from None
 
 
 def _utf8(machine: _Machine, width: str) -> str:
@@ -599,7 +604,7 @@ def read_legacy(data: bytes, where: str, device: Device) -> Any:
     scout.read(file)
     keys = scout.read(file)
     if type(keys) is not list or not all(type(key) is str for key in keys):
-        raise reader.refusal("is damaged: its list of storages is none")
+        raise reader.refusal("is damaged: its list of storages has the wrong form")
     for key in keys:
         (count,) = struct.unpack("<q", _exactly(file, 8, reader))
         kind = sizes[key].dtype if key in sizes else "uint8"

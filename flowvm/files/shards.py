@@ -293,7 +293,7 @@ def _index(folder: Path) -> tuple[Any, dict[str, Any]]:
     what = f"flow.load: {str(folder / INDEX)!r}"
     found = read_json((folder / INDEX).read_bytes(), what, finite=False)
     if not isinstance(found, dict) or found.get("format") != FORMAT or "tree" not in found:
-        raise FileError(f"{what} is no index that this flowvm reads")
+        raise FileError(f"{what} is not an index of format {FORMAT!r}, which this flowvm reads")
     said = found.get("tensors")
     _TENSORS(said, f"{what}: tensors")
     assert said is not None
@@ -321,16 +321,16 @@ def check_parts(folder: Path, what: str, about: dict[str, Any], sizes: dict[str,
         if name not in sizes:
             path = folder / name
             if not path.is_file():
-                raise refusal(f"has a part in {cropped(name)!r}, which is not there,")
+                raise refusal(f"has a part in the file {cropped(name)!r}, which is missing,")
             sizes[name] = path.stat().st_size
     boxes = np.array([one["bounds"] for one in parts], np.int64).reshape(len(parts), len(shape), 2)
     filled = sum(math.prod(high - low for low, high in one["bounds"]) for one in parts)
     if filled != math.prod(shape):
-        raise refusal("has parts that do not fill it")
+        raise refusal("has parts that leave gaps")
     low, high = boxes[:, :, 0], boxes[:, :, 1]
     for k in range(len(parts) - 1):
         if nbytes and ((low[k + 1 :] < high[k]) & (low[k] < high[k + 1 :])).all(1).any():
-            raise refusal("has parts that lie over each other")
+            raise refusal("has parts that overlap")
     if nbytes > sum(sizes[name] for name in {one["file"] for one in parts}):
         raise refusal(f"of {nbytes} bytes is larger than its files")
 
@@ -396,7 +396,7 @@ class _Wanted:
         """Copy the overlap with a part, whose values are among these."""
         source = values.get(name)
         if source is None or [*source.shape] != [high - low for low, high in bounds]:
-            raise FileError(f"flow.load: a file has not the part {bounds} of {cropped(name)!r}")
+            raise FileError(f"flow.load: no file has the part {bounds} of {cropped(name)!r}")
         if source.dtype is not self.meta.dtype:
             raise FileError(f"flow.load: a file has {source.dtype.name} for {cropped(name)!r}")
         pairs = list(zip(bounds, self.bounds, strict=True))

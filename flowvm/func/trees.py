@@ -44,5 +44,5 @@ def spread(prefix: Any, tree: Any) -> list[Any]:
         pairs = zip(prefix, tree, strict=True)
         return [leaf for above, branch in pairs for leaf in spread(above, branch)]
     if isinstance(prefix, (tuple, list, dict)):
-        raise ValueError(f"{prefix!r} for what is no such structure")
+        raise ValueError(f"{prefix!r} stands for a value of another structure")
     return [prefix] * len(leaves(tree))

@@ -196,7 +196,7 @@ class _Examples(Calling):
         if structure != trace.arguments or [t._meta.dense() for t in leaves] != wanted:
             raise ArgumentError(
                 f"{trace.graph.name} was traced for tensors {wanted}, and is called with "
-                f"{[t._meta for t in leaves]}, or with other arguments that are no tensors"
+                f"{[t._meta for t in leaves]}, or with other arguments that are not tensors"
             )
         for generator, drawn in trace.draws:
             drawn[0] = generator.draw_now()

@@ -132,7 +132,7 @@ class Tracer:
             return self.create_node("get_attr", self._path_of(value), (), {})
         if isinstance(value, np.ndarray):
             raise TraceError(
-                "a NumPy array is no argument of a node; make a tensor of it with flow.from_numpy"
+                "a NumPy array cannot be an argument of a node; make it a tensor by flow.from_numpy"
             )
         return value
 

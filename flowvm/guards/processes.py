@@ -108,7 +108,10 @@ def replace(command: list[str]) -> None:
 
 def _python() -> str:
     if not sys.executable:
-        raise OSError("there is no Python to be run: another program has this one inside")
+        raise OSError(
+            "sys.executable is empty (Python is embedded in another program), so flowvm cannot "
+            "start Python processes"
+        )
     return sys.executable
 
 

@@ -179,7 +179,7 @@ class _Walk:
             case ast.Call(func=ast.Name(id=name), args=arguments):
                 parts = [self.value(self.part(a)) for a in arguments]
                 if name not in FUNCTIONS:
-                    raise Untranslated(f"the function {name}, which ONNX has not")
+                    raise Untranslated(f"the function {name}, which ONNX lacks")
                 return FUNCTIONS[name](self, *parts)
         raise Untranslated(f"the expression {ast.unparse(node)}")
 

@@ -260,7 +260,7 @@ def checks_for_signals(code: CodeType, first: str, last: str) -> list[str]:
             return imports
         if instruction.opname.startswith(_CHECKING):
             imports.append(instruction.opname)
-    raise ValueError(f"{code.co_name} stores no {first}, or calls no {last} behind it")
+    raise ValueError(f"{code.co_name} does not store {first}, or does not call {last} behind it")
 
 
 def enters_block(code: CodeType, last: int) -> bool:

@@ -130,7 +130,7 @@ def _only(what: str, found: list[set[Any]]) -> Any:
     """Return the smallest element common to all of the sets; VMError if there is none."""
     common = set.intersection(*found)
     if not common:
-        raise VMError(f"no place of {what} is known in this CPython")
+        raise VMError(f"flowvm does not find {what} in this CPython's frames")
     return min(common)
 
 

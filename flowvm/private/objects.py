@@ -83,7 +83,9 @@ def counter_place() -> int:
         places += found if len(found) == 1 else [-1]
         next(counter)
     if places[0] != places[1] or places[0] < 0:
-        raise VMError(f"a counter has its next number at {places}")
+        raise VMError(
+            f"flowvm does not find a counter's next number in this CPython: candidates are {places}"
+        )
     return places[0]
 
 

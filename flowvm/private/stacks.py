@@ -142,9 +142,11 @@ def places() -> Places:
     """Return the offsets in this CPython's frames; VMError if they are not found."""
     found: list[Places] = _traced(_sample, _places_in)
     if not found:
-        raise VMError("this CPython's frames have no value stack that is known")
+        raise VMError("flowvm does not find the value stack in this CPython's frames")
     if any(_traced(sample, _differs(found[0])) for sample in (_sample, _other)):
-        raise VMError("the value stack of this CPython's frames is not where it seems")
+        raise VMError(
+            "the value stack of this CPython's frames is in another place than a test found"
+        )
     return found[0]
 
 

@@ -93,7 +93,9 @@ class Package:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self.uses:
-            raise AttributeError(f"{name!r} is no private name of {self.distribution} that is used")
+            raise AttributeError(
+                f"{name!r} is not a private name of {self.distribution} that is used"
+            )
         use = self.uses[name]
         target, why = self._look(use)
         if why:

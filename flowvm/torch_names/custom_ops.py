@@ -81,8 +81,8 @@ class CustomOpDef:
             found = None if fake else next(filter(None, ways), None)
         if found is None and key == "Meta":
             raise ModeError(
-                f"there was no fake impl registered for {self!r}; register_fake gives the function "
-                f"that says shapes and dtypes of what it makes of tensors without values"
+                f"there was no fake impl registered for {self!r}: give register_fake a function "
+                f"that returns outputs without values, of the right shapes and dtypes"
             )
         if found is None:
             raise ModeError(

@@ -47,7 +47,8 @@ def set_sharing_strategy(new_strategy: str) -> None:
     """
     if new_strategy not in get_all_sharing_strategies():
         raise ArgumentError(
-            f"{new_strategy!r} is no sharing strategy: {sorted(get_all_sharing_strategies())}"
+            f"{new_strategy!r} is not a sharing strategy; take one of "
+            f"{sorted(get_all_sharing_strategies())}"
         )
 
 

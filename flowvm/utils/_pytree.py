@@ -292,7 +292,7 @@ def register_dataclass(
 ) -> None:
     """Let objects of a dataclass be nodes whose children are their fields."""
     if not dataclasses.is_dataclass(cls):
-        raise ArgumentTypeError(f"register_dataclass: {cls!r} is no dataclass")
+        raise ArgumentTypeError(f"register_dataclass: {cls!r} is not a dataclass")
     every = [f.name for f in dataclasses.fields(cls) if f.init and f.name not in drop_field_names]
     names = every if field_names is None else list(field_names)
     if cls in _KINDS:

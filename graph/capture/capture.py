@@ -300,7 +300,7 @@ class Capture:
         if storage_of(tensor) in self.buffers.changed:
             raise CaptureError(
                 f"{self.graph.name}: code in build reads a tensor that it has changed in place: "
-                f"while a graph is captured nothing is computed, so the new value is not there.  "
+                f"while a graph is captured nothing is computed, so the new value is not known.  "
                 f"Compute with the tensor, or read it after the call"
             )
         self.guards.append((ReadValue(tensor).holds, True))
@@ -411,8 +411,8 @@ class Capture:
         """One step of an optimizer is recorded inside.  CaptureError if nobody takes it."""
         if self.on_step is None:
             raise CaptureError(
-                f"{self.graph.name}: {type(optimizer).__name__}.step() in what is captured, which "
-                f"has no optimizers: write an nn.Graph, or flow.compile"
+                f"{self.graph.name}: this capture does not step optimizers, and its code calls "
+                f"{type(optimizer).__name__}.step(): write an nn.Graph, or use flow.compile"
             )
         self.on_step(optimizer)
         return reverting(partial(setattr, self, "phase", self.phase), self._step)

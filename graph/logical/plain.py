@@ -121,7 +121,7 @@ def read_plain(saved: Any, where: str = "a value of the saved graph") -> Any:
         wrong(where, saved, "one kind of value")
     ((kind, inner),) = saved.items()
     if kind not in _FORMS:
-        raise ArgumentError(f"{where} is damaged: {kind!r} is no kind of value")
+        raise ArgumentError(f"{where} is damaged: {kind!r} is not a kind of value")
     _FORMS[kind](inner, f"{where}: {kind}")
     if kind == "tuple":
         return tuple([read_plain(v, where) for v in inner])
@@ -319,7 +319,7 @@ def read_operator(saved: Any) -> Operator:
     if kind == "recipe" and len(rest) == 2:
         return made_by(rest[0], read_plain(rest[1], f"the recipe {rest[0]!r}"))
     if kind != "declared":
-        raise ArgumentError(f"the saved graph is damaged: {str(kind)[:80]!r} is no operator")
+        raise ArgumentError(f"the saved graph is damaged: {str(kind)[:80]!r} is not an operator")
     row(text(200), text(64, "[ts]*"), text(64))(rest, "a declared operator")
     name, pattern, mark = rest
     alike = [o for o in operators if o.name == name and o.recipe is None]

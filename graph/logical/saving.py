@@ -112,7 +112,9 @@ class Numbers:
         if id(value) not in self._places:
             if isinstance(value, Leaf):
                 if not value.key:
-                    raise ArgumentError(f"{what} has a number {value!r} that is nobody's option")
+                    raise ArgumentError(
+                        f"{what} has a live number {value!r} that is not an option of an optimizer"
+                    )
                 entry = ["leaf", plain(value.key, what), value.text]
             else:
                 entry = [value.function, [self.saved(v, what) for v in value.operands]]
@@ -341,7 +343,9 @@ def _check_inputs(graph: LogicalGraph) -> None:
     if len(inputs) != len(graph.inputs) or any(o.step for o in graph.inputs):
         raise ArgumentError("the saved graph is damaged: two of its inputs are one buffer")
     if any(buffer.kind is not BufferKind.INPUT for buffer in inputs):
-        raise ArgumentError("the saved graph is damaged: one of its inputs is no input")
+        raise ArgumentError(
+            "the saved graph is damaged: an operand in its list of inputs is not an input"
+        )
     used = [(operand, 1) for operand in graph.outputs]
     for node in graph.nodes:
         used += [(operand, node.repeat) for _, operand in node.accesses()]

@@ -183,7 +183,7 @@ def _activation(program: str, dtype: str, arguments: str) -> Callable[..., Any]:
 def _check_epilogue(name: str, ta: bool, tb: bool, program: str, added: bool, joins: bool) -> None:
     check_program(program, ["x0", "x1"] if joins else ["x0"], 1, "the epilogue of a product")
     if joins and not added:
-        raise ArgumentError("the epilogue of a product joins an operand that is not there")
+        raise ArgumentError("the epilogue of a product uses an operand that it lacks")
 
 
 @maker(

@@ -61,7 +61,7 @@ def optimize(
     watched = config.debug_pass
     if watched not in ("", "all", *PASSES):
         names = ", ".join(PASSES)
-        raise ArgumentError(f"debug_pass={watched!r} is no pass; there are {names}, and all")
+        raise ArgumentError(f"debug_pass={watched!r} is not a pass; there are {names}, and all")
     written = [o.buffer for o in graph.inputs if o.buffer in graph.writes()]
 
     def undo() -> None:

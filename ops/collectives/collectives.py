@@ -58,7 +58,7 @@ def checked_op(name: str, op: Any, x: TensorMeta) -> str:
     if op not in OPS:
         raise ArgumentError(f"{name}: op is one of {', '.join(OPS)}, got {op!r}")
     if op == "mean" and not x.dtype.inexact:
-        raise DTypeError(f"{name}: a mean of {x.dtype.name} is no {x.dtype.name}; take the sum")
+        raise DTypeError(f"{name}: a mean of {x.dtype.name} is not of {x.dtype.name}; take the sum")
     if op in ("min", "max") and x.dtype.is_complex:
         raise DTypeError(f"{name}: {op} has no meaning for {x.dtype.name}: complex numbers have "
                          "no order")  # fmt: skip

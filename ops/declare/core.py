@@ -73,7 +73,7 @@ def _infer_arrange(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Sca
     _check_dtype("arrange", dtype)
     sizes = isinstance(stride, tuple) and len(stride) == x.ndim and all(map(is_size, stride))
     if not sizes or not is_dense(x.shape, stride):
-        raise ArgumentError(f"arrange: {stride} are no strides of a dense tensor like {x!r}")
+        raise ArgumentError(f"arrange: {stride} are not strides of a dense tensor like {x!r}")
     return _moved(TensorMeta.of(x.shape, dtype, x.device, stride), x)
 
 
@@ -210,7 +210,9 @@ def contiguous(x: Tensor, memory_format: Any = None) -> Tensor:
     try:
         if memory_format is not None and memory_format is not contiguous_format:
             if memory_format is preserve_format:
-                raise ArgumentError("contiguous: preserve_format is no order to be in; use clone()")
+                raise ArgumentError(
+                    "contiguous: preserve_format names no order of elements; use clone()"
+                )
             stride = format_stride("contiguous", x._meta, memory_format)
             there = x.is_contiguous(memory_format=memory_format)
             return x if there else arranged(x, x._meta.dtype, stride)

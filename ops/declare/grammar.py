@@ -41,16 +41,17 @@ def check_program(text: str, arguments: Collection[str], results: int, where: st
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         shown = text if len(text) <= 80 else text[:77] + "..."
         raise ArgumentError(
-            f"{where} is {shown!r}, which is no program of scalars ({error}): it is not compiled; "
+            f"{where} is {shown!r}, which is not a program of scalars ({error}): flowvm does "
+            "not compile it; "
             f"capture the graph anew and save it again"
         ) from None
 
 
 def _check(text: str, names: set[str], results: int) -> None:
     if len(text) > MOST_CHARACTERS:
-        raise ValueError(f"it has more than {MOST_CHARACTERS} characters")
+        raise ValueError(f"the program has more than {MOST_CHARACTERS} characters")
     if _CHARACTERS.fullmatch(text) is None:
-        raise ValueError("it has characters that no program has")
+        raise ValueError("the program has characters that are not allowed")
     depth = most = 0
     for character in text:
         depth += (character == "(") - (character == ")")
@@ -61,19 +62,19 @@ def _check(text: str, names: set[str], results: int) -> None:
     for k, step in enumerate(steps):
         target = step.targets[0] if isinstance(step, ast.Assign) else None
         if not isinstance(step, ast.Assign) or len(step.targets) != 1:
-            raise ValueError("it has a line that assigns nothing")
+            raise ValueError("the program has a line that assigns nothing")
         if not isinstance(target, ast.Name) or target.id != f"t{k}":
             raise ValueError(f"its line {k + 1} does not assign t{k}")
         _check_expression(step.value, names)
         names.add(target.id)
     if not isinstance(last, ast.Expr):
-        raise ValueError("its last line is no result")
+        raise ValueError("the program's last line is not a result")
     if isinstance(last.value, ast.Tuple):
         values = list(last.value.elts)
     else:
         values = [last.value]
     if len(values) != results or (isinstance(last.value, ast.Tuple) and results < 2):
-        raise ValueError(f"it gives {len(values)} results, and not {results}")
+        raise ValueError(f"the program gives {len(values)} results, and not {results}")
     for item in values:
         _check_expression(item, names)
 
@@ -82,7 +83,7 @@ def _check_expression(node: ast.expr, names: Collection[str]) -> None:
     match node:
         case ast.Name(id=name):
             if name not in names:
-                raise ValueError(f"nothing in it is called {name!r}")
+                raise ValueError(f"no argument or variable of the program is called {name!r}")
         case ast.Constant(value=value):
             _check_number(value)
         case ast.BinOp(left=a, op=op, right=b):
@@ -101,10 +102,10 @@ def _check_expression(node: ast.expr, names: Collection[str]) -> None:
             _check_all([a, b, c], names)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
             if name not in _functions() or name in names:
-                raise ValueError(f"{name!r} is no function of programs")
+                raise ValueError(f"{name!r} is not a function of programs")
             _check_all(arguments, names)
         case _:
-            raise ValueError(f"a {type(node).__name__} is no part of a program")
+            raise ValueError(f"a {type(node).__name__} is not a part of a program")
 
 
 def _check_all(nodes: list[ast.expr], names: Collection[str]) -> None:
@@ -117,7 +118,7 @@ def _check_operators(
 ) -> None:
     for operator in operators:
         if not isinstance(operator, _OPERATORS):
-            raise ValueError(f"{type(operator).__name__} is no operator of programs")
+            raise ValueError(f"{type(operator).__name__} is not an operator of programs")
 
 
 def _check_number(value: object) -> None:
@@ -125,7 +126,7 @@ def _check_number(value: object) -> None:
         return
     if type(value) is bool or (type(value) is int and abs(value) < _MOST_INT):
         return
-    raise ValueError(f"{value!r} is no number of programs")
+    raise ValueError(f"{value!r} cannot be a number in a program")
 
 
 @functools.cache

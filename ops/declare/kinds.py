@@ -133,7 +133,7 @@ def kind_of(infer: Callable[..., Any], name: str) -> Kind:
     kind = None if said is None else _kind(said)
     if kind is None:
         raise ArgumentTypeError(
-            f"{infer.__name__}: the annotation {said} of {name} is no kind of attribute; see "
+            f"{infer.__name__}: the annotation {said} of {name} is not a kind of attribute; see "
             f"flowvm.ops.declare.kinds"
         )
     return kind

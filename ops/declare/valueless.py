@@ -42,7 +42,7 @@ def lower(op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -
             f"meta device have no values"
         )
     if op.infer is None:
-        raise ValuelessError(f"{op.name} does not say what comes out without computing it")
+        raise ValuelessError(f"{op.name} has no rule for output shapes, so it needs values")
     inferred = op.infer(metas, attrs)
     device = device_of(metas, attrs)
     outputs = tuple(

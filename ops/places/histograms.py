@@ -35,7 +35,9 @@ def _limits(name: str, x: Any, limits: Sequence[float] | None) -> tuple[float, f
     else:
         low, high = 0.0, 1.0
     if not (math.isfinite(low) and math.isfinite(high)) or low > high:
-        raise ArgumentError(f"{name}: a range from {low} to {high} is none")
+        raise ArgumentError(
+            f"{name}: a range must have finite ends in ascending order, got {low} to {high}"
+        )
     return (low - 0.5, high + 0.5) if low == high else (low, high)
 
 

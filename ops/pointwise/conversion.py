@@ -350,7 +350,7 @@ def sum_to_size(x: Tensor, *size: Any) -> Tensor:
     """
     shape = size_of(size, "sum_to_size")
     if broadcast_shapes(x._meta.shape, shape) != tuple(x._meta.shape):
-        raise ShapeError(f"sum_to_size: {tuple(x.shape)} is no broadcast {tuple(shape)}")
+        raise ShapeError(f"sum_to_size: {tuple(shape)} does not broadcast to {tuple(x.shape)}")
     counts = x._meta.dtype.is_bool and x._meta.shape != shape
     return sum_to(x.long() if counts else x, shape)
 

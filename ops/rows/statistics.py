@@ -277,7 +277,7 @@ def hash_tensor(input: Tensor, dim: Dims = None, *, keepdim: bool = False, mode:
         raise DTypeError(f"hash_tensor is not defined for {x.dtype.name}; take view_as_real first")
     given = None if dim is None or dim in ((), []) else dim
     if given is None and x.numel() == 0:
-        raise ShapeError("hash_tensor: of no elements there is none; give dim")
+        raise ShapeError("hash_tensor: a tensor without elements has no hash; give dim")
     dims = dims_of("hash_tensor", x, given)
     bits: Any = x.detach().to(float64).view(int64) if x.is_floating_point() else x.to(int64)
     others = tuple(d for d in range(x.ndim) if d not in dims)

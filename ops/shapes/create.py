@@ -227,7 +227,7 @@ def frombuffer(
         raise ArgumentError(f"frombuffer: offset {offset} is not within {length} bytes")
     if count < 0 and (length - offset) % size:
         raise ArgumentError(
-            f"frombuffer: {length - offset} bytes from offset {offset} are no multiple of "
+            f"frombuffer: {length - offset} bytes from offset {offset} are not a multiple of "
             f"{size}, the size of {kind.name}"
         )
     n = (length - offset) // size if count < 0 else count

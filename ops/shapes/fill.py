@@ -89,7 +89,7 @@ def number_for(value: Any, dtype: DType) -> Scalar:
     if dtype.is_bool:
         return value != 0
     if not math.isfinite(value):
-        raise ArgumentError(f"{value} is no {dtype.name}")
+        raise ArgumentError(f"{value} cannot be a {dtype.name}")
     whole, limits = int(value), np.iinfo(dtype.numpy)
     if not limits.min <= whole <= limits.max:
         raise ArgumentError(
@@ -254,7 +254,7 @@ def empty_permuted(
     accept("empty_permuted", options)
     shape, order = as_shape(size), tuple(physical_layout)
     if sorted(order) != list(range(len(shape))):
-        raise ArgumentError(f"empty_permuted: {order} is no order of {len(shape)} dimensions")
+        raise ArgumentError(f"empty_permuted: {order} is not an order of {len(shape)} dimensions")
     memory: Any = empty([shape[d] for d in order], dtype=dtype, device=device)
     back = sorted(range(len(order)), key=lambda d: order[d])
     return finished(memory.permute(back), requires_grad)

@@ -98,7 +98,7 @@ def _roll_infer(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Assemb
     if len(sizes) != x.ndim or not all(
         is_int(cut, 0, max(0, size - 1)) for cut, size in zip(sizes, x.shape, strict=True)
     ):
-        raise ArgumentError(f"roll: {sizes} are no places in the dimensions of {x!r}")
+        raise ArgumentError(f"roll: {sizes} are not places in the dimensions of {x!r}")
     out = x.dense()
     cuts = [
         [(0, size - cut, cut, 1), (size - cut, cut, 0, 1)] if cut else [(0, size, 0, 1)]
@@ -201,7 +201,7 @@ def _check_sides(x: TensorMeta, sides: Any, beyond: int, empty: bool = True) -> 
         and (empty or size > 0 or side == (0, 0))
         for side, size in zip(sides, x.shape, strict=True)
     ):  # fmt: skip
-        raise ArgumentError(f"pad: {sides} are no sizes to add around {x!r}")
+        raise ArgumentError(f"pad: {sides} are not sizes to add around {x!r}")
 
 
 def _constant_infer(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Assembly:

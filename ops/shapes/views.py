@@ -162,7 +162,7 @@ def _seen_as(meta: TensorMeta, dtype: DType, offset: int) -> TensorMeta:
         if shape[-1] * old % new or offset % new or any(s * old % new for s in rows):
             raise ShapeError(
                 f"{what}: rows of shape {shape}, strides {stride} and storage offset "
-                f"{offset // old} are no multiples of {new} bytes"
+                f"{offset // old} are not multiples of {new} bytes"
             )
         shape = (*shape[:-1], shape[-1] * old // new)
         stride = (*(s * old // new for s in rows), 1)

@@ -66,7 +66,7 @@ def _product(
     if x.ndim != 2 or values.shape != col.shape or bounds.numel < 1:
         raise ShapeError(
             f"sparse_product: a matrix with values {values!r}, columns {col!r} and bounds "
-            f"{bounds!r} is no factor of {x!r}"
+            f"{bounds!r} does not fit {x!r} as a factor"
         )
     if values.dtype is not x.dtype or values.dtype.is_bool:
         raise DTypeError(

@@ -966,7 +966,9 @@ def log_softmax(
 
 def _refuse(name: str) -> Rule:
     def refuse(x: Any, *args: Any, **kwargs: Any) -> Any:
-        raise ArgumentTypeError(f"{name}: a sparse tensor is no array; use to_dense() first")
+        raise ArgumentTypeError(
+            f"{name}: a sparse tensor cannot become an array; use to_dense() first"
+        )
 
     return refuse
 
@@ -978,7 +980,7 @@ for _name in ("numpy", "_array", "tolist", "_dlpack", "from_dlpack"):
 @rule("item", "_float", "_int", "_bool")
 def _item(x: SparseTensor) -> Any:
     if x.numel() != 1:
-        raise ArgumentError(f"item: a tensor with {x.numel()} elements is no number")
+        raise ArgumentError(f"item: a tensor with {x.numel()} elements cannot become one number")
     return to_dense(x).item()
 
 

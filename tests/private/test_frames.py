@@ -75,5 +75,5 @@ def test_places_that_are_others_are_not_taken(wrong):
 
 def test_what_is_not_found_says_what(monkeypatch):
     monkeypatch.setattr(frames, "words_of", lambda address, count: (0,) * count)
-    with pytest.raises(VMError, match="no place of a frame and its code is known"):
+    with pytest.raises(VMError, match="does not find a frame and its code"):
         frames.layout.__wrapped__()

@@ -68,7 +68,7 @@ def test_numba_cuda_is_as_tested_here():
 
 
 def test_a_name_that_no_table_has_is_a_mistake_of_ours():
-    with pytest.raises(AttributeError, match="no private name of numba"):
+    with pytest.raises(AttributeError, match="not a private name of numba"):
         NUMBA.require("something")
 
 

@@ -157,7 +157,7 @@ def header_only(text: bytes) -> bytes:
         (header_only(b"[1]"), "not a safetensors file"),
         (
             header_only(b'{"w":{"dtype":"F6_E2M3","shape":[1],"data_offsets":[0,1]}}') + b"\0",
-            "dtype F6_E2M3, which flowvm has not",
+            "dtype F6_E2M3, which flowvm lacks",
         ),
         (
             header_only(b'{"w":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}') + b"\0",

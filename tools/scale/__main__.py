@@ -65,7 +65,7 @@ def asked(text: str, ranks: int, weak: bool) -> Mix:
     if "data" not in said:
         others = mix.tensor * mix.stages
         if ranks % others:
-            raise ArgumentError(f"--mix {text}: {ranks} ranks are no multiple of {others}")
+            raise ArgumentError(f"--mix {text}: {ranks} ranks are not a multiple of {others}")
         mix = replace(mix, data=ranks // others)
     return mix
 

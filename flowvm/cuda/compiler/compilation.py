@@ -99,7 +99,7 @@ def _kind(param: Param) -> Kind:
             return _number(value)
         case Scalar(_, kind):
             return "float64" if kind == "f" else "int64"
-    raise TypeError(f"{param!r} is no parameter of a kernel")
+    raise TypeError(f"{param!r} is not a parameter of a kernel")
 
 
 def _number(value: object) -> str:
@@ -200,7 +200,7 @@ def _compile(kernel: Kernel, signature: Signature, cc: Capability) -> tuple[str,
     text, entry = frontend.frontend().compile(kernel, signature, cc)
     if outside := re.findall(r"\.extern \.func[^;]*?(\w+)\s*\(", text):
         raise CompileError(
-            f"{kernel.__qualname__} calls {', '.join(sorted(set(outside)))}, which is not there "
+            f"{kernel.__qualname__} calls {', '.join(sorted(set(outside)))}, which does not exist "
             f"when a kernel is loaded"
         )
     name = "flowvm_" + re.sub(r"\W", "_", getattr(kernel, "__name__", "kernel"))

@@ -293,7 +293,7 @@ def _check_version(library: ctypes.CDLL, name: str) -> None:
     try:
         library.cuDriverGetVersion(ctypes.byref(version))
     except AttributeError:
-        raise DeviceError(f"CUDA is not available: {name} is no CUDA driver") from None
+        raise DeviceError(f"CUDA is not available: {name} is not a CUDA driver") from None
     if version.value < MINIMUM:
         raise results.too_old(MINIMUM, version.value)
 

@@ -76,7 +76,7 @@ def _by_pathfinder(library: str) -> ctypes.CDLL:
 
     path = load_nvidia_dynamic_lib(library).abs_path
     if path is None:
-        raise OSError("it is loaded from nobody knows where")
+        raise OSError(f"cuda.pathfinder gives no path of the library {library}")
     return ctypes.CDLL(path)
 
 

@@ -113,7 +113,7 @@ class Simulator(Nccl):
             if key == "memory":
                 return int(value[:-1]) << {"K": 10, "M": 20, "G": 30}[value[-1]]
         raise ConfigError(
-            f"FLOWVM_CUDA_DRIVER={cls.name}:...: {option!r} is no option; there are late, "
+            f"FLOWVM_CUDA_DRIVER={cls.name}:...: {option!r} is not an option; there are late, "
             f"seed=0, devices=2 and memory=1G"
         )
 
@@ -194,7 +194,7 @@ class Simulator(Nccl):
         # here
         stream = self.streams.streams.get(-1 - device if handle <= 2 else handle)
         if stream is None:
-            raise Fault(INVALID_HANDLE, f"{handle:#x} is no stream")
+            raise Fault(INVALID_HANDLE, f"{handle:#x} is not a stream")
         if stream.device in self.lost:
             raise Fault(*self.lost[stream.device])
         return stream
@@ -261,7 +261,7 @@ class Simulator(Nccl):
         for device in range(self.devices):
             if self._context(device) == context:
                 return device
-        raise Fault(INVALID_CONTEXT, f"{context:#x} is no context")
+        raise Fault(INVALID_CONTEXT, f"{context:#x} is not a context")
 
     def cuCtxSetCurrent(self, context: int) -> None:
         self.local.device = self._of_context(context) if context else None
@@ -375,7 +375,7 @@ class Simulator(Nccl):
     def cuPointerGetAttribute(self, out: int, attribute: int, address: int) -> None:
         block = self.memory.find(address)
         if block is None:
-            raise Fault(INVALID_VALUE, f"{address:#x} is no memory of the driver's")
+            raise Fault(INVALID_VALUE, f"{address:#x} is not memory of the driver's")
         host = block.device == HOST
         device = self._device() if host else block.device
         values: dict[int, tuple[Any, int]] = {
@@ -608,5 +608,5 @@ def _put(out: int, kind: Any, value: Any) -> None:
 
 def _known(things: dict[int, Any], handle: int, kind: str) -> Any:
     if handle not in things:
-        raise Fault(INVALID_HANDLE, f"{handle:#x} is no {kind}")
+        raise Fault(INVALID_HANDLE, f"{handle:#x} is not a {kind}")
     return things[handle]

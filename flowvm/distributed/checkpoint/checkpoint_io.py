@@ -213,7 +213,9 @@ def _wanted(
         wanted.setdefault(about.name, meta)
         if wanted[about.name] != meta:  # one tensor under two names, held in two ways
             raise ArgumentError(
-                f"load: {path!r} was saved as one tensor with another, which is held otherwise here"
+                f"load: {path!r} and another name were saved as one tensor, and here the two "
+                "are held "
+                f"in different ways"
             )
     if missing and not partial:
         raise ArgumentError(

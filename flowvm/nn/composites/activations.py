@@ -22,7 +22,7 @@ def _dim(name: str, dim: int | None, input: Tensor) -> int:
     """`dim`, or what PyTorch takes where it is None: 0 for 0, 1 and 3 dimensions, else 1."""
     if dim is not None:
         return dim
-    warnings.warn(f"{name}: without dim it is chosen by the input's shape; name it", stacklevel=3)
+    warnings.warn(f"{name}: give dim; without it, it is chosen by the input's shape", stacklevel=3)
     return 0 if input.ndim in (0, 1, 3) else 1
 
 

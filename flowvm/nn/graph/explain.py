@@ -86,7 +86,7 @@ class History:
         if not self.happened:
             return None
         if same:
-            return _summed(_unmet(same[0], paths)) or "something that build reads"
+            return _summed(_unmet(same[0], paths)) or "a value that build reads changed"
         differences = [_fact_differences(old.facts, facts) for old in reversed(self.happened)]
         return _summed(min(differences, key=len)) or "a call like one whose plan was dropped"
 

@@ -368,8 +368,8 @@ def loaded_plans(graph: GraphBuild, state: Mapping[str, Any]) -> list[tuple[Any,
     """
     if not isinstance(state, Mapping) or state.get("magic") != MAGIC:
         raise ArgumentError(
-            f"{graph.name}: this is no saved graph; Graph.save and runtime_state_dict make them "
-            f"(a checkpoint of values goes to load_state_dict)"
+            f"{graph.name}: this is not a saved graph, as Graph.save and runtime_state_dict make; "
+            f"a checkpoint of values goes to load_state_dict"
         )
     here = {"format": FORMAT, "flowvm": VERSION, "python": python_version()}
     for name, value in here.items():
@@ -383,7 +383,9 @@ def loaded_plans(graph: GraphBuild, state: Mapping[str, Any]) -> list[tuple[Any,
     if not isinstance(constants, dict) or not all(
         isinstance(name, str) and isinstance(t, Tensor) for name, t in constants.items()
     ):
-        raise ArgumentError(f"{graph.name}: the saved graph is damaged: its constants are none")
+        raise ArgumentError(
+            f"{graph.name}: the saved graph is damaged: its constants have the wrong form"
+        )
     if checksum(plans, constants) != state["sha256"]:
         raise ArgumentError(f"{graph.name}: the saved graph is damaged: its checksum differs")
     saved = read_json(plans, f"{graph.name}: the saved graph")
@@ -461,10 +463,10 @@ class _Reader:
 
     def _check_code(self, saved: Any, now: Mapping[str, str]) -> None:
         if not isinstance(saved, dict) or "build" not in saved:
-            raise ArgumentError(f"{self.graph.name}: the saved graph does not say of what code")
+            raise ArgumentError(f"{self.graph.name}: the saved graph does not name its code")
         for name, mark in saved.items():
             if now.get(name) != mark:
-                what = "has other code than in" if name in now else "is not there, unlike in"
+                what = "has other code than in" if name in now else "is missing, unlike in"
                 raise ArgumentError(
                     f"{self.graph.name}: {name} {what} the graph that was saved: capture it anew"
                 )
@@ -486,8 +488,8 @@ class _Reader:
         missing = [seen for seen, values in left.items() if values]
         if missing:
             raise ArgumentError(
-                f"{self.graph.name}: the code that was captured read {', '.join(missing[:3])}, and "
-                f"there is no such thing here"
+                f"{self.graph.name}: the captured code read {', '.join(missing[:3])}, which this "
+                f"program lacks"
             )
         for watcher in around.static:
             watcher.ready()
@@ -525,7 +527,7 @@ class _Reader:
         missing = [name for name in names if name not in self.names]
         if missing:
             raise ArgumentError(
-                f"{self.graph.name}: the saved graph uses {missing[0]!r}, which is not there"
+                f"{self.graph.name}: the saved graph uses {missing[0]!r}, which this graph lacks"
                 + (
                     "; if it is the state of an optimizer, load that first (load_state_dict), or "
                     "take one step eagerly"
@@ -564,7 +566,10 @@ class _Reader:
         it.
         """
         if type(key) is not tuple or not 3 <= len(key) <= 5 or not all(map(is_place, key[1:3])):
-            raise ArgumentError(f"{self.graph.name}: the saved graph needs {key!r}, which is none")
+            raise ArgumentError(
+                f"{self.graph.name}: the saved graph needs the number {key!r}, which is not a "
+                "number's key"
+            )
         kind, number, place, name = (*key, None)[:4]
         if kind == "draw" and len(key) == 3:
             if number < len(self.draws) and place < 2:
@@ -577,7 +582,9 @@ class _Reader:
             entry = self._entry((number, place))
             if has_number(entry.get(name), ()):
                 return entry, (name,)
-        raise ArgumentError(f"{self.graph.name}: the saved graph needs {key}, which is not there")
+        raise ArgumentError(
+            f"{self.graph.name}: the saved graph needs the number {key}, which this graph lacks"
+        )
 
     def _optimizer(self, number: int) -> Any:
         if number >= len(self.graph._optimizers):
@@ -602,7 +609,7 @@ class _Reader:
         if not has_number(entry.get(name), ()):
             raise ArgumentError(
                 f"{self.graph.name}: the saved graph changes the number {name!r} of an optimizer's "
-                f"state, which is not there"
+                f"state, which the optimizer lacks"
             )
         return entry
 
@@ -610,7 +617,7 @@ class _Reader:
         value = dict(self.graph.named_attributes()).get(name) if name else default_generator
         if not isinstance(value, Generator):
             raise ArgumentError(
-                f"{self.graph.name}: the saved graph draws from {name!r}, which is no generator"
+                f"{self.graph.name}: the saved graph draws from {name!r}, which is not a generator"
             )
         return value
 
@@ -619,7 +626,7 @@ class _Reader:
             if saved.keys() != {"module"} or saved["module"] not in self.paths:
                 raise ArgumentError(
                     f"{self.graph.name}: the saved graph has the module {saved['module']!r} in its "
-                    f"configuration, which is not there"
+                    f"configuration, which this graph lacks"
                 )
             return self.paths[saved["module"]]
         if isinstance(saved, dict) and "tuple" in saved:

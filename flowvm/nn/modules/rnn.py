@@ -81,7 +81,8 @@ class RNNBase(Module):
             )
         if self.dropout > 0 and num_layers == 1:
             warnings.warn(
-                f"{mode}: dropout={dropout} stands between layers, and there is one layer",
+                f"{mode}: dropout={dropout} acts between layers, and num_layers is 1: it does "
+                "nothing",
                 stacklevel=3,
             )
         self._names: list[list[str]] = []

@@ -89,9 +89,12 @@ def _pid(pid: int | None) -> int:
         return pid
     windows = window.shown()
     if not windows:
-        raise VMError("no process of yours shows a VM")
+        raise VMError("none of your processes shows a VM: start one that runs a flowvm operation")
     if len(windows) > 1:
-        raise VMError("which process? " + ", ".join(f"{p} ({_program(p)})" for p in windows[:8]))
+        raise VMError(
+            "several processes show a VM, name one: "
+            + ", ".join(f"{p} ({_program(p)})" for p in windows[:8])
+        )
     return windows[0]
 
 

@@ -213,7 +213,7 @@ def read_archive(path: str | Path) -> tuple[Any, dict[str, Any]]:
             raise KeyError("an archive of other files")
         total = sum(member.file_size for member in members.values())
         if total > min(MOST_BYTES, max(FREE_BYTES, MOST_PACKED * Path(path).stat().st_size)):
-            raise ArgumentError(f"it unpacks to {total} bytes, which no run does")
+            raise ArgumentError(f"the file unpacks to {total} bytes, more than any run has")
         arrays = {name: _array(archive, member, name) for name, member in members.items()}
     return str(arrays.pop("header")[()]), arrays
 

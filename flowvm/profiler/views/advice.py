@@ -60,7 +60,7 @@ def _far_from_roof(f: Facts, part: Part) -> Said | None:
 def _past_the_roof(f: Facts) -> Said | None:
     most = np.inf if f.roof is None else FALSE * f.roof.gigaflops
     past = any(not r.devices and r.flops / max(1, r.run) > most for r in f.rows)
-    text = "more than the roofline was reached: flow.profiler.roofline(again=True)"
+    text = "an operator exceeds the roofline: measure that by flow.profiler.roofline(again=True)"
     return Said(text) if past else None
 
 
@@ -82,7 +82,7 @@ def _unseen(f: Facts, part: Part) -> Said | None:
         return None
     more = "profile(level=2) says"
     if f.p.run.info.get("level", 1) >= 2:
-        more = "it was too short to be seen; a longer run says"
+        more = "the run was too short for samples; a longer run says"
     return Said(
         f"Python is {percent(part.share)} of the path: {more} whether that is your own code, a "
         f"sleep, or flowvm issuing op by op, which flow.compile and nn.Graph do away with"

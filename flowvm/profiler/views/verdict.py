@@ -33,12 +33,12 @@ WORDS: dict[str, tuple[str, str, str]] = {
     "host": ("host", "HOST DISPATCH", "Python"),
     "sync": ("sync", "SYNC", "Python waited for a value"),
     "credit": ("credit", "CREDIT", "Python waited for room in the queue"),
-    "memory": ("memory", "MEMORY", "what is in flight reached run_ahead_bytes"),
+    "memory": ("memory", "MEMORY", "memory of work in flight reached run_ahead_bytes"),
     "jit": ("jit", "COMPILING", "a kernel was compiled or loaded"),
     "gil": ("gil", "GIL", "another Python thread had the GIL or the core"),
     "own": ("own threads", "OWN THREADS", "flowvm's other threads had the cores"),
     "core": ("no core", "NO CORE", "other processes had the cores"),
-    "sched": ("sched", "SCHEDULER", "it was ready, and the VM had not started it"),
+    "sched": ("sched", "SCHEDULER", "a ready instruction waited for the VM to start it"),
 }
 
 

@@ -130,7 +130,9 @@ class Scheduling(Switched):
     def order(self) -> Order:
         """Return the order in which instructions went.  ModeError: the block is not over."""
         if self._order is None:
-            raise ModeError("sched.order: it is known when the block of flow.vm.schedule is over")
+            raise ModeError(
+                "sched.order: read it behind the block of flow.vm.schedule, when the order is known"
+            )
         return self._order
 
     def _switch(self) -> Scheduling:

@@ -174,7 +174,8 @@ def ask(pid: int, question: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[
                     raise ValueError("cut short")
         except TimeoutError:
             raise VMError(
-                f"process {pid} does not answer: it is stopped, or its Python is in a long C call"
+                f"process {pid} does not answer: either it is stopped, or its Python is in a "
+                "long C call"
             ) from None
         except (OSError, ValueError, struct.error):
             raise VMError(f"process {pid} went away while it answered") from None

@@ -251,7 +251,7 @@ class _Words:
             case Address(k, offset):
                 self._patched(_argument(k), offset)
             case _:
-                raise TypeError(f"{self.name}: {param!r} is no parameter of a kernel")
+                raise TypeError(f"{self.name}: {param!r} is not a parameter of a kernel")
 
     def _argument(self, param: Any, numbers: list[Numbers]) -> None:
         """An argument of a library function."""

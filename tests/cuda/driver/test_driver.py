@@ -52,10 +52,10 @@ print(float(flow.ones(2).sum().item()))
     [
         ("none", "switched off by FLOWVM_CUDA_DRIVER=none"),
         ("/no/such/libcuda.so", "FLOWVM_CUDA_DRIVER=/no/such/libcuda.so cannot be loaded"),
-        ("libm.so.6", "libm.so.6 is no CUDA driver"),
+        ("libm.so.6", "libm.so.6 is not a CUDA driver"),
         ("recorder:devices=0", "there is a driver but no CUDA device"),
-        ("simulator:lat", "'lat' is no option; there are late"),
-        ("recorder:memory=lots", "'memory=lots' is no option"),
+        ("simulator:lat", "'lat' is not an option; there are late"),
+        ("recorder:memory=lots", "'memory=lots' is not an option"),
     ],
 )
 def test_what_is_missing_is_said_twice_alike_and_the_cpu_goes_on(setting: str, said: str) -> None:

@@ -227,7 +227,7 @@ def test_an_attribute_of_no_kind_is_an_error() -> None:
     def infer(x: Any, how: dict[str, int], much: int) -> Any:
         raise AssertionError("not asked")
 
-    with pytest.raises(ArgumentTypeError, match=r"dict\[str, int\] of how is no kind"):
+    with pytest.raises(ArgumentTypeError, match=r"dict\[str, int\] of how is not a kind"):
         Inferred(infer, "odd", ("how", "much"), False, None)((flow.ones(1)._meta,), ({}, 1))
 
 

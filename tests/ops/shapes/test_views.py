@@ -186,7 +186,7 @@ def test_the_same_bytes_as_another_dtype():
     [
         (lambda: flow.tensor(1.0).view(flow.uint8), "0-d"),
         (lambda: flow.zeros(2, 3).t().view(flow.uint8), "stride 3"),
-        (lambda: flow.zeros(2, 3).view(flow.float64), "no multiples of 8 bytes"),
+        (lambda: flow.zeros(2, 3).view(flow.float64), "not multiples of 8 bytes"),
         (lambda: flow.zeros(2, 4)[:, 1:3].view(flow.float64), "storage offset 1"),
     ],
 )

@@ -102,11 +102,11 @@ def test_mistakes_are_said_in_a_line(capsys, args, said):
 def test_without_a_number_there_must_be_one_process(capsys, monkeypatch):
     monkeypatch.setattr(top.window, "shown", list)
     assert main(["top", "--once"]) == 1
-    assert "no process of yours shows a VM" in capsys.readouterr().err
+    assert "none of your processes shows a VM" in capsys.readouterr().err
     monkeypatch.setattr(top.window, "shown", lambda: [os.getpid(), 1 << 22])
     assert main(["top", "--once"]) == 1
     error = capsys.readouterr().err
-    assert f"which process? {os.getpid()} (" in error
+    assert f"several processes show a VM, name one: {os.getpid()} (" in error
     assert "4194304 (gone)" in error
     monkeypatch.setattr(top.window, "shown", lambda: [os.getpid()])
     tensor([1]).item()

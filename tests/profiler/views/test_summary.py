@@ -63,7 +63,7 @@ def test_what_the_screen_says(small):
     ("cause", "words"),
     [
         ("run", "matmul at train.py:44 is 43 %: in half the time 7.00 → 5.50 ms; p.what_if('mat"),
-        ("host", "Python is 25 % of the path: it was too short to be seen"),
+        ("host", "Python is 25 % of the path: the run was too short for samples"),
         ("import", "train.py:9 f(x) imports modules, 25 % of the path, once a process"),
         ("python", "train.py:9 f(x) is your own Python: without it 7.00 → 5.25 ms; a graph would"),
         ("asleep", "train.py:9 f(x) sleeps or waits for something outside flowvm: without it 7.00"),
@@ -108,11 +108,11 @@ def test_the_text(small):
             " 1 more: p.table() has all",
             "next  1. matmul at train.py:44 is 43 %: in half the time 7.00 → 5.50 ms; "
             "p.what_if('matmul')",
-            "      2. Python is 29 % of the path: it was too short to be seen; a longer run says "
-            "whether that is",
-            "         your own code, a sleep, or flowvm issuing op by op, which flow.compile and "
-            "nn.Graph do away",
-            "         with",
+            "      2. Python is 29 % of the path: the run was too short for samples; a longer run "
+            "says whether",
+            "         that is your own code, a sleep, or flowvm issuing op by op, which flow.compile "
+            "and nn.Graph",
+            "         do away with",
             '      3. p.summary("line")',
         ]
     )
