@@ -110,8 +110,8 @@ def test_the_text(small):
             "p.what_if('matmul')",
             "      2. Python is 29 % of the path: the run was too short for samples; a longer run "
             "says whether",
-            "         that is your own code, a sleep, or flowvm issuing op by op, which flow.compile "
-            "and nn.Graph",
+            "         that is your own code, a sleep, or flowvm issuing op by op, which "
+            "flow.compile and nn.Graph",
             "         do away with",
             '      3. p.summary("line")',
         ]
