@@ -23,7 +23,7 @@ from flowvm.meta.unique import Unique
 from flowvm.vm.callers.hot import CALL_STREAM
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.numbers import Numbers
-from flowvm.vm.watch.pending import POLL, issued, lively_on
+from flowvm.vm.watch.pending import POLL, in_flight_on, issued
 
 # public: flow
 
@@ -74,14 +74,14 @@ class Stream(Unique):
 
     def query(self) -> bool:
         """Return True if all instructions issued to this stream so far are done."""
-        return not lively_on(engine, self.number, issued())
+        return not in_flight_on(engine, self.number, issued())
 
     def synchronize(self) -> None:
         """Wait until all instructions issued to this stream so far are done.  Raise an error that
         nobody has seen.
         """
         before = issued()
-        while lively_on(engine, self.number, before):
+        while in_flight_on(engine, self.number, before):
             time.sleep(POLL)
         engine.failures.collect()
         engine.failures.raise_unseen()

@@ -13,6 +13,7 @@ import pytest
 import flowvm as flow
 from flowvm import nn
 from tools import pages, reference, site, tour
+from tools import prose as prose_of_code
 
 ROOT = Path(__file__).parent.parent
 ARCHITECTURE = ROOT / "docs" / "how-it-works"
@@ -233,15 +234,17 @@ def test_the_site_shows_docstrings() -> None:
 GLOSSARY = [row for row in rows(ARCHITECTURE / "glossary.md", 3) if row[0] != "word"]
 
 
-def test_the_glossary_is_in_order() -> None:
+def test_the_glossary_has_each_word_once_and_in_order() -> None:
     words = [row[0].lower() for row in GLOSSARY]
-    assert words == sorted(words)
+    assert words == sorted(set(words))
 
 
 @pytest.mark.parametrize("row", GLOSSARY, ids=[row[0] for row in GLOSSARY])
 def test_a_word_of_the_glossary_is_used_where_it_says(row: list[str]) -> None:
     word, said, where = row
     assert said.count(". ") <= 2, "one or two sentences"
+    assert not prose_of_code.is_riddle(said), "a noun first"
+    assert not re.search(r"\b[Aa]lso\b|\. (?:On|In) [\w ]+: ", said), "a row for each meaning"
     first = re.split(r"[ ,]", word.lower())[0].removesuffix("s")
     paths = re.findall(r"\[`([^`]+)`\]", where)
     assert paths

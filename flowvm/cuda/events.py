@@ -42,7 +42,7 @@ from flowvm.vm.engine.numbers import Numbers
 from flowvm.vm.machine.device_words import DEV, SOURCE, STEP
 from flowvm.vm.machine.lang import address_of
 from flowvm.vm.machine.words import CTL, ENT, INS, KIND, OPERAND, RING, STATE
-from flowvm.vm.watch.pending import POLL, issued, lively_on
+from flowvm.vm.watch.pending import POLL, in_flight_on, issued
 from flowvm.vm.workers.steps import take_steps
 
 # public: cuda
@@ -83,7 +83,7 @@ class Stream:
 
     def query(self) -> bool:
         """Return True if all instructions issued to this stream so far are done."""
-        return not lively_on(engine, self.number, issued())
+        return not in_flight_on(engine, self.number, issued())
 
     def synchronize(self) -> None:
         """Wait for all instructions issued to this stream so far; raise an error not seen yet."""
@@ -124,7 +124,7 @@ class _Default(Stream):
 
 def _wait_for(numbers: list[int]) -> None:
     before = issued()
-    while any(lively_on(engine, number, before) for number in numbers):
+    while any(in_flight_on(engine, number, before) for number in numbers):
         time.sleep(POLL)
     engine.failures.collect()
     engine.failures.raise_unseen()
@@ -188,7 +188,7 @@ class _Mark:
         if self.recorded is None:
             return True
         stream, seq = self.recorded
-        return not lively_on(engine, stream, seq + 1)
+        return not in_flight_on(engine, stream, seq + 1)
 
 
 _spare: dict[tuple[Runtime, bool], list[_Mark]] = {}  # with timing or without: of events gone

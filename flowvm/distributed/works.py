@@ -10,7 +10,7 @@ from flowvm.eager.modes import current_recorder
 from flowvm.eager.tensor import Tensor
 from flowvm.ranks.lanes import Lane, lane
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.watch.pending import issued, lively_on
+from flowvm.vm.watch.pending import in_flight_on, issued
 
 
 # public: distributed
@@ -36,7 +36,7 @@ class Work:
 
     def is_completed(self) -> bool:
         """Return True if the exchange is done."""
-        return not lively_on(engine, self._lane.stream.number, self._before)
+        return not in_flight_on(engine, self._lane.stream.number, self._before)
 
     def is_success(self) -> bool:
         """Return True if the exchange is done and has not failed."""

@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from flowvm.vm.engine.debugger import Stepping, Stop
     from flowvm.vm.engine.scheduling import Order, Replay, Scheduling
     from flowvm.vm.watch import dump as _dumping
-    from flowvm.vm.watch import in_flight as _lively
+    from flowvm.vm.watch import in_flight as _in_flight
 else:
     _prompt = _lazy("flowvm.vm.engine.prompt")
     _scheduling = _lazy("flowvm.vm.engine.scheduling")
     _stepping = _lazy("flowvm.vm.engine.debugger")
     _dumping = _lazy("flowvm.vm.watch.dump")
-    _lively = _lazy("flowvm.vm.watch.in_flight")
+    _in_flight = _lazy("flowvm.vm.watch.in_flight")
 
 __all__ = [
     "Cancelled",
@@ -105,8 +105,8 @@ def stats() -> Stats:
 
     Operations that a graph captures are issued and never count as failed.
 
-    issued, lively (issued, not released yet), edges by hazard (raw, war, waw), prescheduled (edges
-    that stream order satisfied), dispatched, done, poisoned (skipped because an operand had
+    issued, in_flight (issued, not released yet), edges by hazard (raw, war, waw), prescheduled
+    (edges that stream order satisfied), dispatched, done, poisoned (skipped because an operand had
     failed), failed, cancelled, and the memory of tensors: live, peak and reserved bytes.
 
     And what is kept of shapes that were seen, so that the next call with them is quick: of calls,
@@ -128,7 +128,7 @@ def stats() -> Stats:
     received, head = int(word[CTL.RECEIVED]), int(word[CTL.HEAD])
     return Stats(
         issued=received,
-        lively=received - head,
+        in_flight=received - head,
         edges_raw=int(word[CTL.N_RAW]),
         edges_war=int(word[CTL.N_WAR]),
         edges_waw=int(word[CTL.N_WAW]),
@@ -211,7 +211,7 @@ class _Dump(str):
 
 
 def dump() -> str:
-    """Return a text of the lively instructions, and of the waits of each.
+    """Return a text of the instructions in flight, and of the waits of each.
 
     >>> isinstance(flow.vm.dump(), str)
     True
@@ -219,7 +219,7 @@ def dump() -> str:
     return _Dump(_dumping.dump_text(_engine))
 
 
-def pending() -> list[_lively.InFlight]:
+def pending() -> list[_in_flight.InFlight]:
     """Return the instructions that are issued and not done, oldest first, without waiting.
 
     >>> x = flow.ones(2) + 1
@@ -227,7 +227,7 @@ def pending() -> list[_lively.InFlight]:
     >>> len(flow.vm.pending())
     0
     """
-    return _lively.pending(_engine)
+    return _in_flight.pending(_engine)
 
 
 def record() -> AbstractContextManager[Trace]:

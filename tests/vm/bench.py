@@ -308,7 +308,7 @@ class Bench:
         return found
 
     def check_lists(self) -> None:
-        """`[one writer]? readers*`, and only of lively instructions that do access the storage."""
+        """`[one writer]? readers*`, of instructions in flight that access the storage."""
         for storage in {o.storage for ins in self.program for o in ins.operands}:
             accesses = self.access_list(storage)
             assert not any(writes for _, writes in accesses[1:]), f"s{storage}: {accesses}"

@@ -94,6 +94,6 @@ def script(body: str, check: bool = True, **env: str) -> Any:
     return done
 
 
-def lively() -> int:
+def in_flight() -> int:
     """Instructions received and not released yet."""
     return word(CTL.RECEIVED) - word(CTL.HEAD)

@@ -57,7 +57,7 @@ class Player:
     released: list[int] = field(
         default_factory=list
     )  # storages, in the order of their ReleaseTensor
-    most_lively: int = 0
+    most_in_flight: int = 0
     clock: int = 0
     check_lists: bool = True
 
@@ -76,7 +76,7 @@ class Player:
             else:
                 getattr(self, f"_{what}")(stream)
         left = self.bench.m[CTL.RECEIVED] - self.bench.m[CTL.HEAD]
-        assert (len(todo), left) == (0, 0), f"stuck: {len(todo)} not issued, {left} lively"
+        assert (len(todo), left) == (0, 0), f"stuck: {len(todo)} not issued, {left} in flight"
         return self
 
     def moves(self, more: bool) -> list[Move]:
@@ -112,8 +112,8 @@ class Player:
         assert self.bench.machine.receive(self.bench.m)
         if self.check_lists:
             self.bench.check_lists()
-        self.most_lively = max(
-            self.most_lively, self.bench.m[CTL.RECEIVED] - self.bench.m[CTL.HEAD]
+        self.most_in_flight = max(
+            self.most_in_flight, self.bench.m[CTL.RECEIVED] - self.bench.m[CTL.HEAD]
         )
 
     def _dispatch(self, _: int) -> None:

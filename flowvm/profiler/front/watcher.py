@@ -125,7 +125,7 @@ class Watcher:
 
     def look(self, dump: bool = False) -> Live:
         """Look once: what there is to see of the last seconds."""
-        # what was lively at the last look has ended since
+        # what was in flight at the last look has ended since
         head = self._shown(self.most, self._since, dump)
         last = self._looks[-1] if self._looks else None
         run = self._run(head, last.now if last else 0)
@@ -205,7 +205,7 @@ class Watcher:
         for seq in head["fronts"].values():
             at = INS.AT + (seq & RING.SLOT_MASK) * INS.WORDS
             started = int(self._m[at + INS.T_START])
-            if head["lively"] <= seq and self._m[at + INS.SEQ] == seq and len(seqs):
+            if head["in_flight"] <= seq and self._m[at + INS.SEQ] == seq and len(seqs):
                 place = seq - int(seqs[0])
                 if place >= 0 and 0 < self._m[at + INS.T_DISPATCHED] <= started <= now:
                     row = rows[place]
@@ -247,9 +247,9 @@ class Watcher:
         seconds = max((last.now - first.now) / 1e9, 1e-9)
         wall = max(1, sum(x.wall for x in recent))
         ins = m[INS.AT : INS.AT + RING.SLOTS * INS.WORDS].reshape(-1, INS.WORDS)
-        lively = ins[np.arange(head["lively"], head["received"]) & RING.SLOT_MASK]
-        waiting = lively[
-            (lively[:, INS.STATE] == STATE.PENDING) | (lively[:, INS.STATE] == STATE.READY)
+        in_flight = ins[np.arange(head["in_flight"], head["received"]) & RING.SLOT_MASK]
+        waiting = in_flight[
+            (in_flight[:, INS.STATE] == STATE.PENDING) | (in_flight[:, INS.STATE] == STATE.READY)
         ]
         streams = []
         for s, name in enumerate(head["streams"]):

@@ -183,10 +183,10 @@ class _Past:
             return f"failed with status {run.status[i]}"
         if run.time("released")[i] or run.time("ended")[i]:
             return "done"
-        lively = self.now.get(int(run.seq[i]))
-        if lively is None:  # another thread's, since
+        in_flight = self.now.get(int(run.seq[i]))
+        if in_flight is None:  # another thread's, since
             return "issued"
-        return lively.reason() or lively.state
+        return in_flight.reason() or in_flight.state
 
     def made(self, flat: int, depth: int) -> Made:
         """The instruction of a flat operand, and what it read."""

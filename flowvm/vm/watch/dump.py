@@ -1,4 +1,4 @@
-"""The present state of the VM as text: lively instructions and the waits of each."""
+"""The present state of the VM as text: instructions in flight and the waits of each."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ elsewhere: list[Callable[[], list[str]]] = []  # lines about waits for other pro
 
 
 def dump_text(vm: Recorded, found: list[InFlight] | None = None) -> str:
-    """Return a table of the oldest lively instructions, oldest first; `found` is the result of
+    """Return a table of the oldest instructions in flight, oldest first; `found` is the result of
     `pending`.
     """
     words = vm.words
     head, received = int(words[CTL.HEAD]), begun(vm)
     lines = [
-        f"{received - head} lively instructions (#{head} to #{received - 1})"
+        f"{received - head} instructions in flight (#{head} to #{received - 1})"
         if received > head
-        else f"nothing lively; {received} instructions done"
+        else f"nothing in flight; {received} instructions done"
     ]
     found = pending(vm) if found is None else found
     for one in found[:MOST]:

@@ -447,21 +447,21 @@ class Flight:
         )
 
     def _times(self, seqs: Array, rows: Array) -> Array:
-        """Return the seven times in nanoseconds; for lively instructions, the times known by
+        """Return the seven times in nanoseconds; for instructions in flight, the times known by
         now.
         """
         stamps = rows[:, REC.ISSUED : REC.RELEASED + 1].copy()
-        lively = np.flatnonzero(stamps[:, -1] == 0)
-        stamps[lively, 2:] = 0
+        in_flight = np.flatnonzero(stamps[:, -1] == 0)
+        stamps[in_flight, 2:] = 0
         ins = self.vm.m[INS.AT : INS.AT + RING.SLOTS * INS.WORDS].reshape(-1, INS.WORDS)
-        now = ins[seqs[lively] & RING.SLOT_MASK]
+        now = ins[seqs[in_flight] & RING.SLOT_MASK]
         state = now[:, INS.STATE]
-        mine = now[:, INS.SEQ] == seqs[lively]
+        mine = now[:, INS.SEQ] == seqs[in_flight]
         for column, least, word in (
             (2, STATE.READY, INS.T_READY),
             (3, STATE.DISPATCHED, INS.T_DISPATCHED),
         ):
-            stamps[lively, column] = np.where(mine & (state >= least), now[:, word], 0)
+            stamps[in_flight, column] = np.where(mine & (state >= least), now[:, word], 0)
         # stamps of two threads may differ by the 50 ns that a store takes to another core
         np.maximum.accumulate(stamps[:, 4:], axis=1, out=stamps[:, 4:])
         return self._nanoseconds(stamps, seqs)

@@ -1,4 +1,4 @@
-"""The lively instructions and the waits of each, as values.
+"""The instructions in flight and the waits of each, as values.
 
 It reads the scheduler's arrays while the scheduler works, so on a busy VM a row may be out of
 date.  On a VM that hangs, which is its purpose, it is exact.  `chain` follows the waits from the
@@ -46,8 +46,8 @@ _ACCESS = {int(a): a.name.lower() for a in Access}
 
 
 class Waited(NamedTuple):
-    """A lively instruction for which another waits.  `operand` is the number of the waiting one's
-    operand, -1 if the wait is not about an operand.
+    """An instruction in flight for which another waits.  `operand` is the number of the waiting
+    one's operand, -1 if the wait is not about an operand.
     """
 
     seq: int
@@ -97,7 +97,7 @@ class InFlight:
 
 
 def pending(vm: Recorded) -> list[InFlight]:
-    """Every lively instruction that the scheduler has received, oldest first."""
+    """Every instruction in flight that the scheduler has received, oldest first."""
     words, head, received = vm.words, int(vm.words[CTL.HEAD]), begun(vm)
     front = fronts(vm)
     targets = _targets(vm, head, received)
@@ -107,7 +107,9 @@ def pending(vm: Recorded) -> list[InFlight]:
         at_once = seq >= words[CTL.RECEIVED]
         state = STATE.DISPATCHED if at_once else int(words[ins + INS.STATE])
         if words[ins + INS.SEQ] == seq and state not in (STATE.RELEASED, 0):
-            found.append(_lively(vm, seq, ins, state, targets.get(seq & RING.SLOT_MASK, ()), front))
+            found.append(
+                _described(vm, seq, ins, state, targets.get(seq & RING.SLOT_MASK, ()), front)
+            )
     return found
 
 
@@ -181,7 +183,7 @@ def _wait(vm: Recorded, seq: int, source: int) -> Waited:
     return Waited(source, -1, "", "")
 
 
-def _lively(
+def _described(
     vm: Recorded, seq: int, ins: int, state: int, sources: Any, front: dict[int, int]
 ) -> InFlight:
     words, slot = vm.words, seq & RING.SLOT_MASK
@@ -246,7 +248,7 @@ def chain(found: list[InFlight]) -> list[InFlight]:
 
 
 def chain_text(found: list[InFlight]) -> str:
-    """Return `chain` as lines, "" if nothing is lively."""
+    """Return `chain` as lines, "" if nothing is in flight."""
     links = chain(found)
     if not links:
         return ""
@@ -255,5 +257,5 @@ def chain_text(found: list[InFlight]) -> str:
         arrow = "   " if depth == 0 else "<- "
         lines.append(f"    {arrow}#{one.seq} {one.name}  {one.reason()}  {one.line}".rstrip())
     if len(links) == MOST_LINKS:
-        lines.append(f"    ... {len(found)} instructions are lively: flow.vm.pending()")
+        lines.append(f"    ... {len(found)} instructions are in flight: flow.vm.pending()")
     return "\n".join(lines)

@@ -83,7 +83,7 @@ def poison_of(vm: VM, operand: int) -> int | None:
     return int(cause) - 1 if cause else None
 
 
-def lively_on(vm: VM, stream: int, before: int) -> bool:
+def in_flight_on(vm: VM, stream: int, before: int) -> bool:
     """Return True if an instruction of `stream` with a sequence number below `before` is not done
     yet.
     """

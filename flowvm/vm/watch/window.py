@@ -225,9 +225,9 @@ def answer(vm: Shown, question: dict[str, Any]) -> tuple[dict[str, Any], list[tu
     streams = vm.streams
     known = min(int(question.get("entries", 0)), len(vm.entry_info))
     fresh = vm.entry_info[known : known + FRESH]
-    lively = max(head, received - most)
+    in_flight = max(head, received - most)
     parts = [(CTL.AT, CTL.WORDS), (STR.AT, streams * STR.WORDS)]
-    parts += _ring(INS.AT, INS.WORDS, RING.SLOT_MASK, lively, received)
+    parts += _ring(INS.AT, INS.WORDS, RING.SLOT_MASK, in_flight, received)
     parts += _ring(REC.AT, REC.WORDS, REC.MASK, first, received)
     if fresh:
         parts.append((ENT.AT + known * ENT.WORDS, len(fresh) * ENT.WORDS))
@@ -248,7 +248,7 @@ def answer(vm: Shown, question: dict[str, Any]) -> tuple[dict[str, Any], list[tu
         "received": received,
         "head": head,
         "scheduled": _scheduled(vm),
-        "lively": lively,
+        "in_flight": in_flight,
         "room": int(words[CTL.RUN_AHEAD]),
         "streams": [vm.stream_name(s) for s in range(streams)],
         "spaces": [space_of(vm, s) for s in range(streams)],

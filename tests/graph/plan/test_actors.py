@@ -29,7 +29,7 @@ from flowvm.graph.plan.words import ActorWords
 from flowvm.profiler import profile
 from flowvm.vm.machine.plan_words import ACTOR, RUNTIME
 from tests.vm.kernels import USER_STATUS, Gate, fail, mix, tensor, update, wait_for_gate
-from tests.vm.live import Background, lively, until
+from tests.vm.live import Background, in_flight, until
 
 STREAMS = [flow.Stream(f"actors{k}") for k in range(3)]
 
@@ -197,8 +197,8 @@ def test_sections_equal_node_by_node(seed):
     expected = [[t.numpy().tolist() for t in interpret(graph, [x])] for x in inputs]
     left = [v.numpy().copy() for v in variables]
     copies = 0
-    for in_flight, regst_num in ((1, 2), (2, 1), (3, 2), (8, 2)):
-        plan = compile_plan(replace(graph, regst_num=regst_num, in_flight=in_flight))
+    for launches, regst_num in ((1, 2), (2, 1), (3, 2), (8, 2)):
+        plan = compile_plan(replace(graph, regst_num=regst_num, in_flight=launches))
         copies = max(copies, *(r.copies for r in plan.registers.values()))
         for v, values in zip(variables, start, strict=True):
             v.copy_(tensor(values))
@@ -570,7 +570,7 @@ def test_a_launch_with_a_poisoned_input_behind_one_in_flight_does_not_run():
         fail(bad, bad, USER_STATUS)
         good, spoiled = plan.launch([tensor([1])]), plan.launch([bad])
         until(lambda: gate.is_reached, "the first launch is in flight")
-        until(lambda: lively() >= 2, "both are received")
+        until(lambda: in_flight() >= 2, "both are received")
     assert good[0].item() == 2 * 3
     for t in (total, *spoiled):
         with pytest.raises(VMError, match="fail"):

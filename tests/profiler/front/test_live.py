@@ -326,7 +326,7 @@ def test_another_process_is_seen_as_it_runs_and_missed_when_it_ends(other):
     looks = []
     until(runs, "it runs")
     assert looks[-1].pid == other.pid
-    assert "lively" in watcher.dump
+    assert "in flight" in watcher.dump
     run = watcher.ring()
     assert "update" in run.names
     assert (np.diff(run.seq) > 0).all()

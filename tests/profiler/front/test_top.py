@@ -152,7 +152,7 @@ def test_a_terminal_has_keys(stuck, tmp_path):
         screen.press("s")
         screen.until("by util")
         screen.press("w")
-        screen.until("lively instructions")
+        screen.until("instructions in flight")
         screen.press("m")
         screen.until("  peak ")  # of whichever memory, for other tests may have used a device
         screen.press("g")

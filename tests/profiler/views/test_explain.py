@@ -11,7 +11,7 @@ import flowvm as flow
 from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfRangeError
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import OPERAND, REC
-from tests.vm.live import lively, until
+from tests.vm.live import in_flight, until
 
 
 def ops(made):
@@ -95,7 +95,7 @@ def test_pending_says_what_it_waits_for_and_nothing_waits():
         with flow.stream(side):
             x += 1
         y = x * 2
-        until(lambda: lively() >= 3, "all are received")
+        until(lambda: in_flight() >= 3, "all are received")
         found = flow.explain(y)
         assert "waits for" in found.made.state
         writer = found.made.sources[0].made

@@ -61,7 +61,7 @@ def test_the_ring_wraps_around(seed):
     for first in range(0, len(program) - 60, 501):
         check_order(player, first, first + 60)
     bench.check_empty()
-    assert player.most_lively > 10
+    assert player.most_in_flight > 10
     assert bench.m[CTL.ACCESS_TOP] <= 5 * 256
 
 
@@ -147,7 +147,7 @@ def test_issuing_is_bounded_in_instructions():
     bench.m[CTL.RUN_AHEAD] = bench.m[CTL.LIMIT] = 10
     player = Player(bench)
     player.run([op(*mut(1 + i % 3)) for i in range(60)], random.Random(0), youngest_first)
-    assert player.most_lively == 10
+    assert player.most_in_flight == 10
     assert bench.m[CTL.LIMIT] == bench.m[CTL.HEAD] + 10
 
 

@@ -268,7 +268,7 @@ def test_a_level_changed_while_another_thread_makes_room_holds(monkeypatch):
         assert since in look(since).stacks
 
 
-def test_what_is_lively_is_seen_as_far_as_it_has_come():
+def test_what_is_in_flight_is_seen_as_far_as_it_has_come():
     x, y = tensor([1]), tensor([2])
     side = streams(2)[1]
     with Gate() as gate:

@@ -34,7 +34,7 @@ def test_dump_names_what_waits_and_for_what():
         assert f"waits for {numbers[1]} " in third
         assert f"waits for {numbers[2]} " in waiter
         assert all("test_looking.py:" in line for line in (first, second, third))
-        assert "lively instructions" in dump().splitlines()[0]
+        assert "instructions in flight" in dump().splitlines()[0]
         text = dump()
         assert repr(text) == str(text)
     assert waiting.result() == 2 * (5 * 2 + 2 + 1) + 1
@@ -42,7 +42,7 @@ def test_dump_names_what_waits_and_for_what():
 
 def test_dump_of_an_idle_vm():
     engine.wait_idle()
-    assert dump().startswith("nothing lively; ")
+    assert dump().startswith("nothing in flight; ")
 
 
 def test_dump_says_what_a_barrier_waits_for():
@@ -118,8 +118,8 @@ def check(most):
     while not stuck():
         os.sched_yield()
     assert issued <= most, issued
-    lively = engine.words[CTL.RECEIVED] - engine.words[CTL.HEAD]
-    assert lively <= most + 2, lively
+    in_flight = engine.words[CTL.RECEIVED] - engine.words[CTL.HEAD]
+    assert in_flight <= most + 2, in_flight
     gate.open()
     thread.join()
     engine.sync()

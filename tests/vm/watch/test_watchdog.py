@@ -80,7 +80,7 @@ def test_a_chain_goes_from_the_reader_to_what_runs():
     assert [x.seq for x in chain([row(1, waits=(2,)), row(2, waits=(1,))])] == [2, 1]
     long = [row(k, waits=(k - 1,)) for k in range(1, 100)]
     assert len(chain(long)) == 32
-    assert "99 instructions are lively" in chain_text(long)
+    assert "99 instructions are in flight" in chain_text(long)
 
 
 def test_the_watchdog_speaks_although_python_waits_for_nothing_of_the_vm():
@@ -176,7 +176,7 @@ def test_sigusr1_prints_the_dump_and_the_program_goes_on():
     )
     assert done.stdout == "2\n"
     assert "running on cpu" in done.stderr
-    assert "lively instructions" in done.stderr
+    assert "instructions in flight" in done.stderr
 
 
 def test_a_handler_of_the_program_is_left_alone():

@@ -180,7 +180,7 @@ def test_stats_add_up():
     now = stats()
     new = {name: now[name] - before[name] for name in now}
     assert new["issued"] == new["dispatched"] == new["done"] >= 303
-    assert now["lively"] == 0
+    assert now["in_flight"] == 0
     assert new["failed"] == new["poisoned"] == 0
     edges = new["edges_raw"] + new["edges_war"] + new["edges_waw"]
     assert new["prescheduled"] <= edges
