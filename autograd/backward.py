@@ -171,12 +171,12 @@ def _batched(
             "is_grads_batched=True needs a tensor for each output, with a first dimension of rows, "
             f"as many in each and at least one; got {[getattr(g, 'shape', g) for g in given]}"
         )
-    found = []
+    gradients = []
     for row in range(rows):
         watch = Watch(nodes, accumulate=False)
         run(_roots(sources, [g[row] for g in tensors]), keep or row < rows - 1, create, watch)
-        found.append(watch.found)
-    return [None if column[0] is None else stack(column) for column in zip(*found, strict=True)]
+        gradients.append(watch.found)
+    return [None if column[0] is None else stack(column) for column in zip(*gradients, strict=True)]
 
 
 @method("backward")

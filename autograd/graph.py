@@ -62,7 +62,7 @@ class _Packed:
 
     def recall(self, node: Node) -> tuple[Tensor, ...]:
         """The tensors again; they are the node's from now on."""
-        found = []
+        tensors = []
         with no_grad():
             for value, edge, kept in zip(self.values, self.edges, self.kept, strict=True):
                 tensor = self.unpack(value)
@@ -77,9 +77,9 @@ class _Packed:
                         f"its gradient; the pack hook kept its memory, and it was changed in place "
                         f"since.  Keep a clone()"
                     )
-                found.append(placed(tensor, edge))
-        saved = node._saved = tuple(found)
-        node.versions = tuple(t._storage.version if t._storage is not None else 0 for t in found)
+                tensors.append(placed(tensor, edge))
+        saved = node._saved = tuple(tensors)
+        node.versions = tuple(t._storage.version if t._storage is not None else 0 for t in tensors)
         return saved
 
 
@@ -236,15 +236,15 @@ class _Joint:
     def see(self, place: int, g: Tensor) -> None:
         """Take the gradient of one tensor; call the hook when all that will come are there."""
         backward_run = current_backward()
-        found = backward_run.kept.get(self)
-        if found is None:
+        grads = backward_run.kept.get(self)
+        if grads is None:
             due = sum(node in backward_run.counts for node in self.nodes)
-            found = backward_run.kept[self] = _Found([None] * len(self.nodes), due)
-            backward_run.ends.append(partial(self._ended, found))
-        found.gradients[place] = g
-        found.due -= 1
-        if not found.due:
-            self.hook(found.gradients)
+            grads = backward_run.kept[self] = _Found([None] * len(self.nodes), due)
+            backward_run.ends.append(partial(self._ended, grads))
+        grads.gradients[place] = g
+        grads.due -= 1
+        if not grads.due:
+            self.hook(grads.gradients)
 
     def _ended(self, found: _Found) -> None:
         """The backward came to all nodes, and brought some of them no gradient."""

@@ -123,13 +123,13 @@ class Schema(NamedTuple):
 
 def parsed(text: str) -> Schema:
     """Return the schema of a text; ArgumentError if the text is no schema."""
-    found = re.fullmatch(r"\s*([\w:.]+)\s*\((.*)\)\s*->\s*(.+?)\s*", text, re.DOTALL)
-    if found is None:
+    matched = re.fullmatch(r"\s*([\w:.]+)\s*\((.*)\)\s*->\s*(.+?)\s*", text, re.DOTALL)
+    if matched is None:
         raise ArgumentError(
             f"{text!r} is not a schema; one is 'name(Tensor x, int k=2, *, float? z=None) -> "
             "Tensor'"
         )
-    name, inside, returns = found.groups()
+    name, inside, returns = matched.groups()
     parameters, keyword = [], False
     for part in _parts(inside):
         if part == "*":

@@ -84,8 +84,10 @@ def sampled_addmm(
     >>> flow.sparse.sampled_addmm(x, flow.ones(2, 3), flow.ones(3, 2)).values()
     tensor([4., 4.])
     """
-    made = rules.sampled_addmm(_sparse("sampled_addmm", input), mat1, mat2, beta=beta, alpha=alpha)
-    return made if out is None else rules.changed(_sparse("sampled_addmm", out), made)
+    product = rules.sampled_addmm(
+        _sparse("sampled_addmm", input), mat1, mat2, beta=beta, alpha=alpha
+    )
+    return product if out is None else rules.changed(_sparse("sampled_addmm", out), product)
 
 
 def sum(input: Tensor, dim: Any = None, dtype: DType | None = None) -> Tensor:

@@ -16,10 +16,10 @@ def case(op="tanh", steps=(), after=(), second=False, seed=1, sample=0):
     """A case by hand; the sample is the op's first with two dimensions."""
     numbers = [n for name, n in campaign.table() if name == op]
     for number in numbers:
-        made = {"op": op, "sample": number, "steps": [[s, 5] for s in steps],
+        results = {"op": op, "sample": number, "steps": [[s, 5] for s in steps],
                 "after": list(after), "second": second, "seed": seed}  # fmt: skip
-        if len(shape := campaign.Program(made).inputs[0].shape) == 2 and min(shape) > 1:
-            return made
+        if len(shape := campaign.Program(results).inputs[0].shape) == 2 and min(shape) > 1:
+            return results
     raise LookupError(op)
 
 

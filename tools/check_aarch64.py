@@ -67,11 +67,11 @@ def check(piece: str) -> tuple[int, str]:
     """Compile a piece for aarch64; return the number of its objects, and the error."""
     for module in (targets, jit, vector_code):
         vars(module)["target"] = lambda: PLAIN
-    made: list[str] = []
+    texts: list[str] = []
     here = jit._object
 
     def both(lowered: jit.Lowered, symbol: str) -> Any:
-        made.append(crossed(lowered, symbol))
+        texts.append(crossed(lowered, symbol))
         return here(lowered, symbol)
 
     jit._object = both
@@ -79,7 +79,7 @@ def check(piece: str) -> tuple[int, str]:
         said = warmup.warm(piece, False)
     finally:
         jit._object = here
-    return len(made), said.error
+    return len(texts), said.error
 
 
 def crossed(lowered: jit.Lowered, symbol: str) -> str:

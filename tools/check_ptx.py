@@ -53,10 +53,10 @@ def main() -> int:
     with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
         parts = [(k, PROCESSES, capabilities, chosen) for k in range(PROCESSES)]
         try:
-            found = pool.starmap(_part, parts)
+            parts_found = pool.starmap(_part, parts)
         except Unavailable as error:
             raise SystemExit(str(error)) from None
-    return _told(found, time.monotonic() - begun, chosen.list)
+    return _told(parts_found, time.monotonic() - begun, chosen.list)
 
 
 def _told(found: list[Found], seconds: float, everything: bool) -> int:
@@ -88,7 +88,7 @@ def _part(number: int, of: int, capabilities: Any, asked: argparse.Namespace) ->
 
     if why := available():
         raise Unavailable(f"kernels cannot be compiled here: {why}")  # an exit would hang the pool
-    found = Found(collections.Counter(), {}, {})
+    counts = Found(collections.Counter(), {}, {})
     declared = _declared(SAMPLES)
     chosen = [s for s in declared if asked.op in s.name][number::of]
     seen: set[Any] = set()
@@ -98,9 +98,9 @@ def _part(number: int, of: int, capabilities: Any, asked: argparse.Namespace) ->
         for run in [*runs, *([] if asked.op else list(_steps())[number::of])]:
             run()
             for call in noted[calls:]:
-                _check(call, capabilities, found, seen)
+                _check(call, capabilities, counts, seen)
             calls = len(noted)
-    return found
+    return counts
 
 
 def _declared(declared: list[Any]) -> list[Any]:

@@ -72,10 +72,10 @@ def place_of(space: str) -> Any:
     try:
         return importlib.import_module(dotted)
     except ImportError:
-        found: Any = flow
+        place: Any = flow
         for part in space.split(".")[1:]:
-            found = getattr(found, part, None)
-        return found
+            place = getattr(place, part, None)
+        return place
 
 
 def row_of(name: str, function: Any, samples: dict[int, OpSamples]) -> Row:
@@ -129,7 +129,7 @@ def page() -> str:
     """The page as the tree has it now."""
     spaces = names()
     places = {space: place_of(space) for space in spaces}
-    found = {  # which imports what is late, so all samples are known then
+    names_of_space = {  # which imports what is late, so all samples are known then
         space: [n for n in listed if places[space] is not None and hasattr(places[space], n)]
         for space, listed in spaces.items()
     }
@@ -139,7 +139,7 @@ def page() -> str:
         samples.setdefault(id(getattr(one.function, "__wrapped__", one.function)), one)
     summary, sections = [], []
     for space, listed in spaces.items():
-        place, here = places[space], found[space]
+        place, here = places[space], names_of_space[space]
         missing = [n for n in listed if n not in here]
         title = "flow" + space.removeprefix("torch")
         summary.append(f"| {title} | {len(here)} | {len(listed)} |")

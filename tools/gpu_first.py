@@ -28,13 +28,13 @@ PACKAGES = (
 
 def packages() -> str:
     """Return the versions of Python and of the installed packages that matter."""
-    found = []
+    versions = []
     for name in PACKAGES:
         try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
+            versions.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
             continue
-    return f"Python {sys.version.split()[0]}, " + ", ".join(found)
+    return f"Python {sys.version.split()[0]}, " + ", ".join(versions)
 
 
 def driver() -> str:
@@ -45,9 +45,9 @@ def driver() -> str:
 
 
 def device() -> str:
-    found = flow.cuda.get_device_properties(0)
+    properties = flow.cuda.get_device_properties(0)
     free, total = flow.cuda.mem_get_info()
-    return f"{found}; {free >> 20} of {total >> 20} MiB free"
+    return f"{properties}; {free >> 20} of {total >> 20} MiB free"
 
 
 def _doubled() -> Callable[..., None]:
@@ -66,16 +66,16 @@ def compiler() -> str:
     from flowvm.cuda.compiler import compilation
     from flowvm.cuda.driver.runtime import runtime
 
-    made = runtime(0)
-    if made.driver.fake is not None and not made.driver.fake.ptx:
+    library = runtime(0)
+    if library.driver.fake is not None and not library.driver.fake.ptx:
         return "kernels are not compiled for this driver"
     if why := compilation.available():
         raise RuntimeError(why)
     signature = (("float32", 1, "C"), ("float32", 1, "C"), "int64")
     kernel = _doubled()
-    text, entry = compilation.ptx(kernel, signature, made.properties.capability)
+    text, entry = compilation.ptx(kernel, signature, library.properties.capability)
     head = [line for line in text.splitlines() if line.startswith((".version", ".target"))]
-    handle = made.function(kernel, signature)
+    handle = library.function(kernel, signature)
     return f"{' '.join(head)}, entry {entry}, handle {handle:#x}"
 
 

@@ -196,13 +196,13 @@ class Net:
     def processes(self, holder: int) -> list[int]:
         """The processes of a host, given the one that holds its namespaces."""
         inside = os.stat(f"/proc/{holder}/ns/net").st_ino
-        found = []
+        processes = []
         for place in Path("/proc").iterdir():
             if place.name.isdecimal():
                 with contextlib.suppress(OSError):
                     if (place / "ns/net").stat().st_ino == inside:
-                        found.append(int(place.name))
-        return found
+                        processes.append(int(place.name))
+        return processes
 
     def command(self, name: str, command: Sequence[str]) -> list[str]:
         """The command that runs another one on a host."""
@@ -239,9 +239,9 @@ class Net:
                     os.write(target, packet)
                     self.passed += 1
             wait = min(0.05, due[0][0] - now) if due else 0.05
-            there = [device for device in self.devices.values() if _is_there(device)]
+            devices = [device for device in self.devices.values() if _is_there(device)]
             mute = {self.devices[name] for name in self.silent}
-            for source in select.select(there, [], [], max(0.0, wait))[0]:
+            for source in select.select(devices, [], [], max(0.0, wait))[0]:
                 for packet in _packets(source):
                     target = receivers.get(packet[16:20], -1) if packet[0] >> 4 == 4 else -1
                     now, size = time.monotonic(), len(packet)

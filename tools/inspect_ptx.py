@@ -74,12 +74,12 @@ def _told(case: Case, arch: str, everything: bool) -> int:
             continue
         seen.add(key)
         text, _ = ptx(*key, divmod(int(arch.removeprefix("sm_")), 10))
-        found = inspected(text, arch)
-        wrong = flags(found)
+        report = inspected(text, arch)
+        wrong = flags(report)
         flagged += bool(wrong)
         where = f"{step.grid[0] * step.grid[1] * step.grid[2]} x {step.block[0] * step.block[1]}"
         print(
-            f"{_line(f'{case.name}: {step.kernel.__name__}', found)}  {where}  {', '.join(wrong)}"
+            f"{_line(f'{case.name}: {step.kernel.__name__}', report)}  {where}  {', '.join(wrong)}"
         )
         if everything:
             print(text)
@@ -132,13 +132,13 @@ def steps(case: Case) -> list[Any]:
     from flowvm.ops.declare.cuda.lowering import launch_of
 
     takes = len(case.metas) - (case.operator == "copy")  # whose output is given, too
-    found = [
+    matches = [
         o for o in operators
         if o.name == case.operator and o.infer
         and (len(o.inputs), len(o.attrs)) == (takes, len(case.attributes))
     ]  # fmt: skip
-    made = launch_of(found[0], tuple(case.metas), case.attributes)
-    return [step for step in made.steps if isinstance(step, KernelStep)]
+    launch = launch_of(matches[0], tuple(case.metas), case.attributes)
+    return [step for step in launch.steps if isinstance(step, KernelStep)]
 
 
 def cases() -> Iterator[Case]:

@@ -163,19 +163,19 @@ def options(folder: Path, where: str, restarts: int, *args: str) -> list[str]:
 
 def losses_of(folder: Path) -> dict[int, list[tuple[float, int, int]]]:
     """Each step's (loss, restarts before it, ranks), as often as it was computed."""
-    found: dict[int, list[tuple[float, int, int]]] = {}
+    losses: dict[int, list[tuple[float, int, int]]] = {}
     for line in (folder / "losses").read_text().splitlines():
         step, value, count, ranks = line.split()
-        found.setdefault(int(step), []).append((float.fromhex(value), int(count), int(ranks)))
-    return found
+        losses.setdefault(int(step), []).append((float.fromhex(value), int(count), int(ranks)))
+    return losses
 
 
 def furthest(folder: Path, wanted: list[float]) -> float:
     """Return the largest distance of a loss from the wanted one; all steps must be there."""
-    found = losses_of(folder)
-    if sorted(found) != list(range(len(wanted))):
-        raise AssertionError(f"{len(found)} steps of {len(wanted)} have a loss")
-    return max(abs(value - wanted[step]) for step, runs in found.items() for value, *_ in runs)
+    losses = losses_of(folder)
+    if sorted(losses) != list(range(len(wanted))):
+        raise AssertionError(f"{len(losses)} steps of {len(wanted)} have a loss")
+    return max(abs(value - wanted[step]) for step, runs in losses.items() for value, *_ in runs)
 
 
 def ranks_of(parent: int) -> list[int]:
@@ -237,11 +237,11 @@ def main() -> int:
         )  # fmt: skip
         assert launcher.stderr is not None
         times = disturb(folder, launcher, begun + 60 * args.minutes, args.every)
-        told = launcher.communicate()[1].decode()
+        log = launcher.communicate()[1].decode()
         took = time.monotonic() - begun
         starts = sorted({(count, ranks) for runs in losses_of(folder).values()
                          for _, count, ranks in runs})  # fmt: skip
-        for line in told.splitlines():
+        for line in log.splitlines():
             if line.startswith("flowvm launch:"):
                 print(line)
         print(f"exit code {launcher.returncode} after {took:.0f} s; {times} ranks lost")

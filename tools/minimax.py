@@ -53,12 +53,12 @@ def fit(
     fs, ws = [mp.mpf(f(x)) for x in xs], [mp.mpf(weight(x)) for x in xs]
     p, q = _fraction(xs, fs, ws, degree, below) if below else _exchange(xs, fs, ws, degree)
     scales = [mp.mpf(1), *(1 + mp.mpf(k) / SCALES for k in range(1, SCALES) if below and bits)]
-    found = []
+    errors = []
     for scale in scales:  # a fraction may be multiplied through; some scales round better
         above = [rounded(c * scale, bits) if bits else c for c in p]
         under = [rounded(c * scale, bits) if bits else c for c in q]
-        found.append((max(map(abs, _errors(xs, fs, ws, above, under))), above, under))
-    error, p, q = min(found, key=lambda entry: entry[0])
+        errors.append((max(map(abs, _errors(xs, fs, ws, above, under))), above, under))
+    error, p, q = min(errors, key=lambda entry: entry[0])
     return Fit(p, q, float(error))
 
 

@@ -86,16 +86,16 @@ def files_of(folders: Iterable[Path]) -> Iterator[tuple[str, Path]]:
 def missing_part(name: str) -> str:
     """The shortest beginning of a dotted name that is not there; "" if all of it is."""
     parts = name.split(".")
-    found: Any = importlib.import_module(parts[0])
+    place_now: Any = importlib.import_module(parts[0])
     for k, part in enumerate(parts[1:], 2):
         here = ".".join(parts[:k])
-        if not isinstance(found, (types.ModuleType, type)):
+        if not isinstance(place_now, (types.ModuleType, type)):
             return ""  # an instance's attributes are its own
         try:
-            found = getattr(found, part)
+            place_now = getattr(place_now, part)
         except AttributeError:
             try:
-                found = importlib.import_module(here)
+                place_now = importlib.import_module(here)
             except ImportError:
                 return here
         except ImportError:
@@ -122,17 +122,17 @@ def uses(folders: Iterable[Path]) -> list[Use]:
             programs[name].add(program)
             places.setdefault(name, f"{path}:{line}")
     with mock_torch.enable():
-        there = {name: missing_part(name) for name in counts}
+        missing = {name: missing_part(name) for name in counts}
     rows: dict[str, Use] = {}
     for name, count in counts.items():
-        gone = there[name]
+        gone = missing[name]
         key = gone or name
         before = rows.get(key)
         programs[key] |= programs[name]
-        told = why(gone) if gone else ""
+        reason = why(gone) if gone else ""
         first = before.place if before else places[name]
         total = count + (before.uses if before else 0)
-        rows[key] = Use(key, total, len(programs[key]), first, told)
+        rows[key] = Use(key, total, len(programs[key]), first, reason)
     return sorted(rows.values(), key=lambda u: (-u.programs, -u.uses, u.name))
 
 
@@ -145,13 +145,13 @@ def main() -> int:
     for folder in asked.folders:
         if not folder.exists():
             parser.error(f"there is no {folder}")
-    found = uses(asked.folders)
-    missing = [use for use in found if use.why]
-    for use in found if asked.all else missing:
+    names_used = uses(asked.folders)
+    missing = [use for use in names_used if use.why]
+    for use in names_used if asked.all else missing:
         print(f"{use.programs:4d} {use.uses:5d}  {use.name}  ({use.place})")
         if use.why:
             print(f"{'':12s}{use.why}")
-    print(f"{len(missing)} of {len(found)} names are missing")
+    print(f"{len(missing)} of {len(names_used)} names are missing")
     return 0
 
 

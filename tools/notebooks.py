@@ -54,15 +54,15 @@ def cells_of(text: str) -> list[tuple[str, str]]:
 def notebook(script: Path) -> Any:
     """The notebook of a script, with nothing come out yet."""
     nbformat: Any = importlib.import_module("nbformat")
-    made = nbformat.v4.new_notebook()
+    document = nbformat.v4.new_notebook()
     make = {"markdown": nbformat.v4.new_markdown_cell, "code": nbformat.v4.new_code_cell}
     for k, (kind, source) in enumerate(cells_of(script.read_text())):
-        made.cells.append(make[kind](source, id=f"cell-{k}"))
-    made.metadata = {
+        document.cells.append(make[kind](source, id=f"cell-{k}"))
+    document.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
     }
-    return made
+    return document
 
 
 def execute(made: Any, script: Path) -> None:
@@ -134,10 +134,10 @@ def main() -> int:
     for script in scripts():
         if options.names and script.stem not in options.names:
             continue
-        made = notebook(script)
+        document = notebook(script)
         print(f"{script.relative_to(ROOT)} ", end="", flush=True)
         try:
-            execute(made, script)
+            execute(document, script)
         except nbclient.exceptions.CellExecutionError as error:
             print(f"failed\n{error}")
             failed += 1
@@ -145,8 +145,8 @@ def main() -> int:
         if not options.check:
             path = notebook_of(script)
             path.parent.mkdir(parents=True, exist_ok=True)
-            nbformat.validate(made)
-            nbformat.write(made, path)
+            nbformat.validate(document)
+            nbformat.write(document, path)
         print("ok")
     return 1 if failed else 0
 

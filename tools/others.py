@@ -187,8 +187,8 @@ def run(package: str, name: str, place: str, dtype: str) -> dict[str, Any]:
     if given.is_floating_point():
         given = inputs[next(iter(inputs))] = given.to(getattr(torch, dtype))
         given.requires_grad_(True)
-    found = model(*inputs.values()) if package == "timm" else model(**inputs)
-    y = found[0] if isinstance(found, (tuple, list)) or package == "transformers" else found
+    output = model(*inputs.values()) if package == "timm" else model(**inputs)
+    y = output[0] if isinstance(output, (tuple, list)) or package == "transformers" else output
     (y * torch.from_numpy(rng.random(tuple(y.shape)).astype(dtype))).sum().backward()
     grads = [p.grad for p in model.parameters() if p.grad is not None]
     return written | {
@@ -220,7 +220,7 @@ def small_models() -> list[str]:
     families: dict[str, list[str]] = {}
     for name in timm.list_models():
         families.setdefault(entries[name].__module__, []).append(name)
-    found = []
+    models = []
     for names in families.values():
         names.sort(key=lambda n: (not any(part in n for part in SMALL), len(n)))
         works = []
@@ -229,8 +229,8 @@ def small_models() -> list[str]:
                 model = timm.create_model(name, num_classes=10)
             side = model.default_cfg["input_size"][1] / 224
             works.append((sum(p.numel() for p in model.parameters()) * side * side, name))
-        found.append(min(works))
-    return [name for work, name in sorted(found) if work < MOST]
+        models.append(min(works))
+    return [name for work, name in sorted(models) if work < MOST]
 
 
 def _inside(args: argparse.Namespace) -> None:
@@ -243,11 +243,11 @@ def _inside(args: argparse.Namespace) -> None:
     elif args.inside == "names":
         print(*small_models())
         return
-    found = run(args.package, args.names[0], args.place, args.dtype)
+    output = run(args.package, args.names[0], args.place, args.dtype)
     if args.inside == "torch":
-        np.savez(args.place, **found)
+        np.savez(args.place, **output)
         return
-    amount, what = difference(found, np.load(args.place))
+    amount, what = difference(output, np.load(args.place))
     said = "agrees" if amount < LIMITS[args.dtype] else "DIFFERS"
     print(f"{said} {amount:.1e} {what}{'' if args.dtype == 'float64' else ', in ' + args.dtype}")
 

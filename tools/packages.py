@@ -118,15 +118,15 @@ def torch_geometric(torch: Any, n: Numbers) -> list[Any]:
     import torch_geometric.nn as gnn
 
     x, edges = n.normal(6, 4), torch.tensor([[0, 1, 2, 3, 4, 5, 0], [1, 2, 3, 4, 5, 0, 3]])
-    found = [gnn.global_mean_pool(x, torch.tensor([0, 0, 0, 1, 1, 1]))]
+    outputs = [gnn.global_mean_pool(x, torch.tensor([0, 0, 0, 1, 1, 1]))]
     for layer in (
         gnn.GCNConv(4, 8), gnn.GATConv(4, 8, heads=2), gnn.GATv2Conv(4, 8), gnn.SAGEConv(4, 8),
         gnn.GINConv(torch.nn.Linear(4, 8)), gnn.TransformerConv(4, 8), gnn.ChebConv(4, 8, 2),
     ):  # fmt: skip
         out = n.fill(layer)(x, edges)
         out.square().sum().backward()
-        found += [out, *_gradients(layer)]
-    return found
+        outputs += [out, *_gradients(layer)]
+    return outputs
 
 
 def gpytorch(torch: Any, n: Numbers) -> list[Any]:
@@ -146,17 +146,17 @@ def gpytorch(torch: Any, n: Numbers) -> list[Any]:
     model = Model(x, y, likelihood)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     marginal = gp.mlls.ExactMarginalLogLikelihood(likelihood, model)
-    found = []
+    losses = []
     for _ in range(5):
         optimizer.zero_grad()
         loss = -marginal(model(x), y)
         loss.backward()
         optimizer.step()
-        found.append(loss)
+        losses.append(loss)
     model.eval()
     likelihood.eval()
     with torch.no_grad():
-        return [*found, likelihood(model(torch.linspace(0, 1, 7))).mean]
+        return [*losses, likelihood(model(torch.linspace(0, 1, 7))).mean]
 
 
 def monai(torch: Any, n: Numbers) -> list[Any]:
@@ -228,5 +228,5 @@ def numbers(torch: Any, name: str) -> dict[str, Any]:
     """Return the results of a package, by the places of their tensors."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    found = CASES[name](torch, Numbers(torch))
-    return {f"number {i}": t.detach().numpy() for i, t in enumerate(found)}
+    values = CASES[name](torch, Numbers(torch))
+    return {f"number {i}": t.detach().numpy() for i, t in enumerate(values)}

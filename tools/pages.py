@@ -40,8 +40,8 @@ class Block(NamedTuple):
 
 def pages() -> list[Path]:
     """Return the pages in docs/ that have a program to run."""
-    found = [page for page in sorted(DOCS.rglob("*.md")) if page not in RUN_ELSEWHERE]
-    return [page for page in found if any(block.runs for block in blocks(page.read_text()))]
+    paths = [page for page in sorted(DOCS.rglob("*.md")) if page not in RUN_ELSEWHERE]
+    return [page for page in paths if any(block.runs for block in blocks(page.read_text()))]
 
 
 def blocks(text: str) -> list[Block]:

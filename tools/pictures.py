@@ -149,9 +149,9 @@ class Session:
     def chosen(self) -> int:
         """The number of an instruction of the step that waited for others."""
         run = self.step.run
-        found = [int(n) for n, op in zip(run.seq, run.op, strict=True)
+        numbers = [int(n) for n, op in zip(run.seq, run.op, strict=True)
                  if run.names[op] == "relu_backward"]  # fmt: skip
-        return found[0]
+        return numbers[0]
 
 
 def error_text(session: Session) -> str:
@@ -192,9 +192,9 @@ def graph(session: Session) -> str:
 
 def explanation(session: Session) -> Any:
     """Explain a tensor: where its values come from."""
-    made = session.names["look_up"](flow.randn(8, 4), flow.tensor([1, 2]))
+    tensor = session.names["look_up"](flow.randn(8, 4), flow.tensor([1, 2]))
     flow.vm.sync()
-    return flow.explain(made)
+    return flow.explain(tensor)
 
 
 # name -> (what is typed, what it prints)
@@ -275,7 +275,7 @@ def pages(session: Session, folder: Path, ranks: bool) -> list[Path]:
             for _ in range(3):
                 step(flow.rand(256, 784), flow.randint(0, 10, (256,))).item()
         of_graph = p.export(Path(place) / "graph.html")
-        made = [
+        shots = [
             _shot(of_graph if tab == "plan" else page, tab, folder / f"page-{tab}.png")
             for tab in PAGES
         ]
@@ -285,8 +285,8 @@ def pages(session: Session, folder: Path, ranks: bool) -> list[Path]:
             launch = [sys.executable, "-m", "flowvm", "launch", "-n", "2", str(program), place]
             subprocess.run(launch, check=True)
             page = Path(place) / "ranks.html"
-            made.append(_shot(page, "timeline", folder / "page-ranks.png"))
-    return made
+            shots.append(_shot(page, "timeline", folder / "page-ranks.png"))
+    return shots
 
 
 def _shot(page: Path, tab: str, path: Path) -> Path:

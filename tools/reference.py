@@ -152,9 +152,9 @@ def more() -> str:
 
 def pages() -> dict[Path, str]:
     """Return the text of each page that is made here."""
-    made = {FOLDER / "config.md": settings(), FOLDER / "cli.md": commands()}
-    made[FOLDER / "api" / "more.md"] = more()
-    return made | {FOLDER / "api" / f"{page}.md": names(page) for page in NAMES}
+    texts = {FOLDER / "config.md": settings(), FOLDER / "cli.md": commands()}
+    texts[FOLDER / "api" / "more.md"] = more()
+    return texts | {FOLDER / "api" / f"{page}.md": names(page) for page in NAMES}
 
 
 def main(arguments: list[str] | None = None) -> int:

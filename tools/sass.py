@@ -73,8 +73,8 @@ def _program(name: str) -> str:
         return named
     spec = importlib.util.find_spec("nvidia")
     roots = list(spec.submodule_search_locations or ()) if spec else []
-    found = [path for root in roots for path in Path(root).glob(f"*/bin/{name}")]
-    return str(found[0]) if found else ""
+    paths = [path for root in roots for path in Path(root).glob(f"*/bin/{name}")]
+    return str(paths[0]) if paths else ""
 
 
 def inspected(text: str, arch: str) -> Found:
@@ -104,15 +104,17 @@ def _weight(loop: Loop) -> float:
 
 
 def _run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    made = subprocess.run([_program(name), *arguments], capture_output=True, text=True, check=False)
-    if made.returncode:
-        raise RuntimeError(f"{name} {' '.join(arguments)}: {made.stderr or made.stdout}")
-    return made
+    process = subprocess.run(
+        [_program(name), *arguments], capture_output=True, text=True, check=False
+    )
+    if process.returncode:
+        raise RuntimeError(f"{name} {' '.join(arguments)}: {process.stderr or process.stdout}")
+    return process
 
 
 def _said(pattern: str, text: str) -> int:
-    found = re.search(pattern, text)
-    return int(found[1]) if found else 0
+    match = re.search(pattern, text)
+    return int(match[1]) if match else 0
 
 
 Line = tuple[str, str]  # ("label", its name) or (opcode, the rest)
@@ -120,15 +122,15 @@ Line = tuple[str, str]  # ("label", its name) or (opcode, the rest)
 
 def _instructions(listing: str) -> list[Line]:
     """The kernel's own instructions, and its labels."""
-    found: list[Line] = []
+    instructions: list[Line] = []
     for line in listing.splitlines():
         if label := _LABEL.match(line):
             if label[1].startswith("$"):  # a function behind the kernel
                 break
-            found.append(("label", label[1]))
+            instructions.append(("label", label[1]))
         elif (instruction := _LINE.match(line)) and instruction[2] != "NOP":
-            found.append((instruction[2], instruction[3]))
-    return found
+            instructions.append((instruction[2], instruction[3]))
+    return instructions
 
 
 def _parts(lines: list[Line]) -> list[tuple[list[Line], bool]]:

@@ -88,8 +88,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 def reference(path: str, level: int) -> str:
     """Return the public names of a module or class as Markdown, with headings of a level."""
-    found = names(pkgutil.resolve_name(path))
-    return "\n".join(_entry(name, value, level) for name, value in found)
+    members = names(pkgutil.resolve_name(path))
+    return "\n".join(_entry(name, value, level) for name, value in members)
 
 
 def _entry(name: str, value: Any, level: int) -> str:

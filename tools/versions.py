@@ -76,8 +76,8 @@ def main() -> int:
     for name in names:
         minor, _, packages = name.partition("/")
         if packages not in ("oldest", "middle", "newest") or minor not in pythons:
-            there = ", ".join(pythons)
-            parser.error(f"{name!r}: expected one of {there}, then /newest, /middle or /oldest")
+            installed = ", ".join(pythons)
+            parser.error(f"{name!r}: expected one of {installed}, then /newest, /middle or /oldest")
     rows = [outcome(name, pythons, options.processes) for name in names]
     print(table(rows))
     return 0 if all(row.good for row in rows) else 1
@@ -85,13 +85,13 @@ def main() -> int:
 
 def interpreters() -> dict[str, str]:
     """The Pythons that flowvm is for and that are here, by minor version: "3.11" and so on."""
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for minor in MINORS:
         for path in _candidates(f"3.{minor}"):
             if path and _version(path).startswith(f"3.{minor}."):
-                found[f"3.{minor}"] = path
+                paths[f"3.{minor}"] = path
                 break
-    return found
+    return paths
 
 
 def _candidates(minor: str) -> Iterator[str]:
@@ -121,10 +121,10 @@ def requirements(packages: str) -> list[str]:
 
 def lowest(requirement: str) -> str:
     """`numpy==1.26.*` of `numpy>=1.26,<2.6`."""
-    found = re.match(r"([\w-]+)>=([\d.]+)", requirement)
-    if found is None:
+    match = re.match(r"([\w-]+)>=([\d.]+)", requirement)
+    if match is None:
         raise ValueError(f"pyproject.toml: {requirement!r} has no lower bound")
-    return f"{found[1]}=={found[2]}.*"
+    return f"{match[1]}=={match[2]}.*"
 
 
 def environment(name: str, python: str) -> Path:

@@ -139,12 +139,12 @@ class GradScaler:
         with no_grad():
             params = [p for group in optimizer.param_groups for p in group["params"]]
             grads = [p.grad for p in params if p.grad is not None]
-            found = [self._unscaled(g) for g in grads]
-            if not found:
+            overflows = [self._unscaled(g) for g in grads]
+            if not overflows:
                 raise AutogradError(
                     f"unscale_(): no parameter of the {type(optimizer).__name__} has a gradient"
                 )
-            self._found[key] = ops.amax(ops.cat(found)).to(float32)
+            self._found[key] = ops.amax(ops.cat(overflows)).to(float32)
 
     def has_unscaled(self, optimizer: Optimizer) -> bool:
         """Return True if `unscale_` was called on this optimizer since the last update.
@@ -158,8 +158,8 @@ class GradScaler:
         """Unscale a gradient.  Return a tensor, on the scale's device, that says if blocks of it
         were not finite.
         """
-        found = unscale_(grad, self._scale.to(device=grad._meta.device))
-        told: Tensor = found.to(device=self._scale._meta.device)
+        overflow = unscale_(grad, self._scale.to(device=grad._meta.device))
+        told: Tensor = overflow.to(device=self._scale._meta.device)
         return told
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
@@ -178,9 +178,9 @@ class GradScaler:
         if key not in self._found:
             self.unscale_(optimizer)
         self._stepped.add(key)
-        found = self._found[key]
+        overflow_flag = self._found[key]
         recorder = current_recorder()
-        overflow = found.item() if recorder is None else recorder.decide(found)
+        overflow = overflow_flag.item() if recorder is None else recorder.decide(overflow_flag)
         return None if overflow else optimizer.step(**kwargs)
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
@@ -190,17 +190,17 @@ class GradScaler:
         """
         if not self._enabled:
             return
-        found = list(self._found.values())
+        overflows = list(self._found.values())
         self.forget()
         with no_grad():
             if new_scale is not None:
                 given = new_scale if isinstance(new_scale, Tensor) else ops.tensor(float(new_scale))
                 self._scale.copy_(given.reshape(()))
                 return
-            if not found:
+            if not overflows:
                 raise AutogradError("update() needs a step() or unscale_() since the last update()")
-            total = found[0]
-            for other in found[1:]:
+            total = overflows[0]
+            for other in overflows[1:]:
                 total = total + other
             self._adapt(total)
 

@@ -58,8 +58,8 @@ def asarray(
 
 def from_dlpack(x: Any, /, *, device: Where = None, copy: Any = None) -> Tensor:
     """An array on the memory of another library's, which has `__dlpack__`."""
-    made = interop.from_dlpack(x, copy=copy)
-    return made if device is None else made.to(device)
+    tensor = interop.from_dlpack(x, copy=copy)
+    return tensor if device is None else tensor.to(device)
 
 
 def empty(shape: Shape, *, dtype: DType | None = None, device: Where = None) -> Tensor:
@@ -120,8 +120,8 @@ def eye(
     down, right = ops.arange(n_rows, device=device), ops.arange(columns, device=device)
     k = min(max(k, -n_rows), columns)  # diagonals further away are empty, too
     on = down.unsqueeze(1) + k == right
-    made: Tensor = on.to(get_default_dtype() if dtype is None else dtype)
-    return made
+    matrix: Tensor = on.to(get_default_dtype() if dtype is None else dtype)
+    return matrix
 
 
 def linspace(
@@ -145,10 +145,10 @@ def linspace(
             ops.linspace(a, b, steps, dtype=dtype.real if dtype else None, device=device)
             for a, b in ((first.real, last.real), (first.imag, last.imag))
         ]
-        made = ops.complex(*parts)
+        points = ops.complex(*parts)
     else:
-        made = ops.linspace(*ends, steps, dtype=dtype, device=device)
-    result: Tensor = made if endpoint else made[:num]
+        points = ops.linspace(*ends, steps, dtype=dtype, device=device)
+    result: Tensor = points if endpoint else points[:num]
     return result
 
 

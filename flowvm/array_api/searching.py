@@ -32,8 +32,8 @@ def argmin(x: Tensor, /, *, axis: int | None = None, keepdims: Any = False) -> T
 def count_nonzero(x: Tensor, /, *, axis: Axes | None = None, keepdims: Any = False) -> Tensor:
     """Return the number of elements that are not 0; int64."""
     places = axes_of("count_nonzero", x, axis)
-    there: Tensor = ops.ne(x, 0).to(int64)
-    return ops.sum(there, places, keepdims) if places else there
+    mask: Tensor = ops.ne(x, 0).to(int64)
+    return ops.sum(mask, places, keepdims) if places else mask
 
 
 def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:

@@ -28,6 +28,6 @@ class SwitchModule(types.ModuleType):
 
 def with_switches(module: str, switches: Switches) -> None:
     """Give a module's switches their names in it."""
-    found = sys.modules[module]
-    found.__dict__["_switches"] = switches
-    found.__class__ = SwitchModule
+    package = sys.modules[module]
+    package.__dict__["_switches"] = switches
+    package.__class__ = SwitchModule

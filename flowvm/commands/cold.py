@@ -37,10 +37,10 @@ def main(script: str) -> int:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         rows = waterfall.of(process.pid, record.read(Path(folder)))
     busy = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    made = sum(bool(row.digest and row.seconds) for row in rows)
+    compilations = sum(bool(row.digest and row.seconds) for row in rows)
     console.print(
         f"{script or 'the first training step of the demo'}, with an empty cache: {passed:.1f} s, "
-        f"and {busy:.1f} s of a processor with its helpers; {made} functions compiled\n"
+        f"and {busy:.1f} s of a processor with its helpers; {compilations} functions compiled\n"
     )
     for table in waterfall.tables(rows):
         console.print(table)

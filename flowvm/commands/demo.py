@@ -143,10 +143,10 @@ def run(
 ) -> tuple[Training, int]:
     """Make a training and run it.  Return it and the number of steps."""
     flow.vm.sync()
-    there = flow.vm.stats()["live_bytes"]  # the model that was trained before, for one
+    live_before = flow.vm.stats()["live_bytes"]  # the model that was trained before, for one
     training = make(args)
     steps = train(console, training, data, args)
-    training.peak_bytes -= there
+    training.peak_bytes -= live_before
     return training, steps
 
 

@@ -111,10 +111,10 @@ def main(args: argparse.Namespace) -> int:
 
 def count_of_ranks(wanted: int | None, hosts: dict[str, int], again: bool) -> int:
     """Return how many ranks to start.  At a new start it is not more than hosts are left."""
-    there = sum(hosts.values())
+    total = sum(hosts.values())
     if wanted is None:
-        return there or 2
-    return min(wanted, there) if again and hosts else wanted
+        return total or 2
+    return min(wanted, total) if again and hosts else wanted
 
 
 def resumption(count: int, why: str, folder: str) -> dict[str, str]:
@@ -142,7 +142,7 @@ def slots(hosts: str) -> dict[str, int]:
     if not hosts:
         return {}
     lines = Path(hosts).read_text().splitlines() if Path(hosts).is_file() else hosts.split(",")
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for line in lines:
         text = line.partition("#")[0].strip()
         match = _SLOTS.fullmatch(text)
@@ -152,10 +152,10 @@ def slots(hosts: str) -> dict[str, int]:
             )
         if match:
             number = int(match["count"] or match["slots"] or 1)
-            found[match["host"]] = found.get(match["host"], 0) + number
-    if not sum(found.values()):
+            counts[match["host"]] = counts.get(match["host"], 0) + number
+    if not sum(counts.values()):
         raise ArgumentError(f"launch: --hosts names no host: {hosts!r}")
-    return found
+    return counts
 
 
 def answering(hosts: dict[str, int], more: Sequence[str]) -> dict[str, int]:
@@ -193,13 +193,13 @@ def mpiexec(ranks: int, hosts: Mapping[str, int] | None = None) -> list[str]:
     if path is None or not is_installed():
         missing = "mpiexec" if path is None else "mpi4py with an MPI library"
         raise CommunicationError(f"launch: several ranks need {missing}: {INSTALL}")
-    told = processes.output([path, "--version"])
+    version = processes.output([path, "--version"])
     where = ",".join(f"{host}:{count}" for host, count in (hosts or {}).items())
-    if "HYDRA" in told:  # otherwise it ends the other ranks before they can report their waits
+    if "HYDRA" in version:  # otherwise it ends the other ranks before they can report their waits
         return [path, "-disable-auto-cleanup", *(["-hosts", where] if where else []),
                 "-n", str(ranks)]  # fmt: skip
     option = ["--host", where] if where else []
-    if "Open MPI" in told:  # which passes no variables to other hosts but these
+    if "Open MPI" in version:  # which passes no variables to other hosts but these
         option += ["--oversubscribe", "-x", rank.TOKEN]
     return [path, *option, "-n", str(ranks)]
 

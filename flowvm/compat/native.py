@@ -84,8 +84,8 @@ def _get_tracing_state() -> Any:
 
 def _get_accelerator(check: bool | None = None) -> Device:
     """The device beside the CPU, or the CPU where there is none."""
-    found = current_accelerator()
-    return cpu if found is None else found
+    accelerator = current_accelerator()
+    return cpu if accelerator is None else accelerator
 
 
 # PyTorch's switches of compilers of its own: each answers that it was off

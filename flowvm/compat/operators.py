@@ -51,9 +51,9 @@ class OpOverloadPacket:
             raise AttributeError(overload)
         if isinstance(self.function, CustomOpDef) and overload != "default":
             raise MissingNameError(f"{self.name} has one overload, default", overload)
-        made = OpOverload(self.name, overload, self.function)
-        setattr(self, overload, made)
-        return made
+        op_overload = OpOverload(self.name, overload, self.function)
+        setattr(self, overload, op_overload)
+        return op_overload
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return called(self, args, kwargs)

@@ -24,9 +24,9 @@ def named(name: str) -> Any:
     """The function of `oneflow._C` with this name; MissingNameError where there is none."""
     if name[:1] != "_":
         for place in (_OWN, vars(ops), F):
-            found = place.get(name) if isinstance(place, dict) else getattr(place, name, None)
-            if callable(found):
-                return found
+            function = place.get(name) if isinstance(place, dict) else getattr(place, name, None)
+            if callable(function):
+                return function
         if callable(getattr(Tensor, name, None)):
             return of_method(name)
     raise MissingNameError(f"flowvm.compat.native has no {name!r}", name)
@@ -226,8 +226,8 @@ def slice_update(
 
 def global_arange(start: Any, end: Any, step: Any = 1, **options: Any) -> Any:
     """`flow.arange` of a global tensor."""
-    made: Tensor = ops.arange(start, end, step, **options)
-    return made
+    numbers: Tensor = ops.arange(start, end, step, **options)
+    return numbers
 
 
 # --- what OneFlow fused ---------------------------------------------------------------------------

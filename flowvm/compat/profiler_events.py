@@ -120,15 +120,15 @@ class EventList(list[Event], Generic[Event]):
 
     def key_averages(self, *args: Any, **kwargs: Any) -> EventList[FunctionEventAvg]:
         """The operators, each with all its calls."""
-        found: dict[str, list[Event]] = {}
+        averages: dict[str, list[Event]] = {}
         for event in self:
-            found.setdefault(event.key, []).append(event)
+            averages.setdefault(event.key, []).append(event)
         return EventList(
             FunctionEventAvg(
                 key, sum(e.count for e in own), sum(e.cpu_time_total for e in own),
                 sum(e.cpu_memory_usage for e in own), sum(e.flops for e in own),
             )
-            for key, own in found.items()
+            for key, own in averages.items()
         )  # fmt: skip
 
     def total_average(self) -> FunctionEventAvg:

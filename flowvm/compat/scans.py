@@ -36,13 +36,13 @@ def associative_scan(
     if len(lengths) != 1:
         raise ShapeError(f"associative_scan: lengths along dim {dim} differ: {sorted(lengths)}")
     (length,) = lengths
-    found = [leaf.flip(dim) if reverse else leaf for leaf in leaves]
+    leaves_now = [leaf.flip(dim) if reverse else leaf for leaf in leaves]
     step = 1
     while step < length:
-        early = [x.narrow(dim, 0, length - step) for x in found]
-        late = [x.narrow(dim, step, length - step) for x in found]
+        early = [x.narrow(dim, 0, length - step) for x in leaves_now]
+        late = [x.narrow(dim, step, length - step) for x in leaves_now]
         made, _ = tree_flatten(combine_fn(tree_unflatten(early, spec), tree_unflatten(late, spec)))
-        heads = [x.narrow(dim, 0, step) for x in found]
-        found = [ops.cat([h, m], dim) for h, m in zip(heads, made, strict=True)]
+        heads = [x.narrow(dim, 0, step) for x in leaves_now]
+        leaves_now = [ops.cat([h, m], dim) for h, m in zip(heads, made, strict=True)]
         step *= 2
-    return tree_unflatten([x.flip(dim) if reverse else x for x in found], spec)
+    return tree_unflatten([x.flip(dim) if reverse else x for x in leaves_now], spec)

@@ -27,10 +27,10 @@ def __getattr__(name: str) -> Callable[[], Callable[[Any], Any]]:
 
     def decorator() -> Callable[[Any], Any]:
         size = world_size()
-        there = world().hosts if size > 1 else 1
+        host_count = world().hosts if size > 1 else 1
         return unittest.skipUnless(
-            (there, size) == (hosts, hosts * each),
-            f"needs {hosts} host(s) with {each} rank(s) each, and there are {size} on {there}",
+            (host_count, size) == (hosts, hosts * each),
+            f"needs {hosts} host(s) with {each} rank(s) each, and there are {size} on {host_count}",
         )
 
     return decorator

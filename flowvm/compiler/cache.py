@@ -48,8 +48,8 @@ def read(
     with contextlib.suppress(OSError), _opened(folder, trusted) as at:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         with _open(os.open(name, flags, dir_fd=at), "rb") as file:
-            found = os.fstat(file.fileno())
-            if trusted(found) and stat.S_ISREG(found.st_mode) and found.st_size <= MOST_BYTES:
+            status = os.fstat(file.fileno())
+            if trusted(status) and stat.S_ISREG(status.st_mode) and status.st_size <= MOST_BYTES:
                 return file.read()
     return None
 
@@ -172,9 +172,9 @@ def _opened(folder: Path, trusted: Callable[[os.stat_result], bool]) -> Iterator
     """
     at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        found = os.fstat(at)
-        if not trusted(found):
-            why = _why(found)
+        status = os.fstat(at)
+        if not trusted(status):
+            why = _why(status)
             if trusted is is_own:
                 _warn_once(folder, why)
             raise PermissionError(0, why, str(folder))

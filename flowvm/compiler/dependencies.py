@@ -102,7 +102,7 @@ def _walk(todo: list[Any], stop: bool, known: dict[Any, _Parts]) -> tuple[list[_
     """Return the parts of all objects reached from `todo`.  `known` has some of them and gets all.
     With `stop`, settled objects are returned and not entered.
     """
-    found: list[_Parts] = []
+    nodes: list[_Parts] = []
     settled: list[Any] = []
     seen: set[Any] = set()
     while todo:
@@ -115,9 +115,9 @@ def _walk(todo: list[Any], stop: bool, known: dict[Any, _Parts]) -> tuple[list[_
             continue
         if (parts := known.get(item)) is None:
             parts = known[item] = _parts(item)
-        found.append(parts)
+        nodes.append(parts)
         todo += parts.reached
-    return found, settled
+    return nodes, settled
 
 
 def _settled_key(item: Any) -> str:

@@ -447,8 +447,8 @@ def _compile(digest: str, make: Callable[[], Lowered], name: str) -> int:
         cache.alone(cache_dir(), digest) as others,
     ):
         waited = time.monotonic() - began if others else 0.0
-        made = _from_cache(digest, cache_dir()) if others else None
-        if made is None:
+        kernel = _from_cache(digest, cache_dir()) if others else None
+        if kernel is None:
             with record.phase(record.FRONT):
                 lowered = make()
             module, imports, code = _object(lowered, _symbol(digest))
@@ -458,8 +458,8 @@ def _compile(digest: str, make: Callable[[], Lowered], name: str) -> int:
                 gc.collect(0)  # the garbage of typing
                 settle()  # or soon everything would be looked over, and Numba alone is 0.1 s
     record.write(cache_dir(), whole, digest, began, waited, seconds)
-    if made is not None:
-        return made  # by another process, meanwhile
+    if kernel is not None:
+        return kernel  # by another process, meanwhile
     _counts["compiled"] += 1
     passed = time.monotonic() - began
     _counts["compile_seconds"] += passed
@@ -593,10 +593,10 @@ def _version(package: str) -> str:
     """
     spec = importlib.util.find_spec(package)
     beside = Path(spec.origin).parent.parent if spec is not None and spec.origin else Path()
-    found = [path.stem for path in beside.glob(f"{package}-*.dist-info")]
-    if len(found) != 1:
+    versions = [path.stem for path in beside.glob(f"{package}-*.dist-info")]
+    if len(versions) != 1:
         return str(metadata.version(package))
-    return found[0].removeprefix(f"{package}-")
+    return versions[0].removeprefix(f"{package}-")
 
 
 def _debug(text: str, *args: object) -> None:

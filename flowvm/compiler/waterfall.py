@@ -51,8 +51,8 @@ def who(row: Compilation) -> str:
 
 def twice(rows: Sequence[Compilation]) -> set[str]:
     """Return the digests of functions that were compiled more than once."""
-    made = Counter(row.digest for row in rows if row.digest and row.seconds)
-    return {digest for digest, count in made.items() if count > 1}
+    counts = Counter(row.digest for row in rows if row.digest and row.seconds)
+    return {digest for digest, count in counts.items() if count > 1}
 
 
 def tables(rows: Sequence[Compilation]) -> list[Any]:
@@ -116,9 +116,9 @@ def _sums(rows: Sequence[Compilation]) -> Any:
     for row in rows:
         groups.setdefault("helpers" if row.parent else who(row), []).append(row)
     for name, group in (*groups.items(), ("all", list(rows))):
-        made = sum(bool(row.digest and row.seconds) for row in group)
+        compilations = sum(bool(row.digest and row.seconds) for row in group)
         waited = sum(row.waited for row in group)
-        table.add_row(name, f"{made}", *_numbers(group), f"{waited:.2f}" if waited else "")
+        table.add_row(name, f"{compilations}", *_numbers(group), f"{waited:.2f}" if waited else "")
     return table
 
 

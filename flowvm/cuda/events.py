@@ -330,8 +330,8 @@ def _entry(name: str, stream: Stream) -> int:
         kernel = address_of(take_steps, _KERNEL)
         layout = np.array(_record_steps(runtime) if records else [0], np.int64)
         facts: Any = {"kernel": kernel, "layout": layout, "scalars": int(records), "info": name}
-        made = engine.new_entry(KIND.OP_CALL, access, **facts)
-        entry = _entries.setdefault((name, runtime), made)
+        number = engine.new_entry(KIND.OP_CALL, access, **facts)
+        entry = _entries.setdefault((name, runtime), number)
     return entry
 
 

@@ -137,12 +137,12 @@ class Communicator:
             unique = UniqueId()
             if self.rank == 0:
                 self._called("ncclGetUniqueId", ctypes.byref(unique))
-            told = self.brings(bytes(unique) if self.rank == 0 else None)
-            unique = UniqueId.from_buffer_copy(told)
-            found = ctypes.c_void_p()
-            given = ctypes.byref(found), self.size, unique, self.rank
+            shared_id = self.brings(bytes(unique) if self.rank == 0 else None)
+            unique = UniqueId.from_buffer_copy(shared_id)
+            communicator = ctypes.c_void_p()
+            given = ctypes.byref(communicator), self.size, unique, self.rank
             self._called("ncclCommInitRank", *given)
-            self.words[0] = found.value or 0
+            self.words[0] = communicator.value or 0
         except FlowError as error:
             if not self.place.fault and self.place.watcher is not None:
                 self.place.watcher.fail(CommunicationError(str(error)))

@@ -200,11 +200,11 @@ def all_to_all_single(
     x, out = _tensor(name, "input", input), _tensor(name, "output", output)
     _same(name, [x, out])
     come = output_split_sizes or [out.shape[0] // among.size] * among.size
-    found = collectives.all_to_all(
+    received = collectives.all_to_all(
         x.detach(), among, split_sizes=input_split_sizes or None, concat_sizes=come
     )
-    _fits(name, "output", out, found.numel())
-    _fill([out], found.reshape(-1))
+    _fits(name, "output", out, received.numel())
+    _fill([out], received.reshape(-1))
     return answered(async_op, out)
 
 
@@ -252,10 +252,10 @@ def gather(
     sent = [tensor.numel() if r == root else 0 for r in among.ranks]
     come = [t.numel() for t in outs] or [0] * among.size
     flat = tensor.detach().reshape(-1)
-    found = collectives.all_to_all(flat, among, split_sizes=sent, concat_sizes=come)
+    received = collectives.all_to_all(flat, among, split_sizes=sent, concat_sizes=come)
     if outs:
-        _fill(outs, found)
-    return answered(async_op, *(outs or (found,)))
+        _fill(outs, received)
+    return answered(async_op, *(outs or (received,)))
 
 
 def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Work | None:

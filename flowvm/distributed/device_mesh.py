@@ -152,10 +152,10 @@ class DeviceMesh(Region):
         if len(axes) == self.ndim and axes == sorted(axes):
             return self
         ranks = self._ranks_along(axes, self._place("DeviceMesh[...]"))
-        made = DeviceMesh(self.device_type, ranks, mesh_dim_names=listed)
+        mesh = DeviceMesh(self.device_type, ranks, mesh_dim_names=listed)
         root, outer = self._origin()
-        made._parent = root, tuple(outer[a] for a in axes)
-        return made
+        mesh._parent = root, tuple(outer[a] for a in axes)
+        return mesh
 
     def _origin(self) -> tuple[DeviceMesh, tuple[int, ...]]:
         """Return the root mesh and the dimensions of it that this mesh has."""

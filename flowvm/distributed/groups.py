@@ -212,10 +212,10 @@ def members(name: str, group: Any) -> Group:
         raise ArgumentTypeError(
             f"{name}: group is what new_group gives, or None, got {type(group).__name__}"
         )
-    found = Group.of(group)
-    if found.rank < 0:
-        raise ArgumentError(f"{name}: rank {rank()} is not in the group {found.ranks}")
-    return found
+    ranks = Group.of(group)
+    if ranks.rank < 0:
+        raise ArgumentError(f"{name}: rank {rank()} is not in the group {ranks.ranks}")
+    return ranks
 
 
 def new_group(
@@ -250,8 +250,8 @@ def get_rank(group: Group | None = None) -> int:
 def get_world_size(group: Group | None = None) -> int:
     """Return the number of processes in the group, -1 if this process is not in it."""
     needed("get_world_size")
-    found = Group.of(group)
-    return found.size if found.rank >= 0 else -1
+    ranks = Group.of(group)
+    return ranks.size if ranks.rank >= 0 else -1
 
 
 def get_node_local_rank(fallback_rank: int | None = None) -> int:

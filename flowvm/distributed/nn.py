@@ -88,8 +88,8 @@ def gather(tensor: Tensor, dst: int = 0, group: Any = None) -> tuple[Tensor, ...
     """
     members = Group.of(group)
     rows = all_gather(tensor, members)
-    there = members.rank == members.rank_of(dst, "gather")
-    return tuple(_seen(there, row, 0) for row in rows)
+    is_destination = members.rank == members.rank_of(dst, "gather")
+    return tuple(_seen(is_destination, row, 0) for row in rows)
 
 
 def scatter(tensors: Sequence[Tensor], src: int = 0, group: Any = None) -> Tensor:

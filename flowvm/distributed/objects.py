@@ -58,9 +58,9 @@ def gather_object(
     mine = among.ranks[among.rank] == root
     if mine and (object_gather_list is None or len(object_gather_list) != among.size):
         raise ArgumentError(f"gather_object: rank {root} has a list with {among.size} places")
-    found = _gathered(obj, among)
+    objects = _gathered(obj, among)
     if mine and object_gather_list is not None:
-        object_gather_list[:] = found
+        object_gather_list[:] = objects
 
 
 def broadcast_object_list(
@@ -79,13 +79,13 @@ def broadcast_object_list(
     count = new_tensor([0 if data is None else data.numel()])
     size = int(collectives.broadcast(count, root, among).item())
     meta = count._meta.with_shape((size,), _pickled(None).dtype)
-    found = _unpickled(collectives.broadcast(data, root, among, meta).numpy())
-    if len(found) != len(object_list):
+    objects = _unpickled(collectives.broadcast(data, root, among, meta).numpy())
+    if len(objects) != len(object_list):
         raise ArgumentError(
-            f"broadcast_object_list: rank {root} sends {len(found)} objects, and the list of this "
-            f"rank has {len(object_list)}"
+            f"broadcast_object_list: rank {root} sends {len(objects)} objects, and this rank's list "
+            f"has {len(object_list)}"
         )
-    object_list[:] = found
+    object_list[:] = objects
 
 
 def scatter_object_list(

@@ -71,9 +71,9 @@ class Independent(Distribution):
     @property
     def support(self) -> Any:
         """The base's, with its dimensions."""
-        found = self.base_dist.support
+        codomain = self.base_dist.support
         n = self.reinterpreted_batch_ndims
-        return constraints.independent(found, n) if n else found
+        return constraints.independent(codomain, n) if n else codomain
 
     def sample(self, sample_shape: Any = ()) -> Value:
         return self.base_dist.sample(sample_shape)
@@ -153,9 +153,9 @@ class TransformedDistribution(Distribution):
         """The set of possible values: the codomain of the last transform."""
         if not self.transforms:
             return self.base_dist.support
-        found = self.transforms[-1].codomain
-        more = len(self.event_shape) - found.event_dim
-        return constraints.independent(found, more) if more > 0 else found
+        codomain = self.transforms[-1].codomain
+        more = len(self.event_shape) - codomain.event_dim
+        return constraints.independent(codomain, more) if more > 0 else codomain
 
     def sample(self, sample_shape: Any = ()) -> Value:
         with no_grad():
@@ -177,8 +177,8 @@ class TransformedDistribution(Distribution):
         for transform in reversed(self.transforms):
             x = transform.inv(y)
             event_dim += transform.domain.event_dim - transform.codomain.event_dim
-            found = transform.log_abs_det_jacobian(x, y)
-            total = total - sum_rightmost(found, event_dim - transform.domain.event_dim)
+            log_det = transform.log_abs_det_jacobian(x, y)
+            total = total - sum_rightmost(log_det, event_dim - transform.domain.event_dim)
             y = x
         base = self.base_dist.log_prob(y)
         return total + sum_rightmost(base, event_dim - len(self.base_dist.event_shape))
@@ -292,8 +292,8 @@ class MixtureSameFamily(Distribution):
         return inner + (self._weights * off**2).sum(self._dim)
 
     def cdf(self, x: Value) -> Value:
-        found = self._component_distribution.cdf(self._checked(x).unsqueeze(self._dim))
-        return (found * self._mixture_distribution.probs).sum(-1)
+        probabilities = self._component_distribution.cdf(self._checked(x).unsqueeze(self._dim))
+        return (probabilities * self._mixture_distribution.probs).sum(-1)
 
     def log_prob(self, x: Value) -> Value:
         each = self._component_distribution.log_prob(self._checked(x).unsqueeze(self._dim))

@@ -171,11 +171,11 @@ class independent(Constraint):  # noqa: N801 - it is called as a function is
         self.event_dim = base_constraint.event_dim + reinterpreted_batch_ndims
 
     def check(self, value: Value) -> Value:
-        found = self.base_constraint.check(value)
+        valid = self.base_constraint.check(value)
         n = self.reinterpreted_batch_ndims
-        if found.ndim < n:
+        if valid.ndim < n:
             raise ValueError(f"Expected value.dim() >= {self.event_dim} but got {value.ndim}")
-        return found.reshape(*found.shape[: found.ndim - n], -1).all(-1) if n else found
+        return valid.reshape(*valid.shape[: valid.ndim - n], -1).all(-1) if n else valid
 
     def __repr__(self) -> str:
         return f"Independent({self.base_constraint!r}, {self.reinterpreted_batch_ndims})"
@@ -190,8 +190,8 @@ class MixtureSameFamilyConstraint(Constraint):
         self.event_dim = base_constraint.event_dim
 
     def check(self, value: Value) -> Value:
-        found = self.base_constraint.check(value.unsqueeze(-1 - self.event_dim))
-        return found.all(-1)
+        valid = self.base_constraint.check(value.unsqueeze(-1 - self.event_dim))
+        return valid.all(-1)
 
 
 class cat(Constraint):  # noqa: N801 - it is called as a function is
@@ -206,11 +206,11 @@ class cat(Constraint):  # noqa: N801 - it is called as a function is
         self.event_dim = max(c.event_dim for c in self.cseq)
 
     def check(self, value: Value) -> Value:
-        found, start = [], 0
+        valid, start = [], 0
         for constraint, length in zip(self.cseq, self.lengths, strict=True):
-            found.append(constraint.check(value.narrow(self.dim, start, length)))
+            valid.append(constraint.check(value.narrow(self.dim, start, length)))
             start += length
-        return ops.cat(found, self.dim)
+        return ops.cat(valid, self.dim)
 
 
 class stack(Constraint):  # noqa: N801 - it is called as a function is
@@ -224,8 +224,8 @@ class stack(Constraint):  # noqa: N801 - it is called as a function is
 
     def check(self, value: Value) -> Value:
         parts = [value.select(self.dim, i) for i in range(value.shape[self.dim])]
-        found = [c.check(part) for c, part in zip(self.cseq, parts, strict=True)]
-        return ops.stack(found, self.dim)
+        valid = [c.check(part) for c, part in zip(self.cseq, parts, strict=True)]
+        return ops.stack(valid, self.dim)
 
 
 def _near(a: Value, b: Value, tolerance: float = 1e-6) -> Value:

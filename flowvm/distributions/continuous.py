@@ -297,8 +297,8 @@ class VonMises(Distribution):
         precise = (1 + rho**2) / (2 * rho)
         r = ops.where(k < 1e-5, 1 / k + k, precise).broadcast_to(shape)
         k = k.broadcast_to(shape)
-        found = ops.zeros(shape, dtype=k.dtype, device=k.device)
-        done = found > 1
+        angles = ops.zeros(shape, dtype=k.dtype, device=k.device)
+        done = angles > 1
         while not bool(done.all()):
             u1, u2, u3 = (uniform_in(k, shape) for _ in range(3))
             z = (math.pi * u1).cos()
@@ -306,9 +306,9 @@ class VonMises(Distribution):
             c = k * (r - f)
             good = ((c * (2 - c) - u2) > 0) | (((c / u2).log() + 1 - c) >= 0)
             angle = (u3 - 0.5).sign() * ops.clamp(f, min=-1, max=1).acos()
-            found = ops.where(good & ~done, angle, found)
+            angles = ops.where(good & ~done, angle, angles)
             done = done | good
-        turned = (found + math.pi + self.loc.detach().double()) % (2 * math.pi) - math.pi
+        turned = (angles + math.pi + self.loc.detach().double()) % (2 * math.pi) - math.pi
         return turned.to(self.loc.dtype)
 
 

@@ -305,8 +305,8 @@ class InverseGamma(TransformedDistribution):
     @property
     def mean(self) -> Value:
         a = self.concentration
-        found = self.rate / (a - 1)
-        return ops.where(a > 1, found, ops.full_like(found, math.inf))
+        mean = self.rate / (a - 1)
+        return ops.where(a > 1, mean, ops.full_like(mean, math.inf))
 
     @property
     def mode(self) -> Value:
@@ -315,8 +315,8 @@ class InverseGamma(TransformedDistribution):
     @property
     def variance(self) -> Value:
         a = self.concentration
-        found = self.rate**2 / ((a - 1) ** 2 * (a - 2))
-        return ops.where(a > 2, found, ops.full_like(found, math.inf))
+        variance = self.rate**2 / ((a - 1) ** 2 * (a - 2))
+        return ops.where(a > 2, variance, ops.full_like(variance, math.inf))
 
     def entropy(self) -> Value:
         a = self.concentration

@@ -600,8 +600,8 @@ class ContinuousBernoulli(_Binary, ExponentialFamily):
     def cdf(self, value: Value) -> Value:
         value, cut = self._checked(value), self._cut()
         exact = (cut**value * (1.0 - cut) ** (1.0 - value) + cut - 1.0) / (2.0 * cut - 1.0)
-        found = ops.where(self._outside(), exact, value)
-        return ops.clamp(found, min=0.0, max=1.0)
+        cdf = ops.where(self._outside(), exact, value)
+        return ops.clamp(cdf, min=0.0, max=1.0)
 
     def icdf(self, value: Value) -> Value:
         cut = self._cut()

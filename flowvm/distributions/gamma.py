@@ -32,20 +32,20 @@ class _StandardGamma(Function):
         boosted = ops.where(a < 1, a + 1, a)
         d = boosted - 1 / 3
         c = 1 / (9 * d).sqrt()
-        found, done = ops.zeros_like(a), a != a  # of NaN nothing is drawn
+        sample, done = ops.zeros_like(a), a != a  # of NaN nothing is drawn
         while not bool(done.all()):
             x = ops.randn(shape, dtype=a.dtype, device=a.device)
             v = (1 + c * x) ** 3
             u = uniform_in(a, shape)
             safe = ops.where(v > 0, v, ops.ones_like(v))
             good = (v > 0) & (u.log() < 0.5 * x * x + d - d * v + d * safe.log())
-            found = ops.where(good & ~done, d * v, found)
+            sample = ops.where(good & ~done, d * v, sample)
             done = done | good
         small = uniform_in(a, shape) ** (1 / a)
-        found = ops.where(a < 1, found * small, found)
-        found = ops.clamp(found, min=finfo(a.dtype).tiny)
-        ctx.save_for_backward(a, found)
-        return found
+        sample = ops.where(a < 1, sample * small, sample)
+        sample = ops.clamp(sample, min=finfo(a.dtype).tiny)
+        ctx.save_for_backward(a, sample)
+        return sample
 
     @staticmethod
     def backward(ctx: Any, g: Value) -> Value:
@@ -101,8 +101,8 @@ class Gamma(ExponentialFamily):
 
     def cdf(self, value: Value) -> Value:
         a, x = ops.broadcast_tensors(self.concentration, self.rate * self._checked(value))
-        found = gamma_lower(a.contiguous().reshape(-1), x.contiguous().reshape(-1))
-        return found.reshape(tuple(a.shape))
+        probabilities = gamma_lower(a.contiguous().reshape(-1), x.contiguous().reshape(-1))
+        return probabilities.reshape(tuple(a.shape))
 
     def entropy(self) -> Value:
         a = self.concentration

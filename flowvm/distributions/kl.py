@@ -130,8 +130,8 @@ def _gumbel(p: Gumbel, q: Gumbel) -> Value:
 
 @register_kl(Uniform, Uniform)
 def _uniform(p: Uniform, q: Uniform) -> Value:
-    found = ((q.high - q.low) / (p.high - p.low)).log()
-    return ops.where((q.low > p.low) | (q.high < p.high), _infinite(found), found)
+    divergence = ((q.high - q.low) / (p.high - p.low)).log()
+    return ops.where((q.low > p.low) | (q.high < p.high), _infinite(divergence), divergence)
 
 
 @register_kl(Exponential, Exponential)
@@ -143,8 +143,8 @@ def _exponential(p: Exponential, q: Exponential) -> Value:
 @register_kl(Pareto, Pareto)
 def _pareto(p: Pareto, q: Pareto) -> Value:
     ratio = q.alpha / p.alpha
-    found = q.alpha * (p.scale / q.scale).log() - ratio.log() + ratio - 1
-    return ops.where(p.scale < q.scale, _infinite(found), found)
+    divergence = q.alpha * (p.scale / q.scale).log() - ratio.log() + ratio - 1
+    return ops.where(p.scale < q.scale, _infinite(divergence), divergence)
 
 
 @register_kl(Gamma, Gamma)
@@ -209,10 +209,10 @@ def _binomial(p: Binomial, q: Binomial) -> Value:
         raise NotImplementedError(
             "KL between Binomials where q.total_count > p.total_count is not implemented"
         )
-    found = p.total_count * (
+    divergence = p.total_count * (
         p.probs * (p.logits - q.logits) + (-p.probs).log1p() - (-q.probs).log1p()
     )
-    return ops.where(p.total_count > q.total_count, _infinite(found), found)
+    return ops.where(p.total_count > q.total_count, _infinite(divergence), divergence)
 
 
 @register_kl(Geometric, Geometric)
@@ -279,8 +279,8 @@ def _wishart(p: Wishart, q: Wishart) -> Value:
 def _independent(p: Independent, q: Independent) -> Value:
     if p.reinterpreted_batch_ndims != q.reinterpreted_batch_ndims:
         raise NotImplementedError("KL of Independents that reinterpret other numbers of dimensions")
-    found = kl_divergence(p.base_dist, q.base_dist)
-    return sum_rightmost(found, p.reinterpreted_batch_ndims)
+    divergence = kl_divergence(p.base_dist, q.base_dist)
+    return sum_rightmost(divergence, p.reinterpreted_batch_ndims)
 
 
 @register_kl(TransformedDistribution, TransformedDistribution)

@@ -46,8 +46,8 @@ def _log_diagonal(lower: Value) -> Value:
 
 def mahalanobis(lower: Value, x: Value) -> Value:
     """x^T (L L^T)^-1 x, of vectors x."""
-    found = triangular_solve(lower, x.unsqueeze(-1)).squeeze(-1)
-    return (found**2).sum(-1)
+    solution = triangular_solve(lower, x.unsqueeze(-1)).squeeze(-1)
+    return (solution**2).sum(-1)
 
 
 # public: distributions
@@ -133,17 +133,17 @@ class MultivariateNormal(Distribution):
 
     def entropy(self) -> Value:
         n = self.event_shape[0]
-        found = 0.5 * n * (1.0 + LOG_2PI) + _log_diagonal(self._lower)
-        return found.broadcast_to(tuple(self.batch_shape))
+        entropy = 0.5 * n * (1.0 + LOG_2PI) + _log_diagonal(self._lower)
+        return entropy.broadcast_to(tuple(self.batch_shape))
 
 
 def _only(given: dict[str, Any]) -> list[tuple[str, Any]]:
-    found = [(name, value) for name, value in given.items() if value is not None]
-    if len(found) != 1:
+    matrices = [(name, value) for name, value in given.items() if value is not None]
+    if len(matrices) != 1:
         raise ArgumentError(
             "Exactly one of covariance_matrix or precision_matrix or scale_tril may be specified."
         )
-    return found
+    return matrices
 
 
 # public: distributions

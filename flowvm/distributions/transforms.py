@@ -356,14 +356,14 @@ class AffineTransform(Transform):
     def log_abs_det_jacobian(self, x: Value, y: Value) -> Value:
         shape = tuple(x.shape)
         if isinstance(self.scale, Tensor):
-            found = self.scale.abs().log()
+            log_det = self.scale.abs().log()
         else:
-            found = ops.full_like(x, math.log(abs(self.scale)))
+            log_det = ops.full_like(x, math.log(abs(self.scale)))
         if self._event_dim:
             lead = shape[: len(shape) - self._event_dim]
-            found = found.broadcast_to(shape).reshape(*lead, -1).sum(-1)
+            log_det = log_det.broadcast_to(shape).reshape(*lead, -1).sum(-1)
             shape = lead
-        return found.broadcast_to(shape)
+        return log_det.broadcast_to(shape)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AffineTransform) and all(
@@ -511,9 +511,9 @@ class CorrCholeskyTransform(_Plain):
 
     def log_abs_det_jacobian(self, x: Value, y: Value) -> Value:
         left = 1 - (y * y).cumsum(-1)
-        found = 0.5 * _vector_of(left, -2).log().sum(-1)
+        log_det = 0.5 * _vector_of(left, -2).log().sum(-1)
         steep = -2 * (x + ops.softplus(-2 * x) - math.log(2.0)).sum(-1)
-        return found + steep
+        return log_det + steep
 
     def forward_shape(self, shape: Any) -> Any:
         n = round((0.25 + 2 * shape[-1]) ** 0.5 + 0.5)
@@ -615,8 +615,8 @@ class ComposeTransform(Transform):
         total: Any = 0
         dims = self.domain.event_dim
         for part, a, b in zip(self.parts, points[:-1], points[1:], strict=True):
-            found = part.log_abs_det_jacobian(a, b)
-            total = total + sum_rightmost(found, dims - part.domain.event_dim)
+            log_det = part.log_abs_det_jacobian(a, b)
+            total = total + sum_rightmost(log_det, dims - part.domain.event_dim)
             dims += part.codomain.event_dim - part.domain.event_dim
         return total
 
@@ -679,8 +679,8 @@ class IndependentTransform(Transform):
         return self.base_transform.inv(y)
 
     def log_abs_det_jacobian(self, x: Value, y: Value) -> Value:
-        found = self.base_transform.log_abs_det_jacobian(x, y)
-        return sum_rightmost(found, self.reinterpreted_batch_ndims)
+        log_det = self.base_transform.log_abs_det_jacobian(x, y)
+        return sum_rightmost(log_det, self.reinterpreted_batch_ndims)
 
     def forward_shape(self, shape: Any) -> Any:
         return self.base_transform.forward_shape(shape)

@@ -57,13 +57,13 @@ def prepared(
 def _wait_for(folder: Path, others: set[Path], seconds: float) -> None:
     end, left = time.monotonic() + seconds, set(others)
     while left:
-        there = {path for path in left if path.exists()}
-        failed = [path for path in there if path.read_text()]
+        present = {path for path in left if path.exists()}
+        failed = [path for path in present if path.read_text()]
         if failed or time.monotonic() > end:
             names = sorted(p.name for p in failed or left)
             why = "could not write its file" if failed else f"has not within {seconds:g} s"
             raise CommunicationError(f"save: {str(folder)!r}: rank {int(names[0][-10:-5])} {why}")
-        left -= there
+        left -= present
         if left:
             world().raise_fault()  # a rank that is lost writes nothing any more
             time.sleep(0.005)

@@ -35,9 +35,9 @@ def newest(folder: Path) -> Path | None:
     ...     newest(folder).name
     'step_10'
     """
-    there = [place for place in _places(Path(folder)) if is_shards(place)]
-    there.sort(key=lambda place: (place / INDEX).stat().st_mtime_ns, reverse=True)
-    return next((place for place in there if _is_whole(place)), None)
+    checkpoints = [place for place in _places(Path(folder)) if is_shards(place)]
+    checkpoints.sort(key=lambda place: (place / INDEX).stat().st_mtime_ns, reverse=True)
+    return next((place for place in checkpoints if _is_whole(place)), None)
 
 
 def swept(folder: Path) -> list[Path]:

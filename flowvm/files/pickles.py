@@ -193,10 +193,10 @@ class Reader:
     def _set(self, items: Any = ()) -> set[Any]:
         if not isinstance(items, (list, tuple, set)):
             raise self.refusal("is damaged: a set is made of something other than items")
-        made: set[Any] = set()
+        elements: set[Any] = set()
         for item in self.bounds.copies(items):
-            self.bounds.add(made, item)
-        return made
+            self.bounds.add(elements, item)
+        return elements
 
     def _number(self, kind: Any, data: bytes = b"") -> Any:
         codes = ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "b1")
@@ -239,8 +239,8 @@ class Reader:
         coalesced = not coo or (len(data) > 3 and data[3] is True)
         if not all(isinstance(part, Tensor) for part in parts):
             raise self.refusal("is damaged: a sparse tensor's parts are not tensors")
-        made: Tensor = sparse_conversion.of_parts(name, parts, shape, coalesced)
-        return made
+        tensor: Tensor = sparse_conversion.of_parts(name, parts, shape, coalesced)
+        return tensor
 
     def _tensor_of_bytes(
         self, storage: Any, offset: Any, shape: Any, stride: Any, grad: Any, hooks: Any, dtype: Any
@@ -257,19 +257,19 @@ class Reader:
 
     def _bytes(self, storage: _Storage) -> Tensor:
         """Return a whole storage, as bytes, which every tensor on it shares."""
-        found = self._storages.get(storage.key)
+        storage_bytes = self._storages.get(storage.key)
         wanted = storage.size * dtype_named(storage.dtype).itemsize
-        if found is None:
+        if storage_bytes is None:
             raw = self.bytes_of(storage)
             if raw.nbytes == wanted:
-                found = adopt_array(np.array(raw)).to(self.device)
-                self._storages[storage.key] = found
-        have = raw.nbytes if found is None else found.numel()
-        if found is None or have != wanted:
+                storage_bytes = adopt_array(np.array(raw)).to(self.device)
+                self._storages[storage.key] = storage_bytes
+        have = raw.nbytes if storage_bytes is None else storage_bytes.numel()
+        if storage_bytes is None or have != wanted:
             raise self.refusal(
                 f"is damaged: storage {cropped(storage.key)} has {have} bytes and not {wanted}"
             )
-        return found
+        return storage_bytes
 
     def _persistent(self, given: Any) -> _Storage:
         if type(given) is not tuple or len(given) < 5 or given[0] != "storage":
@@ -333,9 +333,9 @@ class _Machine:
     def to_mark(self) -> list[Any]:
         for place in range(len(self.stack) - 1, -1, -1):
             if isinstance(self.stack[place], _Mark):
-                found = self.stack[place + 1 :]
+                items = self.stack[place + 1 :]
                 del self.stack[place:]
-                return found
+                return items
         raise self.reader.refusal("is damaged: a pickle has no mark")
 
     def run(self) -> Any:
@@ -445,8 +445,8 @@ class _Machine:
 
 
 def _ints(machine: _Machine, code: str) -> int:
-    found: int = struct.unpack("<" + code, machine.take(struct.calcsize("<" + code)))[0]
-    return found
+    number: int = struct.unpack("<" + code, machine.take(struct.calcsize("<" + code)))[0]
+    return number
 
 
 def _push(make: Callable[[_Machine], Any]) -> Callable[[_Machine], None]:
@@ -575,12 +575,12 @@ def read_legacy(data: bytes, where: str, device: Device) -> Any:
     FileError for others.
     """
     file = io.BytesIO(data)
-    found: dict[str, np.ndarray[Any, Any]] = {}
+    storages: dict[str, np.ndarray[Any, Any]] = {}
 
     def there(storage: _Storage) -> np.ndarray[Any, Any]:
-        if storage.key not in found:  # which the pickles in front of the objects have none of
+        if storage.key not in storages:  # which the pickles in front of the objects have none of
             raise reader.refusal("is damaged: a tensor's storage is missing")
-        return found[storage.key]
+        return storages[storage.key]
 
     reader = Reader(where, len(data), there, device)
     if reader.read(file) != _MAGIC or reader.read(file) != _PROTOCOL:
@@ -611,8 +611,8 @@ def read_legacy(data: bytes, where: str, device: Device) -> Any:
         width = dtype_named(kind).itemsize
         if not 0 <= count <= len(data):
             raise reader.refusal("is damaged: a storage is larger than the file")
-        found[key] = np.frombuffer(_exactly(file, count * width, reader), np.uint8)
-    if set(sizes) - set(found):
+        storages[key] = np.frombuffer(_exactly(file, count * width, reader), np.uint8)
+    if set(sizes) - set(storages):
         raise reader.refusal("is damaged: a tensor's storage is missing")
     file.seek(start)
     return reader.read(file)

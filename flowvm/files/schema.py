@@ -52,10 +52,10 @@ def read_json(source: str | bytes, where: str, *, finite: bool = True) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         raise ValueError("an object has one key twice")
-    return found
+    return fields
 
 
 def _no_number(name: str) -> NoReturn:

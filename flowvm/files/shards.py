@@ -291,13 +291,13 @@ def contents(folder: Path) -> tuple[Any, dict[str, Any]]:
 def _index(folder: Path) -> tuple[Any, dict[str, Any]]:
     """The structure and the tensors of a folder's index, which has the form of one."""
     what = f"flow.load: {str(folder / INDEX)!r}"
-    found = read_json((folder / INDEX).read_bytes(), what, finite=False)
-    if not isinstance(found, dict) or found.get("format") != FORMAT or "tree" not in found:
+    index = read_json((folder / INDEX).read_bytes(), what, finite=False)
+    if not isinstance(index, dict) or index.get("format") != FORMAT or "tree" not in index:
         raise FileError(f"{what} is not an index of format {FORMAT!r}, which this flowvm reads")
-    said = found.get("tensors")
+    said = index.get("tensors")
     _TENSORS(said, f"{what}: tensors")
     assert said is not None
-    return found["tree"], said
+    return index["tree"], said
 
 
 def check_parts(folder: Path, what: str, about: dict[str, Any], sizes: dict[str, int]) -> None:

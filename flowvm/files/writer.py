@@ -152,8 +152,8 @@ def _beside(place: str, old: os.stat_result | None, what: str) -> tuple[int, str
     if old is None:
         return handle, path
     try:
-        made = os.fstat(handle)
-        if (made.st_uid, made.st_gid) != (old.st_uid, old.st_gid):
+        status = os.fstat(handle)
+        if (status.st_uid, status.st_gid) != (old.st_uid, old.st_gid):
             os.fchown(handle, old.st_uid, old.st_gid)
         os.fchmod(handle, stat.S_IMODE(old.st_mode))
     except BaseException as error:

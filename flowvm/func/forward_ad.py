@@ -151,9 +151,9 @@ def _changed(target: Any, value: Any, result: Any, outs: Any, slopes: Any) -> An
 
 
 def _dual(primal: Tensor, tangent: Tensor, level: Any) -> DualTensor:
-    made: Any = primal.as_subclass(DualTensor)
-    made.primal, made.tangent, made.level = primal, tangent, level
-    return made  # type: ignore[no-any-return]
+    dual: Any = primal.as_subclass(DualTensor)
+    dual.primal, dual.tangent, dual.level = primal, tangent, level
+    return dual  # type: ignore[no-any-return]
 
 
 def _open_level() -> Any:
@@ -207,10 +207,10 @@ def exit_dual_level(*, level: Any = None) -> None:
 
     >>> flow.func.forward_ad.exit_dual_level(level=flow.func.forward_ad.enter_dual_level())
     """
-    found = _open_level()
-    if found is None or (level is not None and level is not found):
+    level_now = _open_level()
+    if level_now is None or (level is not None and level is not level_now):
         raise ModeError("exit_dual_level: this level is not open")
-    _close(found)
+    _close(level_now)
 
 
 def _close(level: Any) -> None:
@@ -229,8 +229,8 @@ def make_dual(tensor: Any, tangent: Any, *, level: Any = None) -> Tensor:
     ...     ad.make_dual(flow.ones(2), flow.zeros(2))
     tensor([1., 1.], tangent=tensor([0., 0.]))
     """
-    found = _open_level()
-    if found is None:
+    level_now = _open_level()
+    if level_now is None:
         raise ModeError("make_dual: no level is open; write `with dual_level():` around it")
     if not isinstance(tensor, Tensor) or not isinstance(tangent, Tensor):
         raise ArgumentTypeError("make_dual: a tensor and a tangent that is a tensor are needed")
@@ -245,7 +245,7 @@ def make_dual(tensor: Any, tangent: Any, *, level: Any = None) -> Tensor:
         if isinstance(tensor, DualTensor):
             tensor = tensor.primal
         same: Any = tensor
-        return _dual(same, tangent, found)
+        return _dual(same, tangent, level_now)
 
 
 def unpack_dual(tensor: Any, *, level: Any = None) -> UnpackedDualTensor:

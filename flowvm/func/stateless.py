@@ -74,13 +74,13 @@ def _places(module: Any) -> dict[str, tuple[Any, str, str, Any]]:
     """Return the place of each parameter and buffer by its whole name: owner, table, name and
     value.
     """
-    found = {}
+    places = {}
     for prefix, owner in module.named_modules(remove_duplicate=False):
         for table in ("_parameters", "_buffers"):
             for own, value in getattr(owner, table).items():
                 if value is not None:
-                    found[f"{prefix}.{own}" if prefix else own] = (owner, table, own, value)
-    return found
+                    places[f"{prefix}.{own}" if prefix else own] = (owner, table, own, value)
+    return places
 
 
 def _tied(places: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:

@@ -127,11 +127,11 @@ class Graph:
     ) -> Node:  # fmt: skip
         """Add a node at the current place: the end, or the place that `inserting_before` sets."""
         wanted = name if name is not None else _name_of(op, target)
-        made = Node(self, "", op, target, args or (), kwargs or {}, type_expr)
-        made.name = self._names.create_name(wanted)
-        self._put(made)
+        node = Node(self, "", op, target, args or (), kwargs or {}, type_expr)
+        node.name = self._names.create_name(wanted)
+        self._put(node)
         self._count += 1
-        return made
+        return node
 
     def placeholder(
         self, name: str, type_expr: Any = None, default_value: Any = inspect.Signature.empty
@@ -187,9 +187,9 @@ class Graph:
         """
         args = map_arg(node.args, arg_transform)
         kwargs = map_arg(dict(node.kwargs), arg_transform)
-        made = self.create_node(node.op, node.target, args, kwargs, node.name, node.type)
-        made.meta = dict(node.meta)
-        return made
+        copied = self.create_node(node.op, node.target, args, kwargs, node.name, node.type)
+        copied.meta = dict(node.meta)
+        return copied
 
     def graph_copy(
         self, g: Graph, val_map: dict[Node, Any], return_output_node: bool = False

@@ -50,8 +50,8 @@ class GraphModule(Module):
         for base in cls.__mro__:
             if "_of_a_graph" not in base.__dict__:
                 kind = type(base.__name__, (base,), {"_of_a_graph": True})
-                made: GraphModule = super().__new__(kind)
-                return made
+                instance: GraphModule = super().__new__(kind)
+                return instance
         raise AssertionError
 
     def __init__(
@@ -105,14 +105,14 @@ class GraphModule(Module):
 
     def recompile(self) -> PythonCode:
         """Make `forward` anew from the present graph."""
-        made = self.graph.python_code("self")
+        code = self.graph.python_code("self")
         if "_file" not in self.__dict__:
             self.__dict__["_file"] = f"<flow.fx graph {next(_files)}>"
             weakref.finalize(self, linecache.cache.pop, self.__dict__["_file"], None)
         name = self.__dict__["_file"]
-        space = dict(made.globals)
-        exec(compile(made.src, name, "exec"), space)
-        linecache.cache[name] = (len(made.src), None, made.src.splitlines(True), name)
+        space = dict(code.globals)
+        exec(compile(code.src, name, "exec"), space)
+        linecache.cache[name] = (len(code.src), None, code.src.splitlines(True), name)
         calling, forward = self.graph._calling, space["forward"]
 
         def around(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -120,8 +120,8 @@ class GraphModule(Module):
                 return forward(self, *args, **kwargs)
 
         type(self).forward = forward if calling.by_name else around
-        self.__dict__["_code"] = made.src
-        return made
+        self.__dict__["_code"] = code.src
+        return code
 
     @property
     def code(self) -> str:

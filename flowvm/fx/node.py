@@ -138,7 +138,7 @@ class Node:
         """Set the arguments."""
         if not isinstance(args, (tuple, list)):
             raise ArgumentTypeError(f"args of node {self.name} is a tuple, got {args!r}")
-        found: dict[Node, None] = {}
+        names: dict[Node, None] = {}
 
         def see(node: Node) -> Node:
             if node.graph is not self.graph:
@@ -146,15 +146,15 @@ class Node:
                     f"node {self.name} cannot name {node.name}, which is of another graph; "
                     f"Graph.node_copy brings it over"
                 )
-            found.setdefault(node)
+            names.setdefault(node)
             return node
 
         new = map_arg(tuple(args), see), map_arg(dict(kwargs), see)
         for node in self._used:
             node.users.pop(self, None)
         self._args, self._kwargs = new
-        self._used = found
-        for node in found:
+        self._used = names
+        for node in names:
             node.users.setdefault(self)
 
     @property
@@ -303,9 +303,9 @@ def _plain_name(target: Any) -> str:
 
 def nodes_in(value: Any) -> Iterator[Node]:
     """The nodes that a value holds."""
-    found: list[Node] = []
-    map_arg(value, lambda node: found.append(node) or node)  # type: ignore[func-returns-value]
-    return iter(found)
+    nodes: list[Node] = []
+    map_arg(value, lambda node: nodes.append(node) or node)  # type: ignore[func-returns-value]
+    return iter(nodes)
 
 
 def text(value: Any) -> str:

@@ -120,8 +120,8 @@ class Attribute(Proxy):
     def node(self) -> Node:  # type: ignore[override]
         """The node of the attribute, made at the first use."""
         if self._node is None:
-            made = self.tracer.create_proxy("call_function", getattr, (self.root, self.attr), {})
-            self._node = made.node
+            proxy = self.tracer.create_proxy("call_function", getattr, (self.root, self.attr), {})
+            self._node = proxy.node
         return self._node
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

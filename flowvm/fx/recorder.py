@@ -69,8 +69,8 @@ def _spaces() -> Iterator[dict[str, Any]]:
     spaces += [{name: getattr(module, name) for name in module.__all__} for module in _lazy]
     for space in spaces:
         names = space.get("__all__", space)
-        found = {name: space.get(name) for name in names if not name.startswith("_")}
-        yield {k: f for k, f in found.items() if callable(f) and not isinstance(f, type)}
+        names_in_space = {name: space.get(name) for name in names if not name.startswith("_")}
+        yield {k: f for k, f in names_in_space.items() if callable(f) and not isinstance(f, type)}
 
 
 def _first_proxy(args: Any, kwargs: Any) -> Proxy | None:

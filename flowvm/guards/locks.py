@@ -39,12 +39,16 @@ def held(lock: Any) -> AbstractContextManager[Any]:
     False
     """
     taken: list[Any] = []
-    made: list[Any] = [_Statement()]  # no variable: a debugger that keeps this frame would have it
-    made[0].__exit__ = partial(_nothing, taken)  # it keeps the contents of the list
+    statements: list[Any] = [
+        _Statement()
+    ]  # no variable: a debugger that keeps this frame would have it
+    statements[0].__exit__ = partial(_nothing, taken)  # it keeps the contents of the list
     # The weak reference comes into `taken` only if the lock was taken: that is one call of C code.
     # Else it goes with `__enter__`, before `__exit__` does, and is not called.
-    made[0].__enter__ = partial(
+    statements[0].__enter__ = partial(
         taken.extend,
-        compress((ref(made[0].__exit__, partial(lock.__exit__, 0)),), map(lock.acquire, (True,))),
+        compress(
+            (ref(statements[0].__exit__, partial(lock.__exit__, 0)),), map(lock.acquire, (True,))
+        ),
     )
-    return made.pop()  # type: ignore[no-any-return]
+    return statements.pop()  # type: ignore[no-any-return]

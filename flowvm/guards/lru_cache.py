@@ -175,9 +175,9 @@ def kept() -> dict[str, int]:
         count[group] += info.currsize
         nbytes[group] += info.currsize * RESULT_BYTES
         dropped[group] += info.misses - info.currsize
-    found: dict[str, int] = {}
+    entries: dict[str, int] = {}
     for group in sorted(count):
-        found[f"{group}_kept"] = count[group]
-        found[f"{group}_kept_bytes"] = nbytes[group]
-        found[f"{group}_dropped"] = dropped[group]
-    return found
+        entries[f"{group}_kept"] = count[group]
+        entries[f"{group}_kept_bytes"] = nbytes[group]
+        entries[f"{group}_dropped"] = dropped[group]
+    return entries

@@ -54,17 +54,17 @@ _shared: WeakValueDictionary[int, _Shared] = WeakValueDictionary()
 
 
 def _shared_of(t: Tensor) -> _Shared:
-    found = _shared.get(id(t.storage()))
-    if found is None or found.bytes._meta.device is not t._meta.device:
-        found = _shared[id(t.storage())] = _Shared(t)
-    return found
+    shared = _shared.get(id(t.storage()))
+    if shared is None or shared.bytes._meta.device is not t._meta.device:
+        shared = _shared[id(t.storage())] = _Shared(t)
+    return shared
 
 
 def _stored(array: np.ndarray[Any, Any], device: str) -> Tensor:
     if not array.flags.writeable:  # out-of-band buffers of pickle 5 may be
         array = array.copy()
-    there: Tensor = adopt_array(array).to(device)
-    return there
+    moved: Tensor = adopt_array(array).to(device)
+    return moved
 
 
 def _rebuild_on(
@@ -94,16 +94,16 @@ def _rebuild(
 ) -> Tensor:
     if not array.flags.writeable:  # out-of-band buffers of pickle 5 may be
         array = array.copy()
-    made = adopt_array(array, dtype=dtype).to(device)
-    return _of_class(cls, made, requires_grad, attributes)
+    tensor = adopt_array(array, dtype=dtype).to(device)
+    return _of_class(cls, tensor, requires_grad, attributes)
 
 
 def _rebuild_valueless(
     cls: type[Tensor], meta: TensorMeta, requires_grad: bool, attributes: dict[str, Any]
 ) -> Tensor:
-    there: Any = adopt_array(np.empty(0, np.float32)).to(device=nowhere)
-    made = there.new_empty_strided(meta.shape, meta.stride, dtype=meta.dtype)
-    return _of_class(cls, made, requires_grad, attributes)
+    empty: Any = adopt_array(np.empty(0, np.float32)).to(device=nowhere)
+    tensor = empty.new_empty_strided(meta.shape, meta.stride, dtype=meta.dtype)
+    return _of_class(cls, tensor, requires_grad, attributes)
 
 
 def _of_class(
@@ -164,8 +164,8 @@ def _deepcopy(t: Tensor, memo: dict[int, Any]) -> Tensor:
     originals of one deepcopy do.
     """
     if id(t) in memo:
-        found: Tensor = memo[id(t)]
-        return found
+        copied: Tensor = memo[id(t)]
+        return copied
     if not t.is_leaf:
         raise AutogradError(
             "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "

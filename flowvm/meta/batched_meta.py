@@ -44,16 +44,16 @@ class BatchedDevice(Device):
         if not axes:
             return local
         key = local, axes
-        found = _interned.get(key)
-        if found is None:
-            found = object.__new__(BatchedDevice)
+        interned = _interned.get(key)
+        if interned is None:
+            interned = object.__new__(BatchedDevice)
             for name, value in (
                 ("type", local.type), ("index", local.index), ("axes", axes), ("local", local),
             ):  # fmt: skip
-                object.__setattr__(found, name, value)
-            devices.admit(found)
-            found = _interned.setdefault(key, found)
-        return found
+                object.__setattr__(interned, name, value)
+            devices.admit(interned)
+            interned = _interned.setdefault(key, interned)
+        return interned
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return Device, (str(self.local),)

@@ -56,13 +56,15 @@ class Device(Region):
                 f"device and type are one argument, got {device!r} and {type!r}"
             )
         key = _parse(device if type is None else type, index)
-        found = _interned.get(key)
-        if found is None:
-            found = object.__new__(cls)
-            object.__setattr__(found, "type", key[0])
-            object.__setattr__(found, "index", key[1] if key[0] == "cuda" else None)
-            found = _interned.setdefault(key, found)  # atomic: two threads agree on one object
-        return found
+        interned = _interned.get(key)
+        if interned is None:
+            interned = object.__new__(cls)
+            object.__setattr__(interned, "type", key[0])
+            object.__setattr__(interned, "index", key[1] if key[0] == "cuda" else None)
+            interned = _interned.setdefault(
+                key, interned
+            )  # atomic: two threads agree on one object
+        return interned
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"{self!r} cannot be changed")

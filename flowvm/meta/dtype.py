@@ -213,13 +213,13 @@ def dtype_named(name: str) -> DType:
 # not public
 def from_numpy(dtype: "np.dtype[Any] | type[np.generic]") -> DType:
     """The dtype whose elements are stored like NumPy's `dtype`, in this machine's byte order."""
-    found = _BY_NUMPY.get(np.dtype(dtype))
-    if found is None:
+    entry = _BY_NUMPY.get(np.dtype(dtype))
+    if entry is None:
         raise ArgumentTypeError(
             f"flowvm has no dtype for NumPy's {np.dtype(dtype)}; convert with .astype() to one of "
             f"{', '.join(known.name for known in _BY_NUMPY.values())}"
         )
-    return found
+    return entry
 
 
 # not public

@@ -66,8 +66,8 @@ class Format(NamedTuple):
 
     def decoded(self, codes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The numbers of codes, as float32."""
-        found: np.ndarray[Any, Any] = _table(self)[codes]
-        return found
+        values: np.ndarray[Any, Any] = _table(self)[codes]
+        return values
 
     def encoded(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The codes of float32 numbers."""

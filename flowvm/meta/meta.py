@@ -36,8 +36,8 @@ class Size(tuple[int, ...]):
     @overload
     def __getitem__(self, index: slice) -> Size: ...
     def __getitem__(self, index: Any) -> Any:
-        found: Any = tuple.__getitem__(self, index)
-        return Size(found) if index.__class__ is slice else found
+        dims: Any = tuple.__getitem__(self, index)
+        return Size(dims) if index.__class__ is slice else dims
 
     def __add__(self, other: Any) -> Size:
         return Size(tuple.__add__(self, other))
@@ -136,8 +136,8 @@ class TensorMeta:
         """
         size = shape if type(shape) is Size else as_shape(shape)
         key = (size, dtype, device, stride)
-        found = _interned.get(key)
-        return found if found is not None else _make(key, size, dtype, device, stride)
+        interned = _interned.get(key)
+        return interned if interned is not None else _make(key, size, dtype, device, stride)
 
     def dense(self, dtype: DType | None = None) -> TensorMeta:
         """The C-contiguous meta of the same shape, of `dtype` or the same."""

@@ -92,12 +92,12 @@ _sbps: dict[int, sbp] = {}
 
 
 def _sbp_of(dim: int) -> sbp:
-    found = _sbps.get(dim)
-    if found is None:
-        found = object.__new__(sbp)
-        object.__setattr__(found, "dim", dim)
-        found = _sbps.setdefault(dim, found)  # atomic: two threads agree on one object
-    return found
+    interned = _sbps.get(dim)
+    if interned is None:
+        interned = object.__new__(sbp)
+        object.__setattr__(interned, "dim", dim)
+        interned = _sbps.setdefault(dim, interned)  # atomic: two threads agree on one object
+    return interned
 
 
 broadcast = _sbp_of(BROADCAST)  # public: sbp
@@ -212,13 +212,13 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
     @classmethod
     def _of(cls, type: str, shape: tuple[int, ...], flat: tuple[int, ...]) -> placement:
         key = type, shape, flat
-        found = _placements.get(key)
-        if found is None:
-            found = object.__new__(cls)
-            found.type, found.shape, found.flat = type, shape, flat
-            found.devices, found._groups = {}, {}
-            found = _placements.setdefault(key, found)
-        return found
+        interned = _placements.get(key)
+        if interned is None:
+            interned = object.__new__(cls)
+            interned.type, interned.shape, interned.flat = type, shape, flat
+            interned.devices, interned._groups = {}, {}
+            interned = _placements.setdefault(key, interned)
+        return interned
 
     @staticmethod
     def all(type: str) -> placement:
@@ -243,22 +243,22 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
 
     def group(self, axis: int, rank: int) -> tuple[int, ...]:
         """The ranks along `axis` of the array that stand with `rank`, which is one of them."""
-        found: tuple[int, ...] | None = self._groups.get((axis, rank))
-        if found is None:
+        ranks: tuple[int, ...] | None = self._groups.get((axis, rank))
+        if ranks is None:
             place: Any = self.place_of(rank)
             line = self.ranks[tuple(slice(None) if a == axis else p for a, p in enumerate(place))]
-            found = self._groups[axis, rank] = tuple(int(r) for r in line)
-        return found
+            ranks = self._groups[axis, rank] = tuple(int(r) for r in line)
+        return ranks
 
     def device(self, rank: int, sbp: Sbps | None = None) -> PlacedDevice:
         """Return the device of metas of this placement, on `rank`.  `sbp` is the layout of tensors
         made on the device.
         """
         key = rank, sbp
-        found = self.devices.get(key)
-        if found is None:
-            found = self.devices.setdefault(key, PlacedDevice._of(self, rank, sbp))
-        return found
+        device = self.devices.get(key)
+        if device is None:
+            device = self.devices.setdefault(key, PlacedDevice._of(self, rank, sbp))
+        return device
 
     def __repr__(self) -> str:
         return f'flow.placement(type="{self.type}", ranks={self.ranks.tolist()})'
@@ -335,13 +335,13 @@ def part(
     """Return begin and end, in each dimension, of the part of a tensor of `shape` that the rank at
     `place` holds.
     """
-    found = [(0, d) for d in shape]
+    bounds = [(0, d) for d in shape]
     for one, count, k in zip(sbps, where.shape, place, strict=True):
         if one.dim >= 0:
-            begin, end = found[one.dim]
+            begin, end = bounds[one.dim]
             low, high = cut(end - begin, count, k)
-            found[one.dim] = begin + low, begin + high
-    return tuple(found)
+            bounds[one.dim] = begin + low, begin + high
+    return tuple(bounds)
 
 
 def even(n: int, where: placement, sbps: Sequence[sbp], dim: int) -> bool:

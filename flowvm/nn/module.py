@@ -191,8 +191,8 @@ class Module:
 
     def _has_own(self, table: str) -> bool:
         """Return True if a table is the module's own, whose entries are attributes, too."""
-        there = self.__dict__.get(table)
-        return isinstance(there, Table) and there.belongs_to(self)
+        own_table = self.__dict__.get(table)
+        return isinstance(own_table, Table) and own_table.belongs_to(self)
 
     def _take_table(self, table: str, entries: Any) -> None:
         """Have `entries`, of the program or another module, in the place of a table."""
@@ -444,12 +444,12 @@ class Module:
 
         def moved(t: Tensor) -> Tensor:
             kept = wanted is None or not t.dtype.inexact
-            there = t.to(
+            moved_tensor = t.to(
                 device=t.device if where is None else where,
                 dtype=t.dtype if kept else wanted,
                 non_blocking=non_blocking,
             )
-            return cast(Tensor, there)
+            return cast(Tensor, moved_tensor)
 
         return self._apply(moved)
 

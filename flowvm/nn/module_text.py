@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 def runs(children: list[tuple[str, T]]) -> list[tuple[str, int, T]]:
     """(label, count, child) of each child, or run of equal numbered ones: ("0-11", 12, child)."""
-    found: list[tuple[str, int, T]] = []
+    groups: list[tuple[str, int, T]] = []
     first = 0
     while first < len(children):
         last = first
@@ -19,9 +19,9 @@ def runs(children: list[tuple[str, T]]) -> list[tuple[str, int, T]]:
             last += 1
         name, child = children[first]
         label = name if last == first else f"{name}-{children[last][0]}"
-        found.append((label, last - first + 1, child))
+        groups.append((label, last - first + 1, child))
         first = last + 1
-    return found
+    return groups
 
 
 def _continues(a: tuple[str, T], b: tuple[str, T]) -> bool:

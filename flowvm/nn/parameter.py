@@ -91,9 +91,9 @@ class Buffer(Tensor):
                 f"Buffer() needs a Tensor, got {type(data).__name__}; make one with "
                 "flow.tensor(...)"
             )
-        made = cast(Buffer, alias(data, data._meta, 0, cls))
-        made.persistent = persistent
-        return made
+        buffer = cast(Buffer, alias(data, data._meta, 0, cls))
+        buffer.persistent = persistent
+        return buffer
 
     def __init__(self, data: Tensor | None = None, *, persistent: bool = True) -> None:
         """Everything happens in __new__, which shares the data."""
@@ -116,13 +116,13 @@ class _Uninitialized:
     ) -> None:
         """Become a tensor of this shape, of no defined values."""
         own: Any = self
-        made = ops.empty(
+        data = ops.empty(
             tuple(shape),
             device=own.device if device is None else device,
             dtype=own.dtype if dtype is None else dtype,
         )
         own.__class__ = self.cls_to_become
-        set_data(own, made)
+        set_data(own, data)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
@@ -171,9 +171,9 @@ class UninitializedBuffer(_Uninitialized, Tensor):
         persistent: bool = True,
     ) -> UninitializedBuffer:
         data = ops.empty(0, device=device, dtype=dtype)
-        made = cast(UninitializedBuffer, alias(data, data._meta, 0, cls))
-        made.persistent = persistent  # type: ignore[attr-defined]
-        return made
+        buffer = cast(UninitializedBuffer, alias(data, data._meta, 0, cls))
+        buffer.persistent = persistent  # type: ignore[attr-defined]
+        return buffer
 
     def __init__(
         self,

@@ -59,8 +59,8 @@ class ModuleConfig:
     def stage(self) -> Stage | None:
         """The module's stage: its `number` and `placement`; None where it has none."""
         hooks: Hooks | None = self._module._hooks
-        found = () if hooks is None else hooks.forward_pre.values()
-        return next((hook for hook in found if isinstance(hook, Stage)), None)
+        pre_hooks = () if hooks is None else hooks.forward_pre.values()
+        return next((hook for hook in pre_hooks if isinstance(hook, Stage)), None)
 
     @property
     def activation_checkpointing(self) -> bool:

@@ -20,7 +20,7 @@ def by_name(asked: Mapping[str, Any], ndims: Mapping[str, int]) -> dict[str, Axe
     """
     if not isinstance(asked, Mapping):
         raise ArgumentError(f"onnx.export: dynamic_axes is a dict by name, got {asked!r}")
-    found = {}
+    axes_of = {}
     for name, axes in asked.items():
         if name not in ndims:
             raise ArgumentError(
@@ -30,8 +30,8 @@ def by_name(asked: Mapping[str, Any], ndims: Mapping[str, int]) -> dict[str, Axe
             if not isinstance(axes, Sequence) or isinstance(axes, str):
                 raise ArgumentError(f"onnx.export: dynamic_axes of {name} are {_FORMS}: {axes!r}")
             axes = {axis: f"{name}_dynamic_axes_{k + 1}" for k, axis in enumerate(axes)}
-        found[name] = _axes(axes, name, ndims[name])
-    return found
+        axes_of[name] = _axes(axes, name, ndims[name])
+    return axes_of
 
 
 def by_tree(asked: Any, args: Sequence[Any], kwargs: Mapping[str, Any], parameters: Sequence[str],
@@ -57,10 +57,10 @@ def by_tree(asked: Any, args: Sequence[Any], kwargs: Mapping[str, Any], paramete
                 f"arguments, or is a dict by parameter, got {asked!r}"
             )
         specs = list(asked)
-    found: list[Axes] = []
+    axes: list[Axes] = []
     for spec, value in zip(specs, values.values(), strict=True):
-        _walk(spec, value, names, found)
-    return dict(zip(names, found, strict=True))
+        _walk(spec, value, names, axes)
+    return dict(zip(names, axes, strict=True))
 
 
 def _walk(spec: Any, value: Any, names: Sequence[str], found: list[Axes]) -> None:

@@ -258,11 +258,11 @@ def _of_any_size(
     for n, t in zip(inputs, leaves, strict=True):
         own = axes.get(n, {})
         given.append((n, t.dtype, [own.get(d, size) for d, size in enumerate(t.shape)]))
-    made: list[Place] = [
+    results: list[Place] = [
         (n, o.meta.dtype, merged.dims(n, [s[k] for s in shapes], o.meta.shape, axes.get(n, {})))
         for k, (n, o) in enumerate(zip(outputs, trace.graph.outputs, strict=True))
     ]
-    return merged.w, given, made
+    return merged.w, given, results
 
 
 # --- the file -------------------------------------------------------------------------------------

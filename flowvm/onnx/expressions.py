@@ -208,14 +208,14 @@ class _Walk:
 
     def compare(self, left: Part, kinds: Sequence[ast.cmpop], others: Sequence[Part]) -> Part:
         """Translate one comparison, or a chain of some."""
-        made: list[Value] = []
+        comparisons: list[Value] = []
         for kind, right in zip(kinds, others, strict=True):
             if isinstance(kind, ast.NotEq):
-                made.append(self.no(self.asks("Equal", left, right)))
+                comparisons.append(self.no(self.asks("Equal", left, right)))
             else:
-                made.append(self.asks(_COMPARISONS[type(kind)], left, right))
+                comparisons.append(self.asks(_COMPARISONS[type(kind)], left, right))
             left = right
-        joined = functools.reduce(lambda a, b: self.w.op("And", a, b), _names(made))
+        joined = functools.reduce(lambda a, b: self.w.op("And", a, b), _names(comparisons))
         return Value(joined, bool_)
 
 

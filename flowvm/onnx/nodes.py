@@ -67,13 +67,13 @@ def translated(trace: Traced, w: Writer, inputs: Sequence[str], outputs: Sequenc
 def needed(graph: LogicalGraph) -> list[OpNode]:
     """Return the nodes on which outputs or variables depend; all others are left out."""
     wanted = {o.buffer for o in graph.outputs}
-    found = []
+    nodes = []
     for node in reversed(graph.nodes):
         written = {o.buffer for o in node.written()}
         if written & wanted or any(b.held is not None for b in written):
-            found.append(node)
+            nodes.append(node)
             wanted.update(o.buffer for o in node.inputs)
-    return found[::-1]
+    return nodes[::-1]
 
 
 def _values(node: OpNode, memory: Memory, w: Writer) -> Values:

@@ -193,12 +193,12 @@ def _tables(c: Call) -> list[tuple[int, np.ndarray[Any, Any], np.ndarray[Any, An
         (t.d, t.od, t.step_d, t.taps_d), (t.h, t.oh, t.step_h, t.taps_h),
         (t.w, t.ow, t.step_w, t.taps_w),
     ]  # fmt: skip
-    found = []
+    tables = []
     for size, out, step, taps in axes[-n:]:
         places, weights = np.zeros(out * taps, np.int32), np.zeros(out * taps)
         write_axis(places, weights, (size, out), step, taps, t)
-        found.append((size, places.reshape(taps, out).T, weights.reshape(taps, out).T))
-    return found
+        tables.append((size, places.reshape(taps, out).T, weights.reshape(taps, out).T))
+    return tables
 
 
 def nearest(c: Call) -> Values:

@@ -38,11 +38,11 @@ def summed(kind: str) -> Callable[[Call], Values]:
     def translate(c: Call) -> Values:
         computing = c.out.dtype.compute
         x = c.x() if c.metas[0].dtype is computing else c.w.cast(c.x(), computing)
-        made = _fold(c, kind, x)
+        outputs = _fold(c, kind, x)
         divisor = c.attrs.get("divisor", 1.0)
         if divisor != 1.0:
-            made = c.w.op("Div", made, c.number(divisor, computing))
-        return [c.as_out(made, computing)]
+            outputs = c.w.op("Div", outputs, c.number(divisor, computing))
+        return [c.as_out(outputs, computing)]
 
     return translate
 
@@ -64,8 +64,8 @@ def truths(kind: str) -> Callable[[Call], Values]:
 
     def translate(c: Call) -> Values:
         x = c.x() if c.metas[0].dtype is bool_ else c.w.cast(c.x(), bool_)
-        made = _fold(c, kind, c.w.cast(x, int64))
-        return [c.as_out(made, int64)]
+        outputs = _fold(c, kind, c.w.cast(x, int64))
+        return [c.as_out(outputs, int64)]
 
     return translate
 
@@ -141,12 +141,12 @@ def prefixes(kind: str, neutral: float) -> Callable[[Call], Values]:
         else:
             end = c.number(neutral)
         rows = w.op("Where", behind, end, rows)
-        made = [w.transpose(w.op(kind, rows, w.ints(-1), keepdims=0), back)]
+        outputs = [w.transpose(w.op(kind, rows, w.ints(-1), keepdims=0), back)]
         if len(c.outs) > 1:
             arg = "ArgMax" if kind == "ReduceMax" else "ArgMin"
             at = w.op(arg, rows, axis=last + 1, keepdims=0, select_last_index=1)
-            made.append(w.transpose(at, back))
-        return list(made)
+            outputs.append(w.transpose(at, back))
+        return list(outputs)
 
     return translate
 

@@ -122,15 +122,15 @@ def probes(examples: Sizes, taken: set[int]) -> list[Probes]:
 
 def example_sizes(inputs: Sequence[str], shapes: Shapes, axes: Mapping[str, Axes]) -> Sizes:
     """The named sizes as the examples have them."""
-    found: Sizes = {}
+    sizes: Sizes = {}
     for name, shape in zip(inputs, shapes, strict=True):
         for axis, dim in sorted(axes.get(name, {}).items()):
-            if found.setdefault(dim, shape[axis]) != shape[axis]:
+            if sizes.setdefault(dim, shape[axis]) != shape[axis]:
                 raise ArgumentError(
-                    f"onnx.export: {dim} is the size {found[dim]} and, in dimension {axis} of "
+                    f"onnx.export: {dim} is the size {sizes[dim]} and, in dimension {axis} of "
                     f"{name}, {shape[axis]}"
                 )
-    return found
+    return sizes
 
 
 def translated(
@@ -187,7 +187,7 @@ class Merged:
             raise ArgumentError(
                 f"onnx.export: {name} has another number of dimensions for other sizes"
             )
-        found: list[int | str] = []
+        dims: list[int | str] = []
         for axis, sizes in enumerate(zip(*shapes, strict=True)):
             formula = self.probe.formula(sizes)
             if formula and formula.at(self.examples) != example[axis]:
@@ -196,10 +196,10 @@ class Merged:
                     f"examples, and {formula} with other sizes: the model decides by a size"
                 )
             if len(set(sizes)) == 1:
-                found.append(own.get(axis, sizes[0]))
+                dims.append(own.get(axis, sizes[0]))
             else:
-                found.append(own.get(axis, str(formula) if formula else f"{name}_dim_{axis}"))
-        return found
+                dims.append(own.get(axis, str(formula) if formula else f"{name}_dim_{axis}"))
+        return dims
 
     # --- comparing ------------------------------------------------------------------------------
 

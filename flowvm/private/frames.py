@@ -135,11 +135,11 @@ def _only(what: str, found: list[set[Any]]) -> Any:
 
 
 def _callers(frame: FrameType | None) -> list[FrameType]:
-    found = []
+    callers = []
     while frame is not None:
-        found.append(frame)
+        callers.append(frame)
         frame = frame.f_back
-    return found
+    return callers
 
 
 def _places(address: int, holds: Callable[[int], bool]) -> set[int]:
@@ -177,23 +177,23 @@ def _currents(inside: int) -> set[tuple[int, int]]:
     frame is this function's while it calls only C.
     """
     here = ctypes.c_ssize_t.from_address(id(sys._getframe()) + inside).value
-    found = set[tuple[int, int]]()
+    currents = set[tuple[int, int]]()
     state, function, pid = thread_state(), reader(), os.getpid()
     words, few = (ctypes.c_int64 * STATE_WORDS)(), (ctypes.c_int64 * 8)()
     to, of = _Span(ctypes.addressof(words), 8 * STATE_WORDS), _Span(state, 8 * STATE_WORDS)
     at = ctypes.addressof
     if function(pid, at(to), 1, at(of), 1, 0) != 8 * STATE_WORDS:
-        return found
+        return currents
     for k in range(STATE_WORDS):
         if words[k] == here:
-            found.add((8 * k, -1))
+            currents.add((8 * k, -1))
         elif words[k] > 1 << 12:
             to, of = _Span(at(few), 64), _Span(words[k], 64)
             if function(pid, at(to), 1, at(of), 1, 0) == 64:
                 for j in range(8):
                     if few[j] == here:
-                        found.add((8 * k, 8 * j))
-    return found
+                        currents.add((8 * k, 8 * j))
+    return currents
 
 
 def _table_place() -> int:
@@ -234,9 +234,11 @@ def _differs(found: Layout) -> Callable[[Any], str]:
         state = thread_state()
         own = _callers(sys._getframe())
         seen = walk(found, state, most=len(own) + 64)
-        there = [(id(f.f_code), f.f_lasti) for f in own[1:]]
-        codes = {code for code, _ in there}
+        places = [(id(f.f_code), f.f_lasti) for f in own[1:]]
+        codes = {code for code, _ in places}
         seen = [pair for pair in seen if pair[0] in codes]
-        return "" if seen == there else f"{len(there)} frames are seen as {len(seen)}, or elsewhere"
+        return (
+            "" if seen == places else f"{len(places)} frames are seen as {len(seen)}, or elsewhere"
+        )
 
     return look

@@ -34,14 +34,14 @@ class Taken(NamedTuple):
 
 def foreign_locks() -> list[Any]:
     """The locks of Numba and llvmlite, as far as they are imported."""
-    found = []
+    locks = []
     numba = sys.modules.get("numba.core.compiler_lock")
     if numba is not None:
-        found.append(getattr(getattr(numba, "global_compiler_lock", None), "_lock", None))
+        locks.append(getattr(getattr(numba, "global_compiler_lock", None), "_lock", None))
     llvmlite = sys.modules.get("llvmlite.binding.ffi")
     if llvmlite is not None:
-        found.append(getattr(getattr(getattr(llvmlite, "lib", None), "_lock", None), "_lock", None))
-    return [lock for lock in found if hasattr(lock, "acquire")]
+        locks.append(getattr(getattr(getattr(llvmlite, "lib", None), "_lock", None), "_lock", None))
+    return [lock for lock in locks if hasattr(lock, "acquire")]
 
 
 def make_free(lock: Any) -> None:

@@ -73,10 +73,10 @@ def wheel_file(*names: str) -> str:
             files = metadata.files(wheel) or ()
         except metadata.PackageNotFoundError:
             continue
-        found = {file.name: file for file in files}
+        by_name = {file.name: file for file in files}
         for name in names:
-            if name in found and Path(found[name].locate()).exists():
-                return str(Path(found[name].locate()).resolve())
+            if name in by_name and Path(by_name[name].locate()).exists():
+                return str(Path(by_name[name].locate()).resolve())
     return ""
 
 

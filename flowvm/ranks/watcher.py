@@ -225,7 +225,7 @@ class Watcher:
         """
         rows = dict(wait.seen)
         stopped = [number for number in self.others if _state(self._process(number)) in STOPPED]
-        found = []
+        standing = []
         for number in dict.fromkeys([*wait.missing, *stopped]):
             text = f"rank {number}"
             if number in stopped:
@@ -240,8 +240,8 @@ class Watcher:
             else:
                 now = self._exchanges_of(number)
                 text += f"{' and' if number in rows else ', which'} is in {now}" if now else ""
-            found.append(text)
-        return "; ".join(found) or "ranks that have all begun it"
+            standing.append(text)
+        return "; ".join(standing) or "ranks that have all begun it"
 
     def _process(self, number: int) -> int:
         return int(self.place.header(number)[HEADER.PID])

@@ -74,9 +74,9 @@ def all_gather(tensor_list: list[Tensor], tensor: Tensor) -> None:
 
 def all_gather_into_tensor(output_tensor: Tensor, input_tensor: Tensor) -> None:
     """The ranks' tensors, one behind the other, in `output_tensor`."""
-    found = collectives.all_gather(input_tensor.detach().reshape(-1))
+    gathered = collectives.all_gather(input_tensor.detach().reshape(-1))
     with recording(False):
-        output_tensor.copy_(found.reshape(output_tensor.shape))
+        output_tensor.copy_(gathered.reshape(output_tensor.shape))
 
 
 def reduce_scatter(output: Tensor, input_list: list[Tensor]) -> None:
@@ -87,9 +87,9 @@ def reduce_scatter(output: Tensor, input_list: list[Tensor]) -> None:
 
 def reduce_scatter_tensor(output_tensor: Tensor, input_tensor: Tensor) -> None:
     """This rank's part of the sum of the ranks' `input_tensor`, in `output_tensor`."""
-    found = collectives.reduce_scatter(input_tensor.detach().reshape(-1))
+    reduced = collectives.reduce_scatter(input_tensor.detach().reshape(-1))
     with recording(False):
-        output_tensor.copy_(found.reshape(output_tensor.shape))
+        output_tensor.copy_(reduced.reshape(output_tensor.shape))
 
 
 def all_to_all(output_tensor_list: list[Tensor], input_tensor_list: list[Tensor]) -> None:
@@ -108,8 +108,8 @@ def scatter(tensor: Tensor, scatter_list: list[Tensor] | None = None, src: int =
     flat = cat([t.detach().reshape(-1) for t in given or [tensor.detach().reshape(-1)[:0]]])
     sent = [tensor.numel() if own == src else 0] * n
     come = [tensor.numel() if r == src else 0 for r in range(n)]
-    found = collectives.all_to_all(flat, split_sizes=sent, concat_sizes=come)
-    _store([tensor], found.reshape((1, *tensor.shape)))
+    received = collectives.all_to_all(flat, split_sizes=sent, concat_sizes=come)
+    _store([tensor], received.reshape((1, *tensor.shape)))
 
 
 def gather(tensor: Tensor, gather_list: list[Tensor] | None = None, dst: int = 0) -> None:
@@ -119,9 +119,9 @@ def gather(tensor: Tensor, gather_list: list[Tensor] | None = None, dst: int = 0
     sent = [tensor.numel() if r == dst else 0 for r in range(n)]
     come = [tensor.numel() if own == dst else 0] * n
     flat = tensor.detach().reshape(-1)
-    found = collectives.all_to_all(flat, split_sizes=sent, concat_sizes=come)
+    received = collectives.all_to_all(flat, split_sizes=sent, concat_sizes=come)
     if outs:
-        _store(outs, found.reshape((n, *tensor.shape)))
+        _store(outs, received.reshape((n, *tensor.shape)))
 
 
 def barrier() -> None:
@@ -161,10 +161,10 @@ def recv(
         meta = TensorMeta.of(as_shape(words[2 : 2 + words[1]]), dtype_named(DTYPES[words[0]]))
     else:
         meta = TensorMeta.of(as_shape(shape), as_dtype(dtype), as_device(device))
-    found = collectives.recv(meta, src)
+    received = collectives.recv(meta, src)
     if out is None:
-        return found
-    _store([out], found.unsqueeze(0))
+        return received
+    _store([out], received.unsqueeze(0))
     return out
 
 

@@ -73,26 +73,26 @@ class CustomOpDef:
 
     def computed(self, given: dict[str, Any], tensors: Sequence[Tensor]) -> Any:
         key = KEYS.get(next((t.device.type for t in tensors), "cpu"), "CPU")
-        found = self.functions.get(key)
-        if found is None:
+        function = self.functions.get(key)
+        if function is None:
             others = ("CompositeExplicitAutograd", *COMPOSITE)
             ways = (self.functions.get(other) for other in others)
             fake = key == "Meta" and self.outside
-            found = None if fake else next(filter(None, ways), None)
-        if found is None and key == "Meta":
+            function = None if fake else next(filter(None, ways), None)
+        if function is None and key == "Meta":
             raise ModeError(
                 f"there was no fake impl registered for {self!r}: give register_fake a function "
                 f"that returns outputs without values, of the right shapes and dtypes"
             )
-        if found is None:
+        if function is None:
             raise ModeError(
                 f"could not run {self.name!r} with arguments from the {key!r} backend: there are "
                 f"functions for {sorted(self.functions) or 'none'}"
             )
         if not self.outside:
-            return self._run(found, given)
+            return self._run(function, given)
         with no_grad():
-            result = self._run(found, given)
+            result = self._run(function, given)
         self.check_apart(result, tensors)
         for p in self.schema.parameters:
             if p.written and given[p.name] is not None:
@@ -149,16 +149,16 @@ class CustomOpDef:
                     )
                 nested = tree_unflatten(list(grads), ctx.spec)
                 several = isinstance(nested, tuple)
-                found = op.backward(ctx, *nested) if several else op.backward(ctx, nested)
-                found = found if isinstance(found, tuple) else (found,)
+                gradients = op.backward(ctx, *nested) if several else op.backward(ctx, nested)
+                gradients = gradients if isinstance(gradients, tuple) else (gradients,)
                 places = [p for p in op.schema.parameters if not p.keyword]
-                if len(found) != len(places):
+                if len(gradients) != len(places):
                     raise AutogradError(
                         f"{op.name}: the gradient function gives one for each of the "
-                        f"{len(places)} inputs, got {len(found)}"
+                        f"{len(places)} inputs, got {len(gradients)}"
                     )
                 flat: list[Any] = []
-                by_name = dict(zip((p.name for p in places), found, strict=True))
+                by_name = dict(zip((p.name for p in places), gradients, strict=True))
                 for p in op.schema.parameters:
                     count, g = len(tree_flatten(given[p.name])[0]), by_name.get(p.name)
                     flat += list(g) if isinstance(g, (list, tuple)) else [g] + [None] * (count - 1)
@@ -240,10 +240,10 @@ def known(op: Any) -> CustomOpDef:
     if isinstance(op, CustomOpDef):
         return op
     name = op if isinstance(op, str) else getattr(op, "name", "")
-    found = _ops.get(str(name).replace(".", "::") if "::" not in str(name) else name)
-    if found is None:
+    known_op = _ops.get(str(name).replace(".", "::") if "::" not in str(name) else name)
+    if known_op is None:
         raise MissingNameError(f"there is no op {op!r}: make it with custom_op, or define", str(op))
-    return found
+    return known_op
 
 
 def find(name: str) -> CustomOpDef | None:

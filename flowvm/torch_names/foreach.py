@@ -107,5 +107,5 @@ def _one(name: str) -> Callable[..., Any]:
         return lambda x, ord=2, dtype=None: vector_norm(x, ord, dtype=dtype)
     if name == "pow":
         return ops.pow  # of a number by tensors, too
-    found: Callable[..., Any] = getattr(Tensor, name)
-    return found
+    tensor_method: Callable[..., Any] = getattr(Tensor, name)
+    return tensor_method

@@ -68,9 +68,9 @@ class Library:
         """
         if self.kind == "IMPL":
             raise ArgumentError("a library of kind IMPL defines no ops; FRAGMENT does")
-        found = parsed(schema)
-        name = found.name.removeprefix(f"{self.ns}::")
-        op = defined(found._replace(name=f"{self.ns}::{name}"), outside=False)
+        parsed_schema = parsed(schema)
+        name = parsed_schema.name.removeprefix(f"{self.ns}::")
+        op = defined(parsed_schema._replace(name=f"{self.ns}::{name}"), outside=False)
         self._made.append((op, ""))
         return name
 
@@ -286,13 +286,13 @@ def opcheck(
         ...
     flowvm.errors.ArgumentError: own::spoilt changes its argument x, and its schema does not say so
     """
-    found = known(op)
+    known_op = known(op)
     results: dict[str, Any] = {}
     for name in (test_utils,) if isinstance(test_utils, str) else test_utils:
         if name not in CHECKS:
             raise ArgumentError(f"opcheck: no test {name!r}; there are {', '.join(CHECKS)}")
         try:
-            CHECKS[name](found, args, kwargs or {}, atol, rtol)
+            CHECKS[name](known_op, args, kwargs or {}, atol, rtol)
             results[name] = "SUCCESS"
         except Exception as error:
             if raise_exception:

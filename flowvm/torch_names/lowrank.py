@@ -44,11 +44,11 @@ def get_approximate_basis(A: Tensor, q: int, niter: int | None = 2, M: Any = Non
     times = 2 if niter is None else niter
     if times < 0:
         raise ArgumentError(f"{name}: niter must not be negative, got {niter}")
-    found: Any = qr(matmul(x, randn(x.shape[-1], q, dtype=x.dtype, device=x.device))).Q
+    basis: Any = qr(matmul(x, randn(x.shape[-1], q, dtype=x.dtype, device=x.device))).Q
     for _ in range(times):
-        found = qr(matmul(x.mH, found)).Q
-        found = qr(matmul(x, found)).Q
-    return found  # type: ignore[no-any-return]
+        basis = qr(matmul(x.mH, basis)).Q
+        basis = qr(matmul(x, basis)).Q
+    return basis  # type: ignore[no-any-return]
 
 
 def _less(name: str, a: Any, mean: Any) -> Tensor:

@@ -64,8 +64,8 @@ def _or(x: Tensor, mask: Tensor | None, other: float) -> Tensor:
     """Return `x` with `other` where the mask is False."""
     if mask is None:
         return x
-    found: Tensor = ops.where(mask, x, ops.full((), other, dtype=x.dtype, device=x.device))
-    return found
+    filled: Tensor = ops.where(mask, x, ops.full((), other, dtype=x.dtype, device=x.device))
+    return filled
 
 
 def _least(dtype: DType) -> float:
@@ -105,8 +105,8 @@ def sum(
     held = _mask("sum", input, mask)
     x = _or(input.to(_summed_dtype(input, dtype)), held, 0)
     dims = _dims("sum", input, dim)
-    found: Tensor = x.sum(dims, keepdim=bool(keepdim)) if dims else x.clone()
-    return found
+    total: Tensor = x.sum(dims, keepdim=bool(keepdim)) if dims else x.clone()
+    return total
 
 
 def prod(
@@ -135,10 +135,10 @@ def amax(
     tensor(4.)
     """
     x = input if dtype is None else input.to(dtype)
-    found: Tensor = _or(x, _mask("amax", input, mask), _least(x.dtype)).amax(
+    largest: Tensor = _or(x, _mask("amax", input, mask), _least(x.dtype)).amax(
         _dims("amax", input, dim), keepdim=bool(keepdim)
     )
-    return found
+    return largest
 
 
 def amin(
@@ -151,10 +151,10 @@ def amin(
     tensor(1.)
     """
     x = input if dtype is None else input.to(dtype)
-    found: Tensor = _or(x, _mask("amin", input, mask), _most(x.dtype)).amin(
+    least: Tensor = _or(x, _mask("amin", input, mask), _most(x.dtype)).amin(
         _dims("amin", input, dim), keepdim=bool(keepdim)
     )
-    return found
+    return least
 
 
 def argmax(
@@ -169,8 +169,8 @@ def argmax(
     """
     kind = input.dtype if dtype is None else dtype
     filled = _or(input, _mask("argmax", input, mask), _least(input.dtype))
-    found: Tensor = ops.argmax(filled, dim, keepdim=bool(keepdim)).to(kind)
-    return found
+    index: Tensor = ops.argmax(filled, dim, keepdim=bool(keepdim)).to(kind)
+    return index
 
 
 def argmin(
@@ -185,8 +185,8 @@ def argmin(
     """
     kind = input.dtype if dtype is None else dtype
     filled = _or(input, _mask("argmin", input, mask), _most(input.dtype))
-    found: Tensor = ops.argmin(filled, dim, keepdim=bool(keepdim)).to(kind)
-    return found
+    index: Tensor = ops.argmin(filled, dim, keepdim=bool(keepdim)).to(kind)
+    return index
 
 
 def _count(x: Tensor, mask: Tensor | None, dims: tuple[int, ...], kind: DType) -> Tensor:
@@ -207,13 +207,13 @@ def mean(
     if not kind.inexact:
         raise DTypeError(f"masked.mean of {kind.name}: give dtype=, a floating point one")
     held, dims = _mask("mean", input, mask), _dims("mean", input, dim)
-    found = (
+    average = (
         sum(input, dims, keepdim=True, dtype=kind, mask=mask)
         if dims
         else _or(input.to(kind), held, 0)
     )
-    found = found / _count(input, held, dims, kind)
-    return found if keepdim or not dims else found.squeeze(dims)
+    average = average / _count(input, held, dims, kind)
+    return average if keepdim or not dims else average.squeeze(dims)
 
 
 def _deviation(
@@ -232,10 +232,10 @@ def _deviation(
     middle = (total.sum(dims, keepdim=True) if dims else total) / count
     apart = _or(x - middle, held, 0)
     squares = (apart * apart.conj()).real if kind.is_complex else apart * apart
-    found = squares.sum(dims, keepdim=True) if dims else squares
+    deviation = squares.sum(dims, keepdim=True) if dims else squares
     count = count.real if kind.is_complex else count
-    found = (found / ops.maximum(count - less, ops.zeros_like(count))).to(kind)
-    result: Tensor = found if keepdim or not dims else found.squeeze(dims)
+    deviation = (deviation / ops.maximum(count - less, ops.zeros_like(count))).to(kind)
+    result: Tensor = deviation if keepdim or not dims else deviation.squeeze(dims)
     return result
 
 
@@ -262,8 +262,10 @@ def std(
     >>> flow.masked.std(flow.tensor([1.0, 9.0, 3.0]), mask=flow.tensor([True, False, True]))
     tensor(1.4142)
     """
-    found: Tensor = _deviation("std", input, dim, unbiased, correction, keepdim, dtype, mask).sqrt()
-    return found
+    deviation: Tensor = _deviation(
+        "std", input, dim, unbiased, correction, keepdim, dtype, mask
+    ).sqrt()
+    return deviation
 
 
 def median(
@@ -279,8 +281,8 @@ def median(
     x = input if dtype is None else input.to(dtype)
     held = _mask("median", input, mask)
     if held is None:
-        found: Tensor = ops.nanmedian(x, dim, keepdim)[0]
-        return found
+        middle: Tensor = ops.nanmedian(x, dim, keepdim)[0]
+        return middle
     if x.dtype.inexact:
         result: Tensor = ops.nanmedian(_or(x, held, float("nan")), dim, keepdim)[0]
         return result
@@ -288,8 +290,8 @@ def median(
     if bool((count == 0).any()):
         raise ArgumentError("masked.median: a row of integers has no element that counts")
     ordered = ops.sort(_or(x, held, _most(x.dtype)), dim=dim)[0]
-    found = ops.gather(ordered, dim, (count - 1) // 2)
-    return found if keepdim else found.squeeze(dim)
+    middle = ops.gather(ordered, dim, (count - 1) // 2)
+    return middle if keepdim else middle.squeeze(dim)
 
 
 def logsumexp(
@@ -304,8 +306,8 @@ def logsumexp(
     x = input if dtype is None else input.to(dtype)
     filled = _or(x, _mask("logsumexp", input, mask), _least(x.dtype))
     dims = _dims("logsumexp", input, dim)
-    found: Tensor = ops.logsumexp(filled, dims, keepdim=keepdim).to(x.dtype)
-    return found
+    total: Tensor = ops.logsumexp(filled, dims, keepdim=keepdim).to(x.dtype)
+    return total
 
 
 def norm(
@@ -415,8 +417,8 @@ def logaddexp(
     x, y = (input, other) if dtype is None else (input.to(dtype), other.to(dtype))
     x = _or(x, _mask("logaddexp", x, input_mask), _least(x.dtype))
     y = _or(y, _mask("logaddexp", y, other_mask), _least(y.dtype))
-    found: Tensor = ops.logaddexp(x, y)
-    return found
+    total: Tensor = ops.logaddexp(x, y)
+    return total
 
 
 __all__ = own_names(globals())

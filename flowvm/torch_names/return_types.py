@@ -51,13 +51,13 @@ class Results(tuple[Any, ...], metaclass=_Slotted):
             setattr(cls, name, property(itemgetter(place)))
 
     def __new__(cls, sequence: Iterable[Any]) -> Self:
-        made = tuple.__new__(cls, sequence)
-        if len(made) != cls.n_fields:
+        values = tuple.__new__(cls, sequence)
+        if len(values) != cls.n_fields:
             raise TypeError(
                 f"flow.return_types.{cls.__name__}() takes a {cls.n_fields}-sequence "
-                f"({len(made)}-sequence given)"
+                f"({len(values)}-sequence given)"
             )
-        return made
+        return values
 
     def __repr__(self) -> str:
         parts = [f"{n}={value!r}" for n, value in zip(self.__match_args__, self, strict=True)]
@@ -265,12 +265,12 @@ def _with_twins() -> list[type[Results]]:
     """Return all classes, and for each the one of results with `out=`: its twin, which is no
     subclass of it.
     """
-    found = []
+    twins = []
     for name, kind in list(globals().items()):
         if isinstance(kind, type) and issubclass(kind, Results) and name[0] != "_":
             if kind is Results:
                 continue
-            found.append(kind)
+            twins.append(kind)
             if kind is histogramdd:  # which has no out=
                 continue
             space: dict[str, Any] = {
@@ -278,8 +278,8 @@ def _with_twins() -> list[type[Results]]:
                 "__annotations__": vars(kind).get("__annotations__", {}),
             }  # fmt: skip
             kind._into = globals()[f"{name}_out"] = type(f"{name}_out", kind.__bases__, space)
-            found.append(kind._into)
-    return found
+            twins.append(kind._into)
+    return twins
 
 
 all_return_types = _with_twins()

@@ -153,10 +153,10 @@ def _get_node_type(tree: Any) -> Any:
 
 
 def _kind_of(tree: Any) -> _Kind | None:
-    found = _KINDS.get(type(tree))
-    if found is None and isinstance(tree, tuple) and hasattr(tree, "_fields"):
+    kind = _KINDS.get(type(tree))
+    if kind is None and isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return _NAMED
-    return found
+    return kind
 
 
 @dataclass(frozen=True, eq=True)

@@ -272,11 +272,11 @@ class Timer:
                 times.append(self._timer.timeit(number))
                 if callback is not None:
                     callback(number, times[-1])
-                found = self._measured(number, times)
+                measurement = self._measured(number, times)
                 if (
                     passed >= min_run_time
                     and len(times) > 2
-                    and found.iqr < threshold * found.median
+                    and measurement.iqr < threshold * measurement.median
                 ):
                     break
             return self._measured(number, times)

@@ -45,13 +45,13 @@ class SummaryWriter:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "_writer" not in vars(self):
             raise AttributeError(f"SummaryWriter has no {name!r}")
-        found = getattr(self._writer, name)
-        if not callable(found):
-            return found
+        method = getattr(self._writer, name)
+        if not callable(method):
+            return method
 
-        @functools.wraps(found)
+        @functools.wraps(method)
         def call(*args: Any, **kwargs: Any) -> Any:
-            return found(*map(_plain, args), **{k: _plain(v) for k, v in kwargs.items()})
+            return method(*map(_plain, args), **{k: _plain(v) for k, v in kwargs.items()})
 
         return call
 
@@ -73,10 +73,10 @@ class SummaryWriter:
             self._writer.add_graph()
         args = input_to_model if type(input_to_model) in (tuple, list) else (input_to_model,)
         graph = function.traced(model, args, {}, "add_graph").graph
-        made = _graph_def(graph)
+        graph_def = _graph_def(graph)
         if verbose:
             print(graph)
-        self._writer.file_writer.add_onnx_graph(made)
+        self._writer.file_writer.add_onnx_graph(graph_def)
 
     def __enter__(self) -> SummaryWriter:
         return self
@@ -111,8 +111,8 @@ class _Scalars:
                 "installed: pip install tensorboardX"
             )
         begun = time.strftime("%b%d_%H-%M-%S")
-        made = os.path.join("runs", f"{begun}_{socket.gethostname()}{comment}")
-        self.logdir = os.fspath(log_dir) if log_dir is not None else made
+        folder = os.path.join("runs", f"{begun}_{socket.gethostname()}{comment}")
+        self.logdir = os.fspath(log_dir) if log_dir is not None else folder
         self._writer = package.Writer(self.logdir)
         self.flush = self._writer.flush
         self._closed = False
@@ -160,11 +160,11 @@ def _graph_def(graph: LogicalGraph) -> Any:
     last writer of the buffer.  Slashes in a name separate boxes.
     """
     proto = importlib.import_module("tensorboardX.proto.graph_pb2")
-    made = proto.GraphDef()
+    graph_def = proto.GraphDef()
     wrote: dict[Buffer, str] = {}
 
     def add(name: str, op: str, sources: Iterable[Operand], results: Iterable[Operand]) -> str:
-        node = made.node.add(name=name, op=op)
+        node = graph_def.node.add(name=name, op=op)
         node.input.extend(dict.fromkeys(wrote[o.buffer] for o in sources if o.buffer in wrote))
         for result in results:
             shape = node.attr["_output_shapes"].list.shape.add()
@@ -186,13 +186,13 @@ def _graph_def(graph: LogicalGraph) -> Any:
                 name = inside(buffer.name or f"tensor_{buffer.number}")
                 wrote[buffer] = add(name, "Variable", (), (operand,))
         name = inside(f"{node.scope}.{node.operator.name}_{node.number}".lstrip("."))
-        there = add(name, node.operator.name, node.inputs, node.outputs)
+        node_def = add(name, node.operator.name, node.inputs, node.outputs)
         if line := node.line:
-            made.node[-1].attr["line"].s = line.encode()
-        wrote.update({operand.buffer: there for operand in node.written()})
+            graph_def.node[-1].attr["line"].s = line.encode()
+        wrote.update({operand.buffer: node_def for operand in node.written()})
     for k, operand in enumerate(graph.outputs):
         add(f"output/{k}", "Output", (operand,), (operand,))
-    return made
+    return graph_def
 
 
 def _plain(value: Any) -> Any:

@@ -251,9 +251,9 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
     >>> trace.result
     tensor([2., 2.])
     """
-    with record() as found:
-        found.result = function(*args, **kwargs)
-    return found
+    with record() as trace_now:
+        trace_now.result = function(*args, **kwargs)
+    return trace_now
 
 
 def sequential() -> AbstractContextManager[None]:

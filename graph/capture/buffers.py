@@ -171,11 +171,11 @@ class Buffers:
         inputs, metas = [], self.whole
         self.sources, self.whole = {}, {}
         for storage, old in self.by_storage.items():
-            made = old.kind is BufferKind.TEMPORARY or old.crosses
-            if made and old.number not in alive:
+            temporary = old.kind is BufferKind.TEMPORARY or old.crosses
+            if temporary and old.number not in alive:
                 continue
             buffer = self.by_storage[storage] = replace(old)
-            if made:
+            if temporary:
                 meta = metas[old]
                 if old.number in rows:
                     self.rows[storage] = rows[old.number]

@@ -137,8 +137,8 @@ class Capture:
                 kept = source.state
                 if not isinstance(kept, Kept):
                     return kept[0]
-                there = next(i for i, (one, _) in enumerate(self.draws) if one is kept)
-                return self._seed_before(kept.generator, there)
+                index = next(i for i, (one, _) in enumerate(self.draws) if one is kept)
+                return self._seed_before(kept.generator, index)
         read = ReadSeed(generator)
         self.guards.append((read.holds, True))
         return read.seed

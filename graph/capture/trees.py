@@ -79,9 +79,9 @@ def unflatten(structure: Any, leaves: Iterator[Tensor]) -> Any:
 
 def check_tree(structure: Any, leaves: int, where: str) -> None:
     """Raise ArgumentError unless this is a structure of `leaves` tensors; `where` is its origin."""
-    found = _leaves_of(structure, where)
-    if found != leaves:
-        raise ArgumentError(f"{where} of the saved graph have {found} tensors, not {leaves}")
+    tree_leaves = _leaves_of(structure, where)
+    if tree_leaves != leaves:
+        raise ArgumentError(f"{where} of the saved graph have {tree_leaves} tensors, not {leaves}")
 
 
 def _leaves_of(structure: Any, where: str) -> int:

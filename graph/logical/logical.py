@@ -190,11 +190,11 @@ class LogicalGraph:
                     f"{self.name}: node {node.number}: {error}  {node.line}".rstrip()
                 ) from error
             entry = lowered[key] = invocation.outputs
-        found = tuple(operand.meta for operand in node.outputs)
-        if not node.operator.unsized and tuple(entry) != found:
+        output_metas = tuple(operand.meta for operand in node.outputs)
+        if not node.operator.unsized and tuple(entry) != output_metas:
             raise CaptureError(
                 f"{self.name}: node {node.number} {node.operator.name} gives {list(entry)}, and "
-                f"the graph says {list(found)}  {node.line}".rstrip()
+                f"the graph says {list(output_metas)}  {node.line}".rstrip()
             )
 
     def shared(self) -> dict[Buffer, Buffer]:

@@ -52,13 +52,13 @@ class _Uses:
 
 
 def _uses(nodes: Sequence[OpNode]) -> dict[Buffer, _Uses]:
-    found: dict[Buffer, _Uses] = {}
+    uses_of: dict[Buffer, _Uses] = {}
     for place, node in enumerate(nodes):
         for _, operand in node.accesses():
-            uses = found.setdefault(operand.buffer, _Uses())
+            uses = uses_of.setdefault(operand.buffer, _Uses())
             uses.last = place
             uses.runs.add((node.stream, node.repeat))
-    return found
+    return uses_of
 
 
 def _dying(node: OpNode, place: int, uses: dict[Buffer, _Uses]) -> Iterator[Operand]:

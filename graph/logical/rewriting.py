@@ -72,7 +72,7 @@ def rebuilt(
             operand = operand.moved(places[operand.buffer])
         return operand
 
-    made = [
+    copies = [
         replace(
             node,
             number=number,
@@ -81,4 +81,4 @@ def rebuilt(
         )
         for number, node in enumerate(nodes)
     ]
-    return replace(graph, nodes=made, outputs=[put(o) for o in graph.outputs])
+    return replace(graph, nodes=copies, outputs=[put(o) for o in graph.outputs])

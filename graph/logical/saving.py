@@ -146,11 +146,11 @@ class ReadNumbers:
                 self._add_call(entry[0], entry[1], guards)
 
     def _add(self, value: Live, terms: int) -> None:
-        found = value.find() if type(value) is Leaf else self._computed(value)
-        if not isinstance(found, (int, float)) or terms > MOST_TERMS:
-            wrong(f"numbers[{len(self.values)}]", found, f"a number of {MOST_TERMS} terms at most")
+        number = value.find() if type(value) is Leaf else self._computed(value)
+        if not isinstance(number, (int, float)) or terms > MOST_TERMS:
+            wrong(f"numbers[{len(self.values)}]", number, f"a number of {MOST_TERMS} terms at most")
         self.values.append(value)
-        self._now[id(value)] = found
+        self._now[id(value)] = number
         self._terms.append(terms)
 
     def _add_call(self, function: str, saved: Sequence[Any], guards: Decisions) -> None:
@@ -168,10 +168,10 @@ class ReadNumbers:
         whole = value.function == "pow" and all(isinstance(n, int) for n in numbers)
         if whole and abs(numbers[0]).bit_length() * abs(numbers[1]) > MOST_BITS:
             wrong(f"numbers[{len(self.values)}]", value.function, "of a smaller number")
-        found = FUNCTIONS[value.function][0](*numbers)
-        if isinstance(found, int) and found.bit_length() > MOST_BITS:
+        number = FUNCTIONS[value.function][0](*numbers)
+        if isinstance(number, int) and number.bit_length() > MOST_BITS:
             wrong(f"numbers[{len(self.values)}]", value.function, "of a smaller number")
-        return found
+        return number
 
     def read(self, saved: Any, where: str = "a number of the saved graph") -> Any:
         """A number of the table, or a plain one."""

@@ -87,19 +87,19 @@ class _Bucket:
 def bucket_gradients(graph: LogicalGraph) -> LogicalGraph:
     """Join gradients that backward sums over ranks one by one to one sum, up to BUCKET bytes."""
     shown = {operand.buffer for operand in graph.outputs}
-    found: list[_Bucket] = []
+    gradients: list[_Bucket] = []
     now = _Bucket()
     for place, node in enumerate(graph.nodes):
         fits = _is_gradient(node) and node.outputs[0].buffer not in shown
         if fits and now.places and now.takes(node, graph.nodes[now.places[0]]):
             now.add(place, node)
         elif fits or (now.places and not now.copies_too(place, node) and now.ends_at(node)):
-            found.append(now)
+            gradients.append(now)
             now = _Bucket()
             if fits:
                 now.add(place, node)
-    found = [bucket for bucket in (*found, now) if len(bucket.places) > 1]
-    return _with_buckets(graph, found) if found else graph
+    gradients = [bucket for bucket in (*gradients, now) if len(bucket.places) > 1]
+    return _with_buckets(graph, gradients) if gradients else graph
 
 
 def _is_gradient(node: OpNode) -> bool:

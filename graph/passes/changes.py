@@ -65,8 +65,8 @@ def changes(graph: LogicalGraph) -> Changes:
             if not isinstance(node, str):
                 became[k] = into.get(id(node), name)
 
-    made = optimize(captured, without, told)
-    return Changes(captured, made, without, tuple(changes), tuple(became))
+    optimized = optimize(captured, without, told)
+    return Changes(captured, optimized, without, tuple(changes), tuple(became))
 
 
 def _change(

@@ -13,7 +13,7 @@ from flowvm.profiler.views.passes import NodeText, Pair, PassesView, PassText
 def passes_view(changes: Changes) -> PassesView:
     """Return the view of the passes' changes."""
     names = {id(node): _name(node) for p in changes.passes for node in p.removed}
-    told = [
+    texts = [
         PassText(
             p.name, p.before, p.after,
             tuple((_name(node), tuple(_name(part) for part in parts)) for node, parts in p.made),
@@ -23,7 +23,7 @@ def passes_view(changes: Changes) -> PassesView:
         if p.changed
     ]  # fmt: skip
     return PassesView(
-        changes.after.name, len(changes.before.nodes), len(changes.after.nodes), tuple(told),
+        changes.after.name, len(changes.before.nodes), len(changes.after.nodes), tuple(texts),
         tuple(p.name for p in changes.passes if not p.changed), changes.left_out,
         tuple(_pairs(changes)),
     )  # fmt: skip

@@ -208,12 +208,12 @@ class _Clones:
         )
 
     def _clone(self, node: OpNode, again: int) -> OpNode:
-        made = {
+        buffers = {
             o.buffer: replace(o.buffer, number=self.free + k) for k, o in enumerate(node.outputs)
         }
-        self.free += len(made)
-        inputs, outputs = _moved(node.inputs, self.copies), _moved(node.outputs, made)
-        self.copies.update({old: new for old, new in made.items() if old in self.wanted})
+        self.free += len(buffers)
+        inputs, outputs = _moved(node.inputs, self.copies), _moved(node.outputs, buffers)
+        self.copies.update({old: new for old, new in buffers.items() if old in self.wanted})
         return replace(
             node, inputs=inputs, outputs=outputs, phase="backward", region=0, again=again
         )

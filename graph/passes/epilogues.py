@@ -68,9 +68,9 @@ def fuse_epilogues(graph: LogicalGraph) -> LogicalGraph:
     chosen = []
     for group in groups.search(joins, lambda members: _others(members) is not None):
         if groups.shrunk(group, complete):
-            made = _epilogue(groups, groups.members(group))
-            assert made is not None
-            chosen.append((group, made))
+            epilogue = _epilogue(groups, groups.members(group))
+            assert epilogue is not None
+            chosen.append((group, epilogue))
     return groups.joined(chosen)
 
 

@@ -52,9 +52,9 @@ def fuse_rows(graph: LogicalGraph) -> LogicalGraph:
         made = _Made.of(groups, members)
         return made is not None and made.fits
 
-    found = groups.search(joins, fits)
+    pairs = groups.search(joins, fits)
     chosen = []
-    for group in found:
+    for group in pairs:
         made = _Made.of(groups, groups.members(group))
         if made is not None and made.saved >= WORTH:
             chosen.append((group, _node(groups, group, made, row_operator, made.program.blocks)))

@@ -59,7 +59,7 @@ def is_zero(value: Any) -> bool:
 def join_copies(graph: LogicalGraph) -> LogicalGraph:
     """Let `cat` read the sources of copies made for it, and write zeros made for it."""
     accesses = Accesses(graph)
-    made: dict[int, OpNode] = {}
+    copies: dict[int, OpNode] = {}
     gone: set[int] = set()
     for place, node in enumerate(graph.nodes):
         if not is_pure(node) or not node.inputs or node.operator is not _cat_of(len(node.inputs)):
@@ -92,15 +92,15 @@ def join_copies(graph: LogicalGraph) -> LogicalGraph:
             sources.append(source)
             pieces.append(Piece(len(sources), tuple(to.shape), to.stride, offset, 0, stride))
         if left_out:
-            made[place] = replace(
+            copies[place] = replace(
                 node,
                 operator=assembly_operator(len(sources)),
                 inputs=tuple(sources),
                 attrs=(node.outputs[0].meta, tuple(map(tuple, pieces))),
             )
             gone.update(left_out)
-    nodes = [made.get(p, n) for p, n in enumerate(graph.nodes) if p not in gone]
-    return rebuilt(graph, nodes) if made else graph
+    nodes = [copies.get(p, n) for p, n in enumerate(graph.nodes) if p not in gone]
+    return rebuilt(graph, nodes) if copies else graph
 
 
 def _regions(node: OpNode) -> Iterator[tuple[TensorMeta, int, tuple[int, ...]]]:

@@ -71,9 +71,9 @@ def check_parts(name: str, parts: Any, outputs: int, inputs: int, scalars: int) 
                 raise ArgumentError(f"{name}: part {number} gives less than is read of it")
     if [n for part in parts for n in part[3]] != list(range(scalars)):
         raise ArgumentError(f"{name}: its parts do not take {scalars} numbers")
-    there = {place for place in buffers if place >= 0}
-    if there != set(range(outputs + inputs)):
-        raise ArgumentError(f"{name}: its parts have operands {sorted(there)}")
+    places = {place for place in buffers if place >= 0}
+    if places != set(range(outputs + inputs)):
+        raise ArgumentError(f"{name}: its parts have operands {sorted(places)}")
     LogicalGraph(name, nodes).check()
 
 
@@ -82,7 +82,7 @@ def check_places(
 ) -> None:
     """Raise ArgumentError unless a node's operands fit the places of the program's parts."""
     operands = (*outs, *metas)
-    made = {place: meta for part in program.parts for place, meta in part.outs}
+    places = {place: meta for part in program.parts for place, meta in part.outs}
     for part in program.parts:
         for place, meta in part.refs:
             if place < 0:
@@ -90,5 +90,5 @@ def check_places(
             own = operands[place]
             if meta.span > own.span or meta.dtype is not own.dtype:
                 raise ArgumentError(f"a program on rows takes {meta!r} for its {own!r}")
-    if [made.get(place) for place in range(len(outs))] != list(outs):
+    if [places.get(place) for place in range(len(outs))] != list(outs):
         raise ArgumentError(f"a program on rows does not give {list(outs)}")

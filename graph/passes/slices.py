@@ -65,27 +65,27 @@ def _assembled(graph: LogicalGraph) -> LogicalGraph:
     for place, node in enumerate(graph.nodes):
         if not is_pure(node):
             continue
-        found = None
+        assembly = None
         if node.operator is _fill:
-            found = _filled(accesses, place)
+            assembly = _filled(accesses, place)
         elif node.operator is _add.operator:
-            found = _sum(accesses, wholes, place)
+            assembly = _sum(accesses, wholes, place)
         elif node.operator in (_cast, _cast_away):
-            found = _turned(accesses, wholes, place)
-        if found is not None:
+            assembly = _turned(accesses, wholes, place)
+        if assembly is not None:
             for operand in node.inputs:
                 wholes.pop(operand.buffer, None)
-            wholes[node.outputs[0].buffer] = found
-    made: dict[int, OpNode] = {}
+            wholes[node.outputs[0].buffer] = assembly
+    node_of: dict[int, OpNode] = {}
     gone: set[int] = set()
     for buffer, whole in wholes.items():
         built = _node(accesses, buffer, whole)
         if built is not None:
-            made[max(whole.gone)] = built
+            node_of[max(whole.gone)] = built
             gone.update(whole.gone)
-    if not made:
+    if not node_of:
         return graph
-    nodes = [made.get(p, n) for p, n in enumerate(graph.nodes) if p in made or p not in gone]
+    nodes = [node_of.get(p, n) for p, n in enumerate(graph.nodes) if p in node_of or p not in gone]
     return rebuilt(graph, nodes)
 
 

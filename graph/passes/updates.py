@@ -52,9 +52,9 @@ def merge_updates(graph: LogicalGraph) -> LogicalGraph:
     for node in graph.nodes:
         key = _key(node)
         if key is not None:
-            found = next((s for s in _reachable(slots, node) if s.takes(key, node)), None)
-            if found is not None:
-                found.add(node)
+            open_slot = next((s for s in _reachable(slots, node) if s.takes(key, node)), None)
+            if open_slot is not None:
+                open_slot.add(node)
                 continue
         slots.append(_Slot(key, node))
     return rebuilt(graph, [slot.node() for slot in slots])

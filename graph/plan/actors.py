@@ -115,15 +115,15 @@ def actors_of(graph: LogicalGraph, regst_num: int) -> list[ActorDesc]:
 def _in_turn(graph: LogicalGraph, section: Sequence[ActorDesc]) -> set[tuple[int, int]]:
     """(backward, forward) actors of one stream whose collectives take turns."""
     orders = _orders(graph)
-    found: set[tuple[int, int]] = set()
+    pairs: set[tuple[int, int]] = set()
     for buffer in orders:
         ways: dict[str, list[int]] = {"forward": [], "backward": []}
         for actor in section:
             nodes = graph.nodes[actor.first : actor.first + actor.count]
             if any(o.buffer is buffer for node in nodes for o in node.written()):
                 ways[nodes[0].phase].append(actor.number)
-        found |= {(b, f) for b in ways["backward"] for f in ways["forward"]}
-    return found
+        pairs |= {(b, f) for b in ways["backward"] for f in ways["forward"]}
+    return pairs
 
 
 def _orders(graph: LogicalGraph) -> set[Buffer]:
@@ -169,7 +169,7 @@ def conflicts(nodes: Sequence[OpNode]) -> list[tuple[int, int]]:
 
     Pairs that follow from others on the same buffer are left out.
     """
-    found: dict[tuple[int, int], None] = {}
+    sizes: dict[tuple[int, int], None] = {}
     writer: dict[Buffer, int] = {}
     readers: dict[Buffer, list[int]] = {}
     for place, node in enumerate(nodes):
@@ -178,13 +178,13 @@ def conflicts(nodes: Sequence[OpNode]) -> list[tuple[int, int]]:
             before = readers.get(buffer, []) if buffer in written else []
             if buffer in writer:
                 before = [writer[buffer], *before]
-            found.update(((p, place), None) for p in before if p != place)
+            sizes.update(((p, place), None) for p in before if p != place)
         for buffer in dict.fromkeys(o.buffer for _, o in node.accesses()):
             if buffer in written:
                 writer[buffer], readers[buffer] = place, []
             else:
                 readers.setdefault(buffer, []).append(place)
-    return list(found)
+    return list(sizes)
 
 
 def _chains(nodes: Sequence[OpNode]) -> tuple[list[list[int]], list[set[int]]]:
@@ -223,12 +223,12 @@ def _carried(graph: LogicalGraph, actors: Sequence[ActorDesc]) -> set[tuple[int,
     It waits until `before`, which comes behind it, has acted for this one.  They share lasting
     memory, and one of them writes it.
     """
-    found = set()
+    carried = set()
     uses: dict[Buffer, dict[int, bool]] = {}
     stays = {b for b in graph.buffers() if b.kind is BufferKind.VARIABLE}
     repeated = {o.buffer for n in graph.nodes if n.repeat > 1 for _, o in n.accesses()}
     once = {o.buffer for n in graph.nodes if n.repeat == 1 for _, o in n.accesses()}
-    made = {o.buffer for o in graph.outputs}
+    outputs = {o.buffer for o in graph.outputs}
     for actor in actors:
         for node in graph.nodes[actor.first : actor.first + actor.count]:
             for access, operand in node.accesses():
@@ -237,7 +237,7 @@ def _carried(graph: LogicalGraph, actors: Sequence[ActorDesc]) -> set[tuple[int,
     turns = _in_turn(graph, [a for a in actors if a.times > 1]) if graph.abreast > 1 else set()
     orders = _orders(graph) if turns else set()
     for buffer, users in uses.items():
-        between = buffer in repeated and buffer in once | made  # repetitions, not launches
+        between = buffer in repeated and buffer in once | outputs  # repetitions, not launches
         if buffer not in stays and not between:
             continue
         for a, writes in users.items():
@@ -246,5 +246,5 @@ def _carried(graph: LogicalGraph, actors: Sequence[ActorDesc]) -> set[tuple[int,
                 pairs -= turns
             if buffer not in stays:
                 pairs = {(b, a) for b, a in pairs if actors[a].times == actors[b].times > 1}
-            found |= pairs
-    return found
+            carried |= pairs
+    return carried

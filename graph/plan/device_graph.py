@@ -167,12 +167,12 @@ class DeviceGraph:
     def _reporters(self, words: list[int], plan: PlanParts, end: ChunkEnd) -> None:
         """Add, for each line, its task and the launch's operands that depend on its results."""
         words[GRAPH.REPORTERS_AT] = len(words)
-        found = [_dependents(plan, task) for task in end.reporters]
-        at = len(words) + REPORTER.WORDS * len(found)
-        for task, operands in zip(end.reporters, found, strict=True):
+        reporters = [_dependents(plan, task) for task in end.reporters]
+        at = len(words) + REPORTER.WORDS * len(reporters)
+        for task, operands in zip(end.reporters, reporters, strict=True):
             words += [task, at, len(operands)]
             at += len(operands)
-        words += [operand for operands in found for operand in operands]
+        words += [operand for operands in reporters for operand in operands]
 
     def _branches(self, words: list[int], plan: PlanParts) -> list[tuple[int, int]]:
         """Add the branches, on the twin of the Plan's stream and the device's lanes.

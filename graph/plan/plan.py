@@ -91,15 +91,15 @@ class Plan:
         actors = None
         if self.actors:
             actors = ActorWords(self.actors, regst_num, engine.launch_stream())
-        made = PlanWords(self, actors)
-        self.words, self.kept, self.device_graph = made.words, made.kept, made.graph
-        self.live, self.live_kinds, self.turns = made.live, made.live_kinds, made.turns
+        words = PlanWords(self, actors)
+        self.words, self.kept, self.device_graph = words.words, words.kept, words.graph
+        self.live, self.live_kinds, self.turns = words.live, words.live_kinds, words.turns
         if actors is not None:
             weakref.finalize(self, _close, actors).atexit = False
         operands = sum(r.operand >= 0 for r in self.registers.values())
         # the addresses that operands start from
         head = (8 * operands + 8 + 63) // 64 * 64 + CHUNK_ZONE
-        self.chunk_bytes = head + self.memory.nbytes + made.extra
+        self.chunk_bytes = head + self.memory.nbytes + words.extra
         self.launching = Launching(self, PlanInfo(self))
 
     @property
@@ -119,10 +119,10 @@ class Plan:
 
     def _registers(self) -> dict[Buffer, RegstDesc]:
         """Launch operands: outputs first, then inputs, then variables; the rest is in the chunk."""
-        found: dict[Buffer, RegstDesc] = {}
+        registers: dict[Buffer, RegstDesc] = {}
         inputs = [operand.buffer for operand in self.graph.inputs]
         for buffer in (*self.made, *inputs, *self.variables):
-            found[buffer] = RegstDesc(buffer, len(found))
+            registers[buffer] = RegstDesc(buffer, len(registers))
         lives: dict[Buffer, Block] = {}
         same = self.graph.shared()
         first = last = -1
@@ -131,22 +131,22 @@ class Plan:
                 first, last = self._section(step)
             for _, operand in node.accesses():
                 buffer = operand.buffer
-                if buffer in found:
+                if buffer in registers:
                     continue
                 begun = lives.get(same.get(buffer, buffer))
                 begun = begun or Block(buffer.nbytes, step, step, repr(buffer))
                 block = lives.setdefault(buffer, begun)
                 # what was there before repetitions began is needed until the last of them
                 block.last = step if block.first >= first else last
-        found.update({buffer: RegstDesc(buffer, -1, block) for buffer, block in lives.items()})
+        registers.update({buffer: RegstDesc(buffer, -1, block) for buffer, block in lives.items()})
         for buffer, who in self.handed.items():  # copies, for repetitions in flight
             if who[0].copies > 1:
                 block, apart = lives[buffer], (buffer.nbytes + 63) // 64 * 64
                 block.nbytes = who[0].copies * apart
-                for register in found.values():
+                for register in registers.values():
                     if register.block is block:
                         register.copies, register.apart = who[0].copies, apart
-        return found
+        return registers
 
     def _section(self, step: int) -> tuple[int, int]:
         """Return the first and last step of the section that is repeated together with `step`."""

@@ -63,8 +63,8 @@ class PlanInfo:
         if self._passes is None and plan is not None and not config.debug_pass:  # which prints
             captured = plan.graph.captured
             if captured is not None and len(captured[0].nodes) <= MOST_NODES:
-                found = changes.changes(plan.graph)
-                self._passes = changes_view.passes_record(found, plan.graph.nodes)
+                report = changes.changes(plan.graph)
+                self._passes = changes_view.passes_record(report, plan.graph.nodes)
         return self._passes
 
     def locate(self, task: int) -> tuple[str, CodeType | None, int, str]:

@@ -81,9 +81,9 @@ class PlanWords:
 
     def _array(self, values: Sequence[Any]) -> int:
         """The address of an array that is kept."""
-        made = np.array(values, np.int64)
-        self.kept.append(made)
-        return int(made.ctypes.data)
+        array = np.array(values, np.int64)
+        self.kept.append(array)
+        return int(array.ctypes.data)
 
     def _place_of(self, value: Live, kind: str, times: int) -> tuple[int, int]:
         """Return a live scalar's position among a launch's numbers, and its step per repetition."""

@@ -66,12 +66,12 @@ def call(op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple
                 keep_batched(op, metas, attrs, outs, (*plan.metas, *plan.attrs))
     for t in written:
         t.bump()
-    made: Any = results
+    outputs: Any = results
     if op.grad is not None:
-        record_call(op, tensors, attrs, scalars, made, lambda t: alias(t, t._meta))
-    if not made:
+        record_call(op, tensors, attrs, scalars, outputs, lambda t: alias(t, t._meta))
+    if not outputs:
         return written[0]
-    return made if len(made) > 1 else made[0]
+    return outputs if len(outputs) > 1 else outputs[0]
 
 
 @lru_cached("views")

@@ -108,8 +108,8 @@ def _lifted_meta(
 
 def lifted(x: Tensor, axes: tuple[Axis, ...]) -> Tensor:
     """Return `x` with those of the levels that it has not: there, it is one for all examples."""
-    made = _lifted_meta(x._meta, axes)
-    return x if made is None else _recorded(_LIFTED, x, alias(x, made[0]), made[1])
+    meta = _lifted_meta(x._meta, axes)
+    return x if meta is None else _recorded(_LIFTED, x, alias(x, meta[0]), meta[1])
 
 
 def dropped(x: Tensor, number: int, k: int) -> Tensor:

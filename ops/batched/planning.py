@@ -192,14 +192,14 @@ def _front(
     )
     dense, physical = laid(whole) if op.dense or copied else ((), whole)
     moved = moved_attrs(op, attrs, axes, metas[0].ndim)
-    made = results_of(op, physical, moved)
+    outputs = results_of(op, physical, moved)
     sizes = tuple(a.size for a in axes)
-    if any(tuple(p.shape) != (*sizes, *m.shape) for p, m in zip(made, outs, strict=True)):
+    if any(tuple(p.shape) != (*sizes, *m.shape) for p, m in zip(outputs, outs, strict=True)):
         return None
-    if any(p.dtype is not m.dtype for p, m in zip(made, outs, strict=True)):
+    if any(p.dtype is not m.dtype for p, m in zip(outputs, outs, strict=True)):
         return None
     if (any(alone) or not LEADING.of(op)) and not _apart(
-        op, physical, moved, made, alone, len(axes)
+        op, physical, moved, outputs, alone, len(axes)
     ):
         return None
     return Plan(physical, moved, behind(axes, shared), dense)
@@ -288,8 +288,8 @@ def _folded_at(
         if len(shape) != outs[0].ndim:
             return None
         moved[k] = (*shape[:at], times * shape[at], *shape[at + 1 :])
-    made = results_of(op, physical, tuple(moved))
-    for p, m, at in zip(made, outs, places, strict=True):
+    outputs = results_of(op, physical, tuple(moved))
+    for p, m, at in zip(outputs, outs, places, strict=True):
         if tuple(p.shape) != (*m.shape[:at], times * m.shape[at], *m.shape[at + 1 :]):
             return None
     sizes = [m.shape[at] for m, at in zip(outs, places, strict=True)]

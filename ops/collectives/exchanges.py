@@ -79,10 +79,10 @@ class Exchange(NamedTuple):
     @property
     def sign(self) -> int:
         """A hash of the whole text that is the same in every process."""
-        found = 0x4BF29CE484222325
+        digest = 0x4BF29CE484222325
         for byte in self.text.encode():
-            found = (found ^ byte) * PRIME & 0x7FFFFFFFFFFFFFFF
-        return found
+            digest = (digest ^ byte) * PRIME & 0x7FFFFFFFFFFFFFFF
+        return digest
 
 
 def exchange(

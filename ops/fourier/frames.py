@@ -102,10 +102,10 @@ def stft(
         x = pad(x, (left, n - wide - left))
     frames = x.unfold(-1, n, hop) * _window("stft", window, wide, n, x)
     norm = "ortho" if normalized else "backward"
-    found: Any = (rfft if half else fft)(frames, n, -1, norm)
-    found = found.transpose(1, 2)
-    found = found[0] if one else found
-    return found if return_complex else view_as_real(found)
+    spectrum: Any = (rfft if half else fft)(frames, n, -1, norm)
+    spectrum = spectrum.transpose(1, 2)
+    spectrum = spectrum[0] if one else spectrum
+    return spectrum if return_complex else view_as_real(spectrum)
 
 
 # public: flow
@@ -172,5 +172,5 @@ def istft(
     signal = added(frames)[:, begin:end] / squares
     if end > whole_:
         signal = pad(signal, (0, end - whole_))
-    found: Tensor = signal[0] if one else signal.reshape((signals, -1))
-    return found
+    waves: Tensor = signal[0] if one else signal.reshape((signals, -1))
+    return waves

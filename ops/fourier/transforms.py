@@ -47,20 +47,20 @@ Dims = int | Sequence[int] | None
 @functools.lru_cache(1024)
 def _factors(n: int) -> tuple[int, ...]:
     """The factors of n, fours first."""
-    found = []
+    factors = []
     for r in (4, 2, 3, 5):
         while n % r == 0:
-            found.append(r)
+            factors.append(r)
             n //= r
     r = 7
     while n > 1:
         if r * r > n:
             r = n
         while n % r == 0:
-            found.append(r)
+            factors.append(r)
             n //= r
         r += 2
-    return tuple(found)
+    return tuple(factors)
 
 
 def _turns(parts: Any, n: int) -> Any:

@@ -386,8 +386,8 @@ def slogdet(input: Tensor) -> return_types.slogdet:
     logabsdet=tensor(0.))
     """
     need_tensor("linalg.slogdet", "input", input)
-    found = _complex_slogdet if input._meta.dtype.is_complex else _slogdet
-    return return_types.slogdet(found(input))
+    function = _complex_slogdet if input._meta.dtype.is_complex else _slogdet
+    return return_types.slogdet(function(input))
 
 
 @method()

@@ -139,8 +139,8 @@ def in_top_k(targets: Tensor, predictions: Tensor, k: int) -> Tensor:
     scores = x.detach()
     own = gather(scores, 1, at.unsqueeze(1))
     greater = (scores > own).sum(1)
-    found: Tensor = lt(greater, whole("in_top_k", "k", k)) & isfinite(scores).all(1)
-    return found
+    hits: Tensor = lt(greater, whole("in_top_k", "k", k)) & isfinite(scores).all(1)
+    return hits
 
 
 def _slices(name: str, x: Tensor, given: Any) -> tuple[builtins.slice, ...]:

@@ -109,7 +109,7 @@ def _forwards(x: Tensor, key: Any) -> tuple[Any, tuple[int, ...]]:
         )
     dots = keys.index(...) if any(k is Ellipsis for k in keys) else len(keys)
     behind = sum(k is not None for k in keys[dots + 1 :])
-    found: list[Any] = []
+    forwards: list[Any] = []
     turned: list[int] = []
     d = shown = 0
     for place, k in enumerate(keys):
@@ -125,8 +125,8 @@ def _forwards(x: Tensor, key: Any) -> tuple[Any, tuple[int, ...]]:
             shown += 1
         else:
             d += 1
-        found.append(k)
-    return tuple(found), tuple(turned)
+        forwards.append(k)
+    return tuple(forwards), tuple(turned)
 
 
 def _negative(step: Any) -> bool:

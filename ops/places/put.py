@@ -127,12 +127,12 @@ def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     flat: Any = ne(x, 0).reshape(-1)
     nth = flat.cumsum(0) - 1  # of what is not zero; the rest go to a row that nobody sees
     row = where(flat & (nth < count), nth, count)
-    found = full((count + 1,), -1, dtype=int64, device=device)
-    found = found.scatter(0, row, arange(flat.numel(), device=device))[:count].unsqueeze(-1)
+    indices = full((count + 1,), -1, dtype=int64, device=device)
+    indices = indices.scatter(0, row, arange(flat.numel(), device=device))[:count].unsqueeze(-1)
     if not flat.numel() or not x._meta.ndim:  # there are no places, or they have no numbers
         return full((count, x._meta.ndim), fill_value, dtype=int64, device=device)
-    places = stack(unravel_index(found.squeeze(-1), tuple(x.shape)), -1)
-    return where(found < 0, fill_value, places)  # type: ignore[no-any-return]
+    places = stack(unravel_index(indices.squeeze(-1), tuple(x.shape)), -1)
+    return where(indices < 0, fill_value, places)  # type: ignore[no-any-return]
 
 
 def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:

@@ -132,8 +132,8 @@ def _softmax_backward_data(
     grad_output: Tensor, output: Tensor, dim: int, input_dtype: DType
 ) -> Tensor:
     """The gradient of a softmax by its input, from that by its output."""
-    found: Tensor = _softmax_backward(grad_output, output, dim).to(input_dtype)
-    return found
+    grad: Tensor = _softmax_backward(grad_output, output, dim).to(input_dtype)
+    return grad
 
 
 # public: flow (late, unlisted)
@@ -142,8 +142,8 @@ def _log_softmax_backward_data(
     grad_output: Tensor, output: Tensor, dim: int, input_dtype: DType
 ) -> Tensor:
     """Return the gradient of log_softmax by its input, in `input_dtype`, from its output."""
-    found: Tensor = _log_softmax_backward(grad_output, output, dim).to(input_dtype)
-    return found
+    grad: Tensor = _log_softmax_backward(grad_output, output, dim).to(input_dtype)
+    return grad
 
 
 # public: flow, special

@@ -294,8 +294,8 @@ def hash_tensor(input: Tensor, dim: Dims = None, *, keepdim: bool = False, mode:
         folded = bitwise_xor(bits[..., :half], bits[..., half : 2 * half])
         bits = cat([folded, bits[..., 2 * half :]], -1) if n % 2 else folded
     shape = [1 if d in dims else n for d, n in enumerate(x.shape)] if keepdim else list(kept)
-    found: Tensor = bits.reshape(shape).view(uint64)
-    return found
+    words: Tensor = bits.reshape(shape).view(uint64)
+    return words
 
 
 method()(hash_tensor)

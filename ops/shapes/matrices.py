@@ -247,10 +247,10 @@ def eye(
     shape, dtype = as_shape((n, n if m is None else m)), dtype_for("eye", out, dtype)
     kind = get_default_dtype() if dtype is None else as_dtype(dtype)
     meta = TensorMeta.of(shape, kind, as_device(device))
-    made = filled_of(meta, 0)
+    matrix = filled_of(meta, 0)
     if meta.numel:
-        made.diagonal().copy_(filled_of(meta.with_shape((min(shape),)), 1))
-    return finished(made, requires_grad, out, "eye")
+        matrix.diagonal().copy_(filled_of(meta.with_shape((min(shape),)), 1))
+    return finished(matrix, requires_grad, out, "eye")
 
 
 # --- grids ------------------------------------------------------------------------------------

@@ -201,10 +201,10 @@ def logspace(
 def _bounds(name: str, start: Any, end: Any, dtype: Any) -> tuple[DType, Any, Any]:
     """The dtype, which is complex by itself where a bound is, and the bounds as it has them."""
     first, last = number_of(name, start, True), number_of(name, end, True)
-    found = [n for n in (first, last) if isinstance(n, complex)]
-    dtype = dtype_or(dtype, complex_of(get_default_dtype()) if found else None)
-    if found and not dtype.is_complex:
-        raise DTypeError(f"{name}: {found[0]} is complex and cannot be {dtype.name}")
+    bounds = [n for n in (first, last) if isinstance(n, complex)]
+    dtype = dtype_or(dtype, complex_of(get_default_dtype()) if bounds else None)
+    if bounds and not dtype.is_complex:
+        raise DTypeError(f"{name}: {bounds[0]} is complex and cannot be {dtype.name}")
     return (dtype, first, last) if dtype.inexact else (dtype, int(first), int(last))
 
 

@@ -132,10 +132,10 @@ def _received(
         raise ArgumentError(f"shared memory of {nbytes} bytes came as a file that is shorter")
     whole = _on(Shared(file, nbytes), dtype, (nbytes // dtype.itemsize,))
     meta = TensorMeta.of(shape, dtype, cpu, stride)
-    found = alias(whole, meta, offset, kind)
+    tensor = alias(whole, meta, offset, kind)
     if not _sent_as:  # it may go on from here
         _register()
     if attributes:
-        found.__dict__.update(attributes)
-    found.requires_grad_(requires_grad)
-    return found
+        tensor.__dict__.update(attributes)
+    tensor.requires_grad_(requires_grad)
+    return tensor

@@ -57,15 +57,15 @@ def _part(name: str, what: str, value: Any, device: Any, index: bool = True) -> 
     python = not isinstance(value, Tensor)
     if isinstance(value, SparseTensor):
         raise ArgumentTypeError(f"{name}: {what} are a dense tensor, got a sparse one")
-    made: Any = value
+    part: Any = value
     if python:
         empty = isinstance(value, (list, tuple)) and not np.asarray(value).size
-        made = tensor(value, dtype=int64 if index and empty else None)
-    if index and made.dtype.inexact:
-        made = made.to(int64)
+        part = tensor(value, dtype=int64 if index and empty else None)
+    if index and part.dtype.inexact:
+        part = part.to(int64)
     if device is not None:
-        made = made.to(as_device(device))
-    return made, python
+        part = part.to(as_device(device))
+    return part, python
 
 
 def _values(made: Any, dtype: Any, requires_grad: bool, is_ours: bool) -> Tensor:
@@ -379,8 +379,8 @@ def from_dense(
                 f"shape {tuple(shape)}"
             )
     places, values = _stored(x, count)
-    found = sparse(Pattern(sparse_coo, (places,), shape), values)
-    return converted(found, layout, blocksize, name)
+    coo = sparse(Pattern(sparse_coo, (places,), shape), values)
+    return converted(coo, layout, blocksize, name)
 
 
 def _stored(x: Any, count: int) -> tuple[Tensor, Tensor]:
@@ -538,12 +538,12 @@ def spdiags(diagonals: Tensor, offsets: Any, shape: Any, layout: Any = None) -> 
         places.append(stack([col - offset, col]))
         values.append(lines[k, first:last])
     if not places:
-        made = sparse_coo_tensor((rows, columns), dtype=diagonals.dtype, device=diagonals.device)
-        made._coalesced_(True)
+        matrix = sparse_coo_tensor((rows, columns), dtype=diagonals.dtype, device=diagonals.device)
+        matrix._coalesced_(True)
     else:
         joined = Pattern(sparse_coo, (cat(places, 1),), as_shape((rows, columns)), len(places) == 1)
-        made = sparse(joined, cat(values))
-    return converted(made, layout or sparse_coo, name="spdiags")
+        matrix = sparse(joined, cat(values))
+    return converted(matrix, layout or sparse_coo, name="spdiags")
 
 
 def from_scipy(

@@ -109,18 +109,18 @@ class Pattern:
         if tuple(dense_shape) == self.dense_shape:
             return self
         shape = (*self.sparse_shape, *dense_shape)
-        made = Pattern(self.layout, self.parts, shape, self.coalesced, self.block)
-        made._kept = self._kept
-        return made
+        pattern = Pattern(self.layout, self.parts, shape, self.coalesced, self.block)
+        pattern._kept = self._kept
+        return pattern
 
     def keep(self, name: str, make: Callable[[], Kept]) -> Kept:
         """Return what `make` gives, kept from then on under a name."""
-        found: Kept | None = self._kept.get(name)
-        if found is None:
-            found = make()
+        value: Kept | None = self._kept.get(name)
+        if value is None:
+            value = make()
             if current_recorder() is None:
-                self._kept[name] = found
-        return found
+                self._kept[name] = value
+        return value
 
     def knows(self, name: str) -> bool:
         """Return True if something of this name is kept."""

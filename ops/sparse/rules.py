@@ -164,12 +164,12 @@ def _zeros_like(x: SparseTensor, *, dtype: Any = None, device: Any = None, layou
     if dtype is not None or device is not None:
         values = values.to(dtype=dtype, device=device)
     p = x._pattern
-    made: Any = _nothing(p.shape, p.sparse_dim, values)
+    zeros: Any = _nothing(p.shape, p.sparse_dim, values)
     if layout is strided:
-        made = to_dense(made)
+        zeros = to_dense(zeros)
     elif not p.is_coo:
-        made = converted(made, layout or p.layout, p.block)
-    return made.requires_grad_() if requires_grad else made
+        zeros = converted(zeros, layout or p.layout, p.block)
+    return zeros.requires_grad_() if requires_grad else zeros
 
 
 @rule("copy_")
@@ -261,9 +261,9 @@ def _looked_up(keys: Any, values: Any, wanted: Any) -> Tensor:
     if not count:
         return filled_of(TensorMeta.of((wanted.shape[0], *values.shape[1:]), values.dtype))
     at = searchsorted(keys, wanted).clamp(max=count - 1)
-    there = index_select(keys, 0, at) == wanted
-    there = reshape(there, (-1, *[1] * (values.ndim - 1)))
-    return index_select(values, 0, at).masked_fill(~there, 0)  # type: ignore[no-any-return]
+    present = index_select(keys, 0, at) == wanted
+    present = reshape(present, (-1, *[1] * (values.ndim - 1)))
+    return index_select(values, 0, at).masked_fill(~present, 0)  # type: ignore[no-any-return]
 
 
 @rule("sparse_resize_")
@@ -356,8 +356,8 @@ def _sparse_product(a: SparseTensor, b: SparseTensor) -> SparseTensor:
         [index_select(row, 0, entry).unsqueeze(0), index_select(col, 0, theirs).unsqueeze(0)]
     )
     shape = (a.shape[0], b.shape[1])
-    made = sparse(Pattern(sparse_coo, (pair,), shape, coalesced=False), values)
-    return converted(coalesced(made), layout)
+    result = sparse(Pattern(sparse_coo, (pair,), shape, coalesced=False), values)
+    return converted(coalesced(result), layout)
 
 
 @rule("mv")
@@ -456,8 +456,8 @@ def sampled_addmm(
             f"input's shape {tuple(input.shape)}"
         )
     rows = input._pattern.rows()
-    found = _scaled(row_samples(rows.bounds, rows.col, mat1, mat2.t()), alpha)
-    values = found if beta == 0 else _scaled(input._data, beta) + found
+    result = _scaled(row_samples(rows.bounds, rows.col, mat1, mat2.t()), alpha)
+    values = result if beta == 0 else _scaled(input._data, beta) + result
     return sparse(input._pattern, values)
 
 
@@ -508,8 +508,8 @@ def _both(a: SparseTensor, b: SparseTensor) -> SparseTensor:
     common = keys[counts == 2]
     places = places_of(common, left._pattern.sparse_shape)
     values = [_looked_up(t._pattern.linear(), t._data, common) for t in (left, right)]
-    made = sparse(Pattern(sparse_coo, (places,), a.shape), values[0] * values[1])
-    return converted(made, layout, a._pattern.block)
+    result = sparse(Pattern(sparse_coo, (places,), a.shape), values[0] * values[1])
+    return converted(result, layout, a._pattern.block)
 
 
 def _dividing(name: str) -> Rule:
@@ -780,9 +780,9 @@ def _index_select(x: SparseTensor, dim: int, index: Any) -> SparseTensor:
     entry = index_select(order, 0, entry)
     places = index_select(p.parts[0], 1, entry)
     places = cat([places[:at], place.unsqueeze(0), places[at + 1 :]])
-    made = Pattern(sparse_coo, (places,), shape, False)
+    pattern = Pattern(sparse_coo, (places,), shape, False)
     return converted(
-        coalesced(sparse(made, index_select(x._data, 0, entry))), layout, x._pattern.block
+        coalesced(sparse(pattern, index_select(x._data, 0, entry))), layout, x._pattern.block
     )
 
 
@@ -852,8 +852,8 @@ def _cat(tensors: Sequence[Any], dim: int = 0, **options: Any) -> Any:
             values.append(cat([sides[0], t._data, sides[1]], inner))
         before += t.shape[at]
     ordered = at == 0 and all(t._pattern.coalesced for t in parts)
-    made = sparse(Pattern(sparse_coo, (cat(places, 1),), shape, ordered), cat(values))
-    return converted(made, layout, tensors[0]._pattern.block)
+    joined = sparse(Pattern(sparse_coo, (cat(places, 1),), shape, ordered), cat(values))
+    return converted(joined, layout, tensors[0]._pattern.block)
 
 
 @rule("stack")
@@ -1038,10 +1038,10 @@ def _grad(
     given = [None] * len(outs) if grad_outputs is None else _listed(grad_outputs)
     starts = [_gradient_of(x, g) for x, g in zip(outs, given, strict=True)]
     sources, leaves = [_value_of(x) for x in outs], [_value_of(x) for x in wanted]
-    found = func(sources, leaves, None if grad_outputs is None else starts, *args, **names)
+    gradients = func(sources, leaves, None if grad_outputs is None else starts, *args, **names)
     return tuple(
         sparse(x._pattern, g) if isinstance(x, SparseTensor) and g is not None else g
-        for x, g in zip(wanted, found, strict=True)
+        for x, g in zip(wanted, gradients, strict=True)
     )
 
 

@@ -186,8 +186,8 @@ class SparseTensor(Tensor):
     @property
     def grad(self) -> Any:
         """The gradient that `backward` accumulated: a sparse tensor of the same places, or None."""
-        found = self._data.grad
-        return None if found is None else sparse(self._pattern, found)
+        grad = self._data.grad
+        return None if grad is None else sparse(self._pattern, grad)
 
     @grad.setter
     def grad(self, value: Any) -> None:
@@ -236,13 +236,13 @@ class SparseTensor(Tensor):
     def __deepcopy__(self, memo: Any) -> SparseTensor:
         p = self._pattern
         grad = self._data.grad
-        made = sparse(p, self._data.detach().clone())
+        copied = sparse(p, self._data.detach().clone())
         if self._data._node is not None:
-            made._data.requires_grad_()
+            copied._data.requires_grad_()
         if grad is not None:
-            made._data.grad = grad.clone()
-        memo[id(self)] = made
-        return made
+            copied._data.grad = grad.clone()
+        memo[id(self)] = copied
+        return copied
 
     # --- a tree of graphs ---------------------------------------------------------------------
 

@@ -46,13 +46,13 @@ def unscale_(grad: TensorMeta, scale: TensorMeta) -> Launch:
     if not grad.dtype.is_floating_point:
         raise DTypeError(f"unscale_: a gradient of floating-point dtype, got {grad.dtype.name}")
     blocks = max(1, -(-grad.numel // GRAIN))
-    found = TensorMeta.of((blocks,), float32, grad.device)
+    overflow = TensorMeta.of((blocks,), float32, grad.device)
     views = (
         View(float32, (blocks,)),
         View(grad.dtype, (grad.numel,)),
         _one_number("unscale_: scale", scale, float32),
     )
-    return Launch((found,), _unscale_body, views, (), blocks, 1)
+    return Launch((overflow,), _unscale_body, views, (), blocks, 1)
 
 
 def _update_body(

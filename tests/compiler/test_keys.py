@@ -56,8 +56,8 @@ PLAN = tuple((name, "i") for name in gemm_kernels.Plan._fields)
 def product():
     kinds = (PLAN,)
     operands = (body_kernel.Operand(FLOAT, 1, True),) * 4
-    made = body_kernel.Body(gemm_kernels.product_body, operands, kinds, (), False, False)
-    body_kernel.kernel_of.__wrapped__(made)
+    body = body_kernel.Body(gemm_kernels.product_body, operands, kinds, (), False, False)
+    body_kernel.kernel_of.__wrapped__(body)
 
 
 def convolution():
@@ -65,8 +65,8 @@ def convolution():
     plan = conv_plan.strips_of(shape, FLOAT, False)
     consts = body_kernel.kind_of(plan), body_kernel.kind_of(conv_plan.taps_of(plan))
     operands = (body_kernel.Operand(FLOAT, 1, True),) * 4
-    made = body_kernel.Body(conv_strips.strips_body, operands, consts, (), False, False)
-    body_kernel.kernel_of.__wrapped__(made)
+    body = body_kernel.Body(conv_strips.strips_body, operands, consts, (), False, False)
+    body_kernel.kernel_of.__wrapped__(body)
 
 
 def loops():

@@ -27,16 +27,16 @@ def own_cache(tmp_path, monkeypatch):
 
 def open_terminal(monkeypatch, *, prompt=False):
     """Replace stderr by a terminal during a test; before it pytest changes stderr itself."""
-    made = Terminal()
-    monkeypatch.setattr(sys, "stderr", made)
-    monkeypatch.setattr(sys, "__stderr__", made)
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "__stderr__", terminal)
     monkeypatch.setattr(progress, "_burst", progress._Burst())
     monkeypatch.setattr(progress, "BURST_ENDS_AFTER", 1e9)
     if prompt:
         monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     else:
         monkeypatch.delattr(sys, "ps1", raising=False)
-    return made
+    return terminal
 
 
 def known_to_take(monkeypatch, **kernels):

@@ -70,13 +70,13 @@ def play(name, arrays, attrs=(), numbers=(), into=None):
     given = (_meta(into), *metas) if into is not None else metas
     found = [o for o in operators if o.name == name and o.infer and len(o.inputs) == len(arrays)
              and len(o.attrs) == len(attrs)]  # fmt: skip
-    made = launch_of(found[0], given, tuple(attrs))
-    outputs = [_empty(m) for m in made.outputs]
+    launch = launch_of(found[0], given, tuple(attrs))
+    outputs = [_empty(m) for m in launch.outputs]
     if into is not None:
         outputs[0] = into
-    operands, scratch = [*outputs, *arrays], np.full(made.scratch + 8, 0xA5, np.uint8)
+    operands, scratch = [*outputs, *arrays], np.full(launch.scratch + 8, 0xA5, np.uint8)
     details = np.zeros(LINE, np.int64)
-    for step in made.steps:
+    for step in launch.steps:
         _run(step, operands, scratch, details, numbers)
     return outputs, details
 

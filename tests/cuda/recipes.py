@@ -51,7 +51,7 @@ def compile_op(ptx_of, path, specs, attrs, capabilities=CAPABILITIES):
         if (step.kernel, signature) in _seen:
             continue
         _seen.add((step.kernel, signature))
-        made = SimpleNamespace(recipe=("recipes:kernel_of", (path, specs, attrs, k)))
-        for text, cc in zip(ptx_of(made, signature, capabilities), capabilities, strict=True):
+        namespace = SimpleNamespace(recipe=("recipes:kernel_of", (path, specs, attrs, k)))
+        for text, cc in zip(ptx_of(namespace, signature, capabilities), capabilities, strict=True):
             assert f".target sm_{cc[0]}{cc[1]}" in text
             assert ".local " not in text, f"{path}: {step.kernel.__qualname__} spills"

@@ -30,11 +30,11 @@ RANK, SIZE = rank(), world_size()
 def folder() -> Path:
     """A new one, the first rank's, on all ranks."""
     mesh()
-    made = [tempfile.mkdtemp(prefix="flowvm-checkpoint-") if RANK == 0 else None]
-    dist.broadcast_object_list(made, 0)
+    results = [tempfile.mkdtemp(prefix="flowvm-checkpoint-") if RANK == 0 else None]
+    dist.broadcast_object_list(results, 0)
     if RANK == 0:
-        atexit.register(shutil.rmtree, made[0])
-    return Path(made[0])
+        atexit.register(shutil.rmtree, results[0])
+    return Path(results[0])
 
 
 def mesh():

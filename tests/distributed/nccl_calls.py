@@ -36,15 +36,15 @@ def calls_of(run, at=None):
     before = len(fake.calls)
     run()
     flow.vm.sync()
-    made = [call for call in fake.calls[before:] if call.name.startswith("nccl")]
-    made = [call for call in made if "Async" not in call.name and "Init" not in call.name
+    results = [call for call in fake.calls[before:] if call.name.startswith("nccl")]
+    results = [call for call in results if "Async" not in call.name and "Init" not in call.name
             and "Unique" not in call.name]  # fmt: skip
-    enqueued = [call for call in made if "Group" not in call.name]
+    enqueued = [call for call in results if "Group" not in call.name]
     assert {call.stream for call in enqueued} == {handle(at or lane(device=DEVICE))}
     assert len({call.arguments[-2] for call in enqueued}) == 1
     numbers = {"ncclSend": slice(1, -2), "ncclRecv": slice(1, -2)}
     return [(call.name[4:], *call.arguments[numbers.get(call.name, slice(2, -2))])
-            for call in made]  # fmt: skip
+            for call in results]  # fmt: skip
 
 
 assert calls_of(lambda: c.all_reduce(x)) == [("AllReduce", 6, FLOAT, SUM)]

@@ -177,9 +177,9 @@ def check_pipeline_stages_with_micro_batches():
             return loss
 
     train, x = Train(), flow.ones(8, 4, placement=stages[0], sbp=B)
-    found = [train(x).to_global(placement=P, sbp=B).mean().item() for _ in range(3)]
-    np.testing.assert_allclose(found[0], (wanted**2).mean().item(), rtol=1e-5)
-    assert found[2] < found[1] < found[0]
+    batches = [train(x).to_global(placement=P, sbp=B).mean().item() for _ in range(3)]
+    np.testing.assert_allclose(batches[0], (wanted**2).mean().item(), rtol=1e-5)
+    assert batches[2] < batches[1] < batches[0]
 
 
 outcome = {}

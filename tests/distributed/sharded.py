@@ -446,8 +446,8 @@ def check_wrapped_modules_are_told_of_dtypes():
             seen.append((x.dtype, self.weight.dtype, self.running_mean.dtype))
             return x * self.weight
 
-    told = MixedPrecision(param_dtype=flow.bfloat16, buffer_dtype=flow.float16)
-    net = FSDP(Layer(4), mixed_precision=told, sync_module_states=True)
+    precision = MixedPrecision(param_dtype=flow.bfloat16, buffer_dtype=flow.float16)
+    net = FSDP(Layer(4), mixed_precision=precision, sync_module_states=True)
     net(flow.ones(2, 4))
     assert seen == [(flow.bfloat16, flow.bfloat16, flow.float16)]
     for given, says in (

@@ -72,9 +72,9 @@ def on_devices(ranks: int) -> list[dict[str, str]]:
     pytest.importorskip("numba_cuda")
     with TemporaryDirectory() as folder:
         done = launch(ranks, "on_devices.py", folder, driver=f"simulator:late,seed={ranks}")
-        found = [Path(folder, f"{rank}.json") for rank in range(ranks)]
-        assert all(path.exists() for path in found), done.stdout + done.stderr
-        return [json.loads(path.read_text()) for path in found]
+        devices = [Path(folder, f"{rank}.json") for rank in range(ranks)]
+        assert all(path.exists() for path in devices), done.stdout + done.stderr
+        return [json.loads(path.read_text()) for path in devices]
 
 
 @needs_mpi

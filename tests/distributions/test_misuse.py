@@ -34,8 +34,8 @@ def test_what_cannot_be_says_so(do: Any, message: str) -> None:
 
 
 def test_checks_can_be_left_out() -> None:
-    found = d.Normal(0.0, -1.0, validate_args=False)
-    assert float(found.scale) == -1.0
+    normal = d.Normal(0.0, -1.0, validate_args=False)
+    assert float(normal.scale) == -1.0
     d.Distribution.set_default_validate_args(False)
     try:
         d.Exponential(-1.0)

@@ -52,11 +52,11 @@ class LayerComparison:
         # A fixed, uneven weight on each element shows gradients that went to the wrong place.
         weight = np.cos(np.arange(out.numel(), dtype=np.float64)).reshape(tuple(out.shape))
         (out * lib.tensor(weight)).sum().backward()
-        found = {"output": values(out)}
-        found |= {f"grad of input {i}": values(arg.grad) for i, arg in enumerate(floats)}
-        found |= {f"grad of {k}": values(p.grad) for k, p in module.named_parameters()}
-        found |= {f"buffer {k}": values(b) for k, b in module.named_buffers()}
-        return found
+        results = {"output": values(out)}
+        results |= {f"grad of input {i}": values(arg.grad) for i, arg in enumerate(floats)}
+        results |= {f"grad of {k}": values(p.grad) for k, p in module.named_parameters()}
+        results |= {f"buffer {k}": values(b) for k, b in module.named_buffers()}
+        return results
 
     def _compare(self, ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> None:
         assert list(ours) == list(theirs)

@@ -59,25 +59,25 @@ class Stack(nn.Module):
 
 def modules_of(p: Any) -> dict[str, set[str]]:
     """For each module the operators that it issued."""
-    found: dict[str, set[str]] = {}
+    results: dict[str, set[str]] = {}
     for row in p.query("kind == 'op'", limit=None):
-        found.setdefault(row.module, set()).add(row.op)
-    return found
+        results.setdefault(row.module, set()).add(row.op)
+    return results
 
 
 def test_forward_and_backward_belong_to_the_module() -> None:
     net, x = Stack(), flow.ones(4, 8)
     with profile() as p:
         (net(x).square().sum() * 2).backward()
-    found = modules_of(p)
-    root = next(name for name in found if name.startswith("Stack")).partition(".")[0]
+    modules = modules_of(p)
+    root = next(name for name in modules if name.startswith("Stack")).partition(".")[0]
     for k in range(2):
         block = f"{root}.layers.{k}"
-        assert found[f"{block}.fc"] >= {"linear", "_matmul_tn"}
-        assert found[f"{block}.norm"] >= {"normalize", "normalize_backward"}
-        assert found[block] >= {"relu", "add", "relu_backward"}
-    assert found[""] >= {"square", "mul"}
-    assert not found[""] & {"linear", "relu", "relu_backward", "normalize_backward"}
+        assert modules[f"{block}.fc"] >= {"linear", "_matmul_tn"}
+        assert modules[f"{block}.norm"] >= {"normalize", "normalize_backward"}
+        assert modules[block] >= {"relu", "add", "relu_backward"}
+    assert modules[""] >= {"square", "mul"}
+    assert not modules[""] & {"linear", "relu", "relu_backward", "normalize_backward"}
     rows = {row.name for row in p.table("module")}
     assert any(row.startswith(f"{root}.layers.") for row in rows)
     assert all(p.instr[r.seq].origin.module == r.module for r in p.query("run >= 0", limit=None))
@@ -150,10 +150,10 @@ def test_modules_of_two_threads_are_told_apart_or_nobodys() -> None:
         go.set()
         thread.join()
         two(x)
-    found = modules_of(p)
-    assert "linear" in found[""]
-    assert not any(name.startswith("Stack") for name in found)
-    assert any(name.startswith("Block") for name in found)
+    modules = modules_of(p)
+    assert "linear" in modules[""]
+    assert not any(name.startswith("Stack") for name in modules)
+    assert any(name.startswith("Block") for name in modules)
 
 
 def test_paths_come_and_go() -> None:

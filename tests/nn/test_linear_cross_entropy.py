@@ -27,7 +27,7 @@ def arrays(rng: np.random.Generator, further: tuple[int, ...] = ()) -> dict[str,
 def both(given: dict[str, Any], **options: Any) -> list[list[np.ndarray]]:
     """Loss and gradients, here and in PyTorch."""
     torch = pytest.importorskip("torch")
-    found = []
+    results = []
     for lib in (flow, torch):
         tensors = {}
         for name, array in given.items():
@@ -41,8 +41,8 @@ def both(given: dict[str, Any], **options: Any) -> list[list[np.ndarray]]:
         loss = lib.nn.functional.linear_cross_entropy(**tensors, **rest, **chunks)
         (loss * loss).sum().backward()
         grads = [t.grad for t in tensors.values() if t.requires_grad]
-        found.append([np.array(t.detach().numpy()) for t in (loss, *grads)])
-    return found
+        results.append([np.array(t.detach().numpy()) for t in (loss, *grads)])
+    return results
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])

@@ -62,8 +62,8 @@ class Looked(nn.Module):
 
     def forward(self, x: Any, index: Any, starts: Any) -> Any:
         bags = F.embedding_bag(index, x, starts, mode="mean")
-        found = flow.searchsorted(x[0].exp().cumsum(0), x.abs())
-        return bags, found, x.logcumsumexp(1), x.cummax(0)[0], flow.diag_embed(x, 1)
+        place = flow.searchsorted(x[0].exp().cumsum(0), x.abs())
+        return bags, place, x.logcumsumexp(1), x.cummax(0)[0], flow.diag_embed(x, 1)
 
 
 def test_prefixes_bags_and_searches_of_any_size() -> None:

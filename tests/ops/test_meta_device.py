@@ -31,18 +31,18 @@ def metas(tensors):
 
 def called(op, sample, device):
     """Return the metas of the results, and of the inputs' gradients."""
-    made = []
+    results = []
 
     def tensor(array):
-        made.append(flow.tensor(array).to(device).clone())
-        if op.grad and made[-1].dtype.is_floating_point:
-            made[-1].requires_grad_()
-        return made[-1]
+        results.append(flow.tensor(array).to(device).clone())
+        if op.grad and results[-1].dtype.is_floating_point:
+            results[-1].requires_grad_()
+        return results[-1]
 
     args, kwargs = op_calls.mapped(sample.args, tensor), op_calls.mapped(sample.kwargs, tensor)
     out = op_calls.tensors_in(op.function(*args, **kwargs))
     assert {t.device.type for t in out} <= {device}
-    outs, leaves = [t for t in out if t.requires_grad], [t for t in made if t.requires_grad]
+    outs, leaves = [t for t in out if t.requires_grad], [t for t in results if t.requires_grad]
     upstream = [flow.ones_like(t) for t in outs]
     grads = outs and flow.autograd.grad(outs, leaves, upstream, allow_unused=True)
     return metas(out), metas(grads)

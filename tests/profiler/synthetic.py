@@ -126,11 +126,11 @@ def three_ranks(seed: int) -> Ranks:
     """Return ranks whose clocks differ, that meet five times, with random work between."""
     rng = random.Random(seed)
     shifts = [0, 10_000, 3000]
-    found = []
+    ranks = []
     for k, shift in enumerate(shifts):
         run = meeting([rng.randrange(0, 300) for _ in range(5)], k)
         for times in (run.times, run.wait_times):
             times[times > 0] += 20_000 - shift
         run.begun, run.ended = 20_100 + 10 * k - shift, run.ended + 20_000 - shift
-        found.append(Profile(run))
-    return Ranks(found, shifts)
+        ranks.append(Profile(run))
+    return Ranks(ranks, shifts)

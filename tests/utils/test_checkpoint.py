@@ -141,9 +141,9 @@ def test_tensors_that_the_function_closes_over_keep_their_place_in_the_graph():
         h.retain_grad()
         out = wrap(lambda t: (t * h).exp(), a) + h.sin()
         out.sum().backward()
-        found = [x.grad.numpy(), a.grad.numpy(), h.grad.numpy()]
+        results = [x.grad.numpy(), a.grad.numpy(), h.grad.numpy()]
         x.grad = a.grad = None
-        return found
+        return results
 
     same(run(checkpoint), run(lambda f, t: f(t)))
 

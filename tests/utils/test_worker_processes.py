@@ -63,14 +63,14 @@ def shared_files() -> set[str]:
 
 def children() -> set[int]:
     """This process's children, and those that nobody asked how they ended."""
-    found = set()
+    results = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has gone meanwhile
             parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
             tracker = b"resource_tracker" in (folder / "cmdline").read_bytes()  # spawning leaves it
             if int(parent) == os.getpid() and not tracker:
-                found.add(int(folder.name))
-    return found
+                results.add(int(folder.name))
+    return results
 
 
 def mapped() -> list[str]:
@@ -201,21 +201,21 @@ def test_batches_as_they_are_ready() -> None:
 
 
 def test_workers_read_ahead_and_no_further() -> None:
-    made = FORK.Semaphore(0)
+    semaphore = FORK.Semaphore(0)
     count = FORK.Value("i", 0)
 
     def make(index: int) -> int:
         with count.get_lock():
             count.value += 1
-        made.release()
+        semaphore.release()
         return index
 
     batches = iter(DataLoader(Rows(100, make), None, num_workers=2, prefetch_factor=3))
     for _ in range(6):
-        assert made.acquire(timeout=WAIT)  # before anyone asked
+        assert semaphore.acquire(timeout=WAIT)  # before anyone asked
     for taken in range(1, 20):
         assert next(batches) == taken - 1
-        assert made.acquire(timeout=WAIT)
+        assert semaphore.acquire(timeout=WAIT)
         assert count.value <= 6 + taken
 
 

@@ -102,9 +102,9 @@ def checked(module: Any, case: Any) -> dict[str, Any]:
 
 def check_one(name: str, case: Any) -> int:
     """Check one case, and print its problem."""
-    found = checked(campaign(name), case)
-    print(found["problem"] or found["outcome"])
-    return 1 if found["problem"] else 0
+    outcome = checked(campaign(name), case)
+    print(outcome["problem"] or outcome["outcome"])
+    return 1 if outcome["problem"] else 0
 
 
 # --- the process that watches ---------------------------------------------------------------------

@@ -57,7 +57,7 @@ STEPS = (
 def table() -> list[tuple[str, int]]:
     """Samples whose gradients can be looked at: an op's name, and the sample's number."""
     _torch()  # whose import may take longer than a case may
-    found = []
+    rows = []
     for op in SAMPLES:
         if op.grad:
             rng = np.random.default_rng(SEED_OF_SAMPLES)
@@ -65,8 +65,8 @@ def table() -> list[tuple[str, int]]:
                 sizes = [a.size for a in _arrays(sample)]
                 floats = [a.size for a in _arrays(sample) if a.dtype.kind == "f"]
                 if floats and 0 not in sizes and sum(sizes) <= MOST_ELEMENTS:
-                    found.append((op.name, number))
-    return found
+                    rows.append((op.name, number))
+    return rows
 
 
 def case(seed: int) -> Case:
@@ -115,14 +115,14 @@ def without(case: Case, k: int) -> Case:
 
 
 def _arrays(sample: Any) -> list[Array]:
-    found: list[Array] = []
+    arrays: list[Array] = []
 
     def keep(a: Array) -> Array:
-        found.append(a)
+        arrays.append(a)
         return a
 
     _mapped((sample.args, sample.kwargs), keep)
-    return found
+    return arrays
 
 
 def _mapped(value: Any, f: Callable[[Array], Any]) -> Any:

@@ -112,10 +112,10 @@ def trained(model: str, workers: int, by: str) -> list[bytes]:
             loss.backward()
             optimizer.step()
             losses.append(loss.detach())
-        found = [t.detach().numpy().tobytes() for t in (*losses, *net.state_dict().values())]
+        bits = [t.detach().numpy().tobytes() for t in (*losses, *net.state_dict().values())]
         for entry in optimizer.state_dict()["state"].values():
-            found += [v.numpy().tobytes() for v in entry.values() if isinstance(v, flow.Tensor)]
-    return found
+            bits += [v.numpy().tobytes() for v in entry.values() if isinstance(v, flow.Tensor)]
+    return bits
 
 
 @functools.cache

@@ -341,8 +341,8 @@ def _zeroed(data: bytes, rng: random.Random) -> bytes:
 def _exchanged(folder: Path, rng: random.Random) -> None:
     """Whole entries, each under the name of another."""
     entries = _filled(folder, rng)
-    found = [e.read_bytes() for e in entries]
-    for entry, data in zip(entries, found[1:] + found[:1], strict=True):
+    entries_before = [e.read_bytes() for e in entries]
+    for entry, data in zip(entries, entries_before[1:] + entries_before[:1], strict=True):
         entry.write_bytes(data)
 
 

@@ -272,17 +272,17 @@ def byte_changes(rng: random.Random, size: int, count: int) -> Iterator[list[Any
 
 def changed_bytes(data: bytes, changes: list[Any]) -> bytes:
     """The bytes with the changes."""
-    found = bytearray(data)
+    damaged = bytearray(data)
     for name, where, *rest in changes:
         if name == "cut":
-            del found[where:]
+            del damaged[where:]
         elif name == "put":
-            found[where : where + len(rest[0]) // 2] = bytes.fromhex(rest[0])
+            damaged[where : where + len(rest[0]) // 2] = bytes.fromhex(rest[0])
         elif name == "insert":
-            found[where:where] = bytes.fromhex(rest[0])
-        elif where < len(found):
-            found[where] ^= rest[0]
-    return bytes(found)
+            damaged[where:where] = bytes.fromhex(rest[0])
+        elif where < len(damaged):
+            damaged[where] ^= rest[0]
+    return bytes(damaged)
 
 
 # --- saved graphs ---------------------------------------------------------------------------------
@@ -511,11 +511,11 @@ def _with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
     def both(*xs: Any) -> Any:
         with flow.enable_grad():
             leaves = [x.detach().requires_grad_(x.dtype.is_floating_point) for x in xs]
-            made = function(*leaves)
-            ends = [t.abs().pow(2).sum() for t in _tensors(made) if t.requires_grad]
+            outputs = function(*leaves)
+            ends = [t.abs().pow(2).sum() for t in _tensors(outputs) if t.requires_grad]
             wanted = [x for x in leaves if x.requires_grad]
-            found = flow.autograd.grad(ends, wanted, allow_unused=True) if ends else ()
-        return made, [g for g in found if g is not None]
+            gradients = flow.autograd.grad(ends, wanted, allow_unused=True) if ends else ()
+        return outputs, [g for g in gradients if g is not None]
 
     return both
 

@@ -98,8 +98,8 @@ def kind(case: Any) -> str:
 
 def parts(case: Any) -> list[Any]:
     """Runs of steps, and calls."""
-    found: list[Any] = [("steps", *r) for r in ranges(len(case["steps"]))]
-    return found + [("calls", k, k + 1) for k in range(len(case["calls"]))]
+    parts_of_case: list[Any] = [("steps", *r) for r in ranges(len(case["steps"]))]
+    return parts_of_case + [("calls", k, k + 1) for k in range(len(case["calls"]))]
 
 
 def without(case: Any, k: int) -> Any:
@@ -165,8 +165,8 @@ class Run:
         elif how == "bad":
             inputs = [flow.index_select(inputs[0], 0, _bad_places(number)), inputs[1]]
         places = _bad_places(number) if how == "inside" else flow.tensor(GOOD)
-        found: tuple[Any, ...] = self.function(*inputs, places)
-        return found
+        outputs: tuple[Any, ...] = self.function(*inputs, places)
+        return outputs
 
     def run(self) -> Run:
         """Make the calls, with eager code between them."""
@@ -264,14 +264,14 @@ def _check(case: Any) -> str:
     replayed = Run(case, True)
     with flow.vm.record() if case["verify"] else contextlib.nullcontext() as seen:
         replayed.run()
-        found = replayed.results()
+        outputs = replayed.results()
     if seen is not None and not seen.dropped:
         flow.vm.verify(seen)
-    compare(case, found, expected, earlier)
+    compare(case, outputs, expected, earlier)
     replayed.check_restored()
     AMOUNTS["launches"] += len(case["calls"])
     AMOUNTS["instructions"] += int(engine.words[CTL.N_DISPATCHED]) - before
-    return "with errors" if any(isinstance(value, int) for value in found) else "right"
+    return "with errors" if any(isinstance(value, int) for value in outputs) else "right"
 
 
 def compare(case: Any, found: list[Any], expected: list[Any], earlier: list[Any]) -> None:

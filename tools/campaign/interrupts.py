@@ -144,16 +144,16 @@ class _Parts:
                 train.loss(train.x).backward()
 
         def modules_die() -> None:
-            made = [_module_of_llvm() for _ in range(10)]
-            made.clear()
+            modules = [_module_of_llvm() for _ in range(10)]
+            modules.clear()
 
         def all_kinds_die() -> None:
-            made: list[Any] = [_module_of_llvm(), rows + 1]
+            objects: list[Any] = [_module_of_llvm(), rows + 1]
             with flow.profiler.profile() as p:
-                made.append(train.model(train.x))
-            made += [p, flow.compile(lambda t: t + 1), flow.optim.Adam(train.model.parameters())]
-            made.append(made)
-            del made
+                objects.append(train.model(train.x))
+            objects += [p, flow.compile(lambda t: t + 1), flow.optim.Adam(train.model.parameters())]
+            objects.append(objects)
+            del objects
             gc.collect(1)
 
         def generators_die() -> None:

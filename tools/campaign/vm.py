@@ -278,9 +278,9 @@ class Program:
 
 def cause_of(error: BaseException) -> int:
     """Return the number of the step whose error it is."""
-    found = re.search(r"index (\d+) is out", str(error))
-    assert found is not None, error
-    return int(found.group(1)) - WRONG
+    match = re.search(r"index (\d+) is out", str(error))
+    assert match is not None, error
+    return int(match.group(1)) - WRONG
 
 
 ONES = flow.ones(LARGE, dtype=flow.int64)

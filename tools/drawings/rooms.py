@@ -127,16 +127,16 @@ def reduced(arrows: set[tuple[str, str]]) -> set[tuple[str, str]]:
 
 def ranks(names: Iterable[str], arrows: set[tuple[str, str]]) -> dict[str, int]:
     """Count the layers below each name."""
-    found: dict[str, int] = {}
+    floors: dict[str, int] = {}
 
     def rank(name: str) -> int:
-        if name not in found:
-            found[name] = 1 + max((rank(b) for a, b in arrows if a == name), default=-1)
-        return found[name]
+        if name not in floors:
+            floors[name] = 1 + max((rank(b) for a, b in arrows if a == name), default=-1)
+        return floors[name]
 
     for name in sorted(names):
         rank(name)
-    return found
+    return floors
 
 
 class _Group:

@@ -42,14 +42,14 @@ def mixes(ranks: int, forward: int, weak: bool) -> list[Mix]:
     few = next(k for k in range(min(MOST, ranks), 0, -1) if ranks % k == 0)
     staged = next(k for k in range(min(few, forward), 0, -1) if ranks % k == 0)
     both = next(k for k in range(min(staged, ranks // few), 0, -1) if ranks // few % k == 0)
-    found = [Mix(ranks, zero=zero, weak=weak) for zero in range(4)]
-    found.append(Mix(ranks // few, tensor=few, weak=weak))
-    found.append(Mix(ranks // staged, stages=staged, micro=4 * staged if staged > 1 else 1,
+    mixes_of_ranks = [Mix(ranks, zero=zero, weak=weak) for zero in range(4)]
+    mixes_of_ranks.append(Mix(ranks // few, tensor=few, weak=weak))
+    mixes_of_ranks.append(Mix(ranks // staged, stages=staged, micro=4 * staged if staged > 1 else 1,
                      weak=weak))  # fmt: skip
     data = ranks // few // both
     micro = 4 * both if both > 1 else 1
-    found.append(Mix(data, few, both, int(data > 1), micro, weak))
-    return list(dict.fromkeys(found))
+    mixes_of_ranks.append(Mix(data, few, both, int(data > 1), micro, weak))
+    return list(dict.fromkeys(mixes_of_ranks))
 
 
 def asked(text: str, ranks: int, weak: bool) -> Mix:
@@ -110,7 +110,7 @@ def simulated(args: argparse.Namespace) -> int:
     if not wanted:
         wanted = [mix for ranks in args.ranks for mix in mixes(ranks, forward, weak)]
     wanted = list(dict.fromkeys([Mix(weak=weak), *wanted]))
-    found = [
+    rows = [
         (predict(work, m, network, bucket, 1e-6 * args.handover_us), held(work, m, bucket))
         for m in wanted
     ]
@@ -119,11 +119,11 @@ def simulated(args: argparse.Namespace) -> int:
             "plan": work.name, "tasks": len(work.tasks), "seconds": work.seconds,
             "rest": work.rest, "network": asdict(network), "bucket": bucket,
             "mixes": [{**asdict(p), "ranks": p.mix.ranks, "memory": [asdict(h) for h in memory]}
-                      for p, memory in found],
+                      for p, memory in rows],
         }, indent=1))  # fmt: skip
         return 0
     print(said_of(work, network, weak))
-    print(table([HEAD, *(row(p, memory) for p, memory in found)]))
+    print(table([HEAD, *(row(p, memory) for p, memory in rows)]))
     return 0
 
 

@@ -225,12 +225,12 @@ class _Builder:
 
     def next_bucket(self, parts: Sequence[Part], known: set[int]) -> set[int]:
         """Return the next parameters that tasks need: enough for a bucket, and one at least."""
-        found: dict[int, None] = {}
+        buckets: dict[int, None] = {}
         for part in parts:
-            found.update(dict.fromkeys(sorted(self.parameters(part) - known)))
-            if sum(map(self.held, found)) >= self.bucket:
+            buckets.update(dict.fromkeys(sorted(self.parameters(part) - known)))
+            if sum(map(self.held, buckets)) >= self.bucket:
                 break
-        return set(found)
+        return set(buckets)
 
     def gradients(self, part: Part) -> float:
         """Bytes of gradients that a rank has for others behind a task."""

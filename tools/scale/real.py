@@ -60,12 +60,12 @@ def compare(name: str, width: int, layers: int, size: int, ranks: int, launches:
         if done.returncode or not out.exists():
             raise CommunicationError(f"--real: {ranks} ranks ended with {done.returncode}:\n"
                                      f"{done.stdout}{done.stderr}")  # fmt: skip
-        found = json.loads(out.read_text())
-    work = Work.from_json(found["work"])
-    link = fitted(found["few"], found["many"], MANY, ranks)
-    handover = found["handover"]
+        outcome = json.loads(out.read_text())
+    work = Work.from_json(outcome["work"])
+    link = fitted(outcome["few"], outcome["many"], MANY, ranks)
+    handover = outcome["handover"]
     predicted = predict(work, Mix(data=ranks), Network(link, link), handover=handover)
-    return Compared(predicted, work, link, handover, found["seconds"])
+    return Compared(predicted, work, link, handover, outcome["seconds"])
 
 
 def exchanged(nbytes: int, launches: int) -> tuple[float, float]:
@@ -119,9 +119,9 @@ def main(argv: list[str]) -> None:
     dist.barrier()
     _, _, lasted = replays(step, inputs, args.launches)
     if dist.get_rank() == 0:
-        found = {"work": work.to_json(), "few": few, "many": many, "handover": handover,
+        outcome = {"work": work.to_json(), "few": few, "many": many, "handover": handover,
                  "seconds": float(lasted.min())}  # fmt: skip
-        args.out.write_text(json.dumps(found))
+        args.out.write_text(json.dumps(outcome))
 
 
 if __name__ == "__main__":

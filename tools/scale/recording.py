@@ -118,8 +118,8 @@ def replays(step: Any, inputs: Sequence[Any], launches: int) -> tuple[Any, Any, 
             flow.vm.sync()
     run = p.run
     mine = (run.kind == KIND.LAUNCH) & (run.op == run.names.index(step.plan.name))
-    found = np.flatnonzero(mine & (run.status == 0))
-    return run, found, (run.time("ended") - run.time("started"))[found] * 1e-9
+    places = np.flatnonzero(mine & (run.status == 0))
+    return run, places, (run.time("ended") - run.time("started"))[places] * 1e-9
 
 
 def of_plan(plan: Plan, seconds: list[float], whole: float) -> Work:

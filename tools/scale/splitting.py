@@ -66,10 +66,10 @@ def split(work: Work, stages: int, tensor: bool) -> Split:
     crossing: list[list[int]] = [[] for _ in range(stages - 1)]
     forward = [(n, task) for n, task in enumerate(work.tasks) if task.phase == "forward"]
     for k, place in enumerate(work.places):
-        made = [of_task[n] for n, task in forward if k in task.writes]
+        writers = [of_task[n] for n, task in forward if k in task.writes]
         uses = [of_task[n] for n, task in forward if k in task.reads]
-        if made and uses and place.role not in ("parameter", "constant"):
-            for stage in range(min(made), max(uses)):
+        if writers and uses and place.role not in ("parameter", "constant"):
+            for stage in range(min(writers), max(uses)):
                 crossing[stage].append(k)
     return Split(parts, tuple(homes), frozenset(cut), tuple(map(tuple, crossing)))
 
@@ -94,48 +94,48 @@ def _stages(work: Work, stages: int) -> list[int]:
         raise ArgumentError(
             f"{work.name} has {len(forward)} forward tasks: 1 to so many stages, got {stages}"
         )
-    found = _by_stages(work, forward, stages, [work.tasks[k].seconds for k in forward])
+    stage_of = _by_stages(work, forward, stages, [work.tasks[k].seconds for k in forward])
     if stages > 1:  # once more, with what each forward task's backward takes
         weights = {k: work.tasks[k].seconds for k in forward}
         alone = _by_stages(work, forward, len(forward), [1.0] * len(forward))
         for k, task in enumerate(work.tasks):
             if task.phase == "backward":
                 weights[forward[alone[k]]] += task.seconds
-        found = _by_stages(work, forward, stages, list(weights.values()))
-    return found
+        stage_of = _by_stages(work, forward, stages, list(weights.values()))
+    return stage_of
 
 
 def _by_stages(
     work: Work, forward: Sequence[int], stages: int, weights: Sequence[float]
 ) -> list[int]:
     """The stage of each task when forward is cut by weight; every stage has a task."""
-    found = [0] * len(work.tasks)
+    stage_of = [0] * len(work.tasks)
     for place, stage in zip(forward, _cuts(weights, stages), strict=True):
-        found[place] = stage
+        stage_of[place] = stage
     readers: dict[int, list[int]] = {}
     for k in forward:
         for place in work.tasks[k].reads:
-            readers.setdefault(place, []).append(found[k])
+            readers.setdefault(place, []).append(stage_of[k])
     flows: dict[int, int] = {}  # of gradients: the stage that they come from
     for k, task in enumerate(work.tasks):
         if task.phase == "backward":
-            found[k] = _backward(work, task, readers, flows, stages - 1)
-            flows.update(dict.fromkeys(task.writes, found[k]))
-    return found
+            stage_of[k] = _backward(work, task, readers, flows, stages - 1)
+            flows.update(dict.fromkeys(task.writes, stage_of[k]))
+    return stage_of
 
 
 def _cuts(weights: Sequence[float], stages: int) -> list[int]:
     """Numbers 0 to stages - 1 that do not fall, in runs of about the same weight."""
     left, rest, now, own = sum(weights), stages, 0, 0.0
-    found: list[int] = []
+    cuts: list[int] = []
     for k, weight in enumerate(weights):
         most = len(weights) - k  # tasks that are left
         enough = own > 0 and own + weight / 2 >= left / rest
-        if now < stages - 1 and found and found[-1] == now and (enough or most < rest):
+        if now < stages - 1 and cuts and cuts[-1] == now and (enough or most < rest):
             left, rest, now, own = left - own, rest - 1, now + 1, 0.0
-        found.append(now)
+        cuts.append(now)
         own += weight
-    return found
+    return cuts
 
 
 def _backward(

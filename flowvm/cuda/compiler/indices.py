@@ -137,11 +137,11 @@ def _sliced(context: Any, named: Any, signature: Any) -> Lowered | None:
 
     def lowered(builder: Any, values: Any, loc: Any = None) -> Any:
         index_values = cgutils.unpack_tuple(builder, values[1]) if _is_tuple(index) else [values[1]]
-        made = [
+        elements = [
             _plain_value(context, builder, *pair)
             for pair in zip(_parts(index), index_values, strict=True)
         ]
-        passed = context.make_tuple(builder, plain, made) if _is_tuple(index) else made[0]
+        passed = context.make_tuple(builder, plain, elements) if _is_tuple(index) else elements[0]
         return inner(builder, (values[0], passed, *values[2:]))
 
     return lowered

@@ -77,17 +77,17 @@ class _Clock:
 
     def compare(self) -> _Moment:
         """Return the present moment by both clocks."""
-        found = []
+        samples = []
         for _ in range(COMPARISONS):
             before = time.monotonic_ns()
             self.happen(self.probe, self.stream)
             after = time.monotonic_ns()
             within = (after - before + 1) // 2
-            found.append(_Moment(before + within, self.when(self.probe), within))
-        if found[-1].device - self.origin_ns > FRESH:  # the driver's floats are finer nearby
+            samples.append(_Moment(before + within, self.when(self.probe), within))
+        if samples[-1].device - self.origin_ns > FRESH:  # the driver's floats are finer nearby
             self.origin, self.probe = self.probe, self.origin
-            self.origin_ns = found[-1].device
-        return min(found, key=lambda moment: moment.within)
+            self.origin_ns = samples[-1].device
+        return min(samples, key=lambda moment: moment.within)
 
 
 _lock = threading.RLock()  # guards the tables below

@@ -253,13 +253,15 @@ def count() -> int:
 def why_not(index: int) -> str:
     """Return the reason why device `index` cannot be used, or ""."""
     try:
-        there = count()
+        device_count = count()
     except FlowError as error:
         return str(error).removeprefix("CUDA is not available: ")
-    if index < there:
+    if index < device_count:
         return ""
-    devices = "1 CUDA device" if there == 1 else f"{there} CUDA devices"
-    return f"there {'is' if there == 1 else 'are'} {devices} here; use device='cpu' or 'cuda:0'"
+    devices = "1 CUDA device" if device_count == 1 else f"{device_count} CUDA devices"
+    return (
+        f"there {'is' if device_count == 1 else 'are'} {devices} here; use device='cpu' or 'cuda:0'"
+    )
 
 
 def runtime(index: int) -> Runtime:

@@ -176,11 +176,11 @@ def load(
     known, tensors = together(f"load: {str(reader.path)!r}", read)
     with no_grad():
         for key, value in state.items():
-            found = _filled(value, str(key), known, tensors)
+            loaded_value = _filled(value, str(key), known, tensors)
             if isinstance(state_dict[key], Stateful):
-                state_dict[key].load_state_dict(found)
+                state_dict[key].load_state_dict(loaded_value)
             else:
-                state_dict[key] = found
+                state_dict[key] = loaded_value
 
 
 def _wanted(
@@ -232,18 +232,18 @@ def _filled(value: Any, path: str, known: dict[str, Any], tensors: dict[str, Ten
             value[key] = _filled(value[key], joined(path, key), known, tensors)
         return value
     if isinstance(value, (list, tuple)):
-        made = [_filled(v, joined(path, i), known, tensors) for i, v in enumerate(value)]
+        items = [_filled(v, joined(path, i), known, tensors) for i, v in enumerate(value)]
         if isinstance(value, list):
-            value[:] = made
+            value[:] = items
             return value
-        return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if path not in known:
         return value
     about = known[path]
     if not isinstance(about, TensorStorageMetadata):
         return about
-    found = tensors[about.name]
+    tensor = tensors[about.name]
     if not isinstance(value, Tensor):
-        return found
-    value.detach().copy_(found)
+        return tensor
+    value.detach().copy_(tensor)
     return value

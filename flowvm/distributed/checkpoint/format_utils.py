@@ -41,8 +41,8 @@ def dcp_to_torch_save(
         for name, about in said.items()
     }
     tensors = shards.gathered(folder, said, metas, serialization.load)
-    found = serialization.structure_of(tree, tensors, repr(str(folder)))
-    serialization.save(found, torch_save_path)
+    structure = serialization.structure_of(tree, tensors, repr(str(folder)))
+    serialization.save(structure, torch_save_path)
 
 
 def torch_save_to_dcp(

@@ -77,12 +77,12 @@ def plain_name(model: Module, name: str) -> str:
     for wrapped in WRAPPED:
         name = name.replace(wrapped, "")
     inner: Any = model
-    found = []
+    parts = []
     for part in name.split("."):
         if not (isinstance(inner, DistributedDataParallel) and part == "module"):
-            found.append(part)
+            parts.append(part)
         inner = getattr(inner, part, None)
-    return ".".join(found)
+    return ".".join(parts)
 
 
 def _named(model: Module, options: StateDictOptions) -> dict[str, Any]:
@@ -205,15 +205,15 @@ def _names(
 
 
 def _flat(state: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for name, entry in state["state"].items():
-        found.update({f"state.{name}.{key}": value for key, value in entry.items()})
+        entries.update({f"state.{name}.{key}": value for key, value in entry.items()})
     for group in state["param_groups"]:
         for name in group["params"]:
             for key, value in group.items():
                 if key != "params":
-                    found[f"param_groups.{name}.{key}"] = value
-    return found
+                    entries[f"param_groups.{name}.{key}"] = value
+    return entries
 
 
 def _begin(optimizer: Optimizer) -> None:
@@ -344,8 +344,8 @@ def _entry_of(name: str, given: Mapping[str, Any]) -> dict[str, Any] | None:
         entry = given["state"].get(name)
         return None if entry is None else dict(entry)
     prefix = f"state.{name}."
-    found = {k.removeprefix(prefix): v for k, v in given.items() if k.startswith(prefix)}
-    return {k: v for k, v in found.items() if "." not in k} or None
+    entries = {k.removeprefix(prefix): v for k, v in given.items() if k.startswith(prefix)}
+    return {k: v for k, v in entries.items() if "." not in k} or None
 
 
 def _group_of(names: list[str], given: Mapping[str, Any], group: dict[str, Any]) -> dict[str, Any]:
@@ -380,6 +380,6 @@ def set_state_dict(
     >>> set_state_dict(model, optimizer, model_state_dict=state, optim_state_dict=steps)
     <All keys matched successfully>
     """
-    found = set_model_state_dict(model, model_state_dict, options=options)
+    keys = set_model_state_dict(model, model_state_dict, options=options)
     set_optimizer_state_dict(model, optimizers, optim_state_dict, options=options)
-    return found
+    return keys

@@ -150,8 +150,8 @@ class FileSystemReader(StorageReader):
             name: TensorStorageMetadata(name, tuple(about["shape"]), dtype_named(about["dtype"]))
             for name, about in self._said.items()
         }
-        found = serialization.structure_of(tree, known, repr(str(self.path)))
-        return Metadata(dict(leaves(found)))
+        structure = serialization.structure_of(tree, known, repr(str(self.path)))
+        return Metadata(dict(leaves(structure)))
 
     def read(self, wanted: dict[str, TensorMeta]) -> dict[str, Tensor]:
         """See StorageReader."""

@@ -153,15 +153,15 @@ class ParameterGroup:
             parts = [t.to(to) if t.dtype.is_floating_point else t for t in parts]
         if self.ranks == 1:
             return parts
-        found: dict[int, Tensor] = {}
+        gathered: dict[int, Tensor] = {}
         for kind in dict.fromkeys(t.dtype for t in parts):
             which = [i for i, t in enumerate(parts) if t.dtype is kind]
             flat = [parts[i].reshape(-1) for i in which]
             cuts = [self.cuts[i] for i in which]
             counts = [sum(c.count(k) for c in cuts) for k in range(self.ranks)]
             every = all_gather(flat[0] if len(flat) == 1 else cat(flat), self.group, counts)
-            found.update(zip(which, joined(every, cuts, self.ranks), strict=True))
-        return [found[i] for i in range(len(parts))]
+            gathered.update(zip(which, joined(every, cuts, self.ranks), strict=True))
+        return [gathered[i] for i in range(len(parts))]
 
     def unshard(self) -> None:
         """Give the modules whole parameters."""
@@ -272,7 +272,7 @@ class ParameterGroup:
                 g = g if other is None else other.part(g)
                 g = g if self.policy.reduce_dtype is None else g.to(self.policy.reduce_dtype)
                 due[i] = due[i] + g if i in due else g
-        found: list[Tensor | None] = [None] * len(self.params)
+        gradients: list[Tensor | None] = [None] * len(self.params)
         if self.syncs:
             self.pending = {}
             for kind in dict.fromkeys(g.dtype for g in due.values()):
@@ -280,11 +280,11 @@ class ParameterGroup:
                 parts = self._averaged([due[i] for i in which], [self.cuts[i] for i in which])
                 for i, g in zip(which, parts, strict=True):
                     meta: Any = self.params[i]._meta
-                    found[i] = global_of(g.to(meta.dtype).contiguous(), meta)
+                    gradients[i] = global_of(g.to(meta.dtype).contiguous(), meta)
         else:
             self.pending = due
         self._backward_ends()
-        return found
+        return gradients
 
     def _averaged(self, grads: list[Tensor], cuts: list[Cut]) -> list[Tensor]:
         flat = parted(grads, cuts, self.ranks)

@@ -116,15 +116,15 @@ class FullyShardedDataParallel(Module):
                 ),
             )  # fmt: skip
         self.mixed_precision = MixedPrecision() if mixed_precision is None else mixed_precision
-        told = self.mixed_precision
-        if told.buffer_dtype is not None:
+        precision = self.mixed_precision
+        if precision.buffer_dtype is not None:
             for inner in module.modules():
                 for name, buffer in inner._buffers.items():
                     if buffer is not None and buffer.dtype.is_floating_point:
-                        inner._put("_buffers", name, buffer.to(told.buffer_dtype))
+                        inner._put("_buffers", name, buffer.to(precision.buffer_dtype))
         self.sharding_strategy = strategy
         policy = MixedPrecisionPolicy(
-            told.param_dtype, told.reduce_dtype, None, told.cast_forward_inputs
+            precision.param_dtype, precision.reduce_dtype, None, precision.cast_forward_inputs
         )
         whole = strategy is ShardingStrategy.NO_SHARD
         group = grouped([module], mesh, whole, strategy in _RESHARDS, policy, params)
@@ -140,9 +140,9 @@ class FullyShardedDataParallel(Module):
         return self._fsdp_wrapped_module
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        told = self.mixed_precision
-        if told.param_dtype is not None and told.cast_root_forward_inputs and outermost():
-            args, kwargs = as_dtype((args, kwargs), told.param_dtype)
+        precision = self.mixed_precision
+        if precision.param_dtype is not None and precision.cast_root_forward_inputs and outermost():
+            args, kwargs = as_dtype((args, kwargs), precision.param_dtype)
         return self._fsdp_group.call(self, self._fsdp_wrapped_module, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -167,11 +167,11 @@ class FullyShardedDataParallel(Module):
         """Return the modules of this class in `module`, itself too.  `root_only`: only modules
         inside no other one.
         """
-        found = [m for m in module.modules() if isinstance(m, FullyShardedDataParallel)]
+        modules = [m for m in module.modules() if isinstance(m, FullyShardedDataParallel)]
         if root_only:
-            inner = {id(m) for one in found for m in one.module.modules()}
-            found = [m for m in found if id(m) not in inner]
-        return found
+            inner = {id(m) for one in modules for m in one.module.modules()}
+            modules = [m for m in modules if id(m) not in inner]
+        return modules
 
     def check_is_root(self) -> bool:
         """Return True if no other such module's forward runs around this one now."""
@@ -285,10 +285,10 @@ class FullyShardedDataParallel(Module):
         said = FullyShardedDataParallel.get_state_dict_type(model)
         whole = said.state_dict_type is StateDictType.FULL_STATE_DICT
         config = said.optim_state_dict_config
-        found = get_optimizer_state_dict(
+        state_dict = get_optimizer_state_dict(
             model, optim, options=StateDictOptions(full_state_dict=whole)
         )
-        return {} if getattr(config, "rank0_only", False) and rank() else found
+        return {} if getattr(config, "rank0_only", False) and rank() else state_dict
 
     @staticmethod
     def optim_state_dict_to_load(
@@ -302,10 +302,10 @@ class FullyShardedDataParallel(Module):
         """Return the argument of `optim.load_state_dict` for a result of `optim_state_dict`, which
         all ranks have.  `load_directly` loads it, too.
         """
-        found = loadable(model, optim, optim_state_dict, StateDictOptions())
+        state_dict = loadable(model, optim, optim_state_dict, StateDictOptions())
         if load_directly:
-            optim.load_state_dict(found)
-        return found
+            optim.load_state_dict(state_dict)
+        return state_dict
 
 
 def _again(module: Module, **given: Any) -> Module:

@@ -267,8 +267,8 @@ def _maker(name: str) -> Callable[..., Tensor]:
         mesh = current_mesh() if device_mesh is None else device_mesh
         shape = np.ravel(size[0] if name == "full" or len(size) == 1 else size)
         held = _sbps(placements, mesh.flow_placement, len(shape))
-        made: Tensor = function(*size, placement=mesh.flow_placement, sbp=held, **kwargs)
-        return made
+        tensor: Tensor = function(*size, placement=mesh.flow_placement, sbp=held, **kwargs)
+        return tensor
 
     make.__name__ = make.__qualname__ = name
     make.__doc__ = f"""`flow.{name}` on the ranks of `device_mesh`, held as `placements` say.

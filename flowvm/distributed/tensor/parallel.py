@@ -356,15 +356,15 @@ def parallelize_module(
         )
     for pattern, style in parallelize_plan.items():
         parts = pattern.split(".")
-        found = [
+        submodules = [
             inner for name, inner in module.named_modules()
             if len(names := name.split(".")) == len(parts) and all(map(fnmatch, names, parts))
         ]  # fmt: skip
-        if not found:
+        if not submodules:
             raise ArgumentError(
                 f"parallelize_module: no module of {type(module).__name__} is called {pattern!r}"
             )
-        for inner in found:
+        for inner in submodules:
             style._apply(inner, mesh)
     return module
 

@@ -54,9 +54,9 @@ class ShapeProp(Interpreter):
     def run_node(self, n: Node) -> Any:
         """Return the value of a node, and record it."""
         result = super().run_node(n)
-        found: list[Tensor] = []
-        map_aggregate(result, lambda v: found.append(v) if isinstance(v, Tensor) else None)
-        if found:
+        metas: list[Tensor] = []
+        map_aggregate(result, lambda v: metas.append(v) if isinstance(v, Tensor) else None)
+        if metas:
             n.meta["tensor_meta"] = map_aggregate(result, _facts)
         n.meta["type"] = type(result)
         return result

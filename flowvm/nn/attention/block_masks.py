@@ -139,15 +139,15 @@ class BlockMask:
         size = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else BLOCK_SIZE
         if seq_lengths is None:
             seq_lengths = kv_indices.shape[-2] * size[0], kv_indices.shape[-1] * size[1]
-        made = cls(
+        mask = cls(
             seq_lengths, kv_num_blocks, kv_indices, full_kv_num_blocks, full_kv_indices,
             BLOCK_SIZE=size, mask_mod=noop_mask if mask_mod is None else mask_mod,
         )  # fmt: skip
         if compute_q_blocks:
-            made.q_num_blocks, made.q_indices = _turned(kv_num_blocks, kv_indices)
+            mask.q_num_blocks, mask.q_indices = _turned(kv_num_blocks, kv_indices)
             full = _turned(full_kv_num_blocks, full_kv_indices)
-            made.full_q_num_blocks, made.full_q_indices = full
-        return made
+            mask.full_q_num_blocks, mask.full_q_indices = full
+        return mask
 
     def _rows(self, change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], **more: Any) -> Any:
         full: tuple[Tensor | None, Tensor | None] = (None, None)
@@ -211,11 +211,11 @@ class BlockMask:
 
     def to_dense(self) -> Tensor:
         """int32 (B, H, rows of blocks, columns of blocks): 1 for each block that is computed."""
-        found = _dense(self.kv_num_blocks, self.kv_indices, self.kv_indices.shape[-1])
+        dense = _dense(self.kv_num_blocks, self.kv_indices, self.kv_indices.shape[-1])
         if self.full_kv_num_blocks is not None and self.full_kv_indices is not None:
             columns = self.full_kv_indices.shape[-1]
-            found = found | _dense(self.full_kv_num_blocks, self.full_kv_indices, columns)
-        return found
+            dense = dense | _dense(self.full_kv_num_blocks, self.full_kv_indices, columns)
+        return dense
 
     def to_string(self, grid_size: int | tuple[int, int] = (20, 20), limit: int = 4) -> str:
         """A picture of its blocks, of `limit` heads at most, of up to `grid_size` rows and columns
@@ -244,14 +244,14 @@ class BlockMask:
 
     def to(self, device: Any) -> BlockMask:
         """Return a copy with its tensors on `device`."""
-        made = BlockMask(
+        mask = BlockMask(
             self.seq_lengths, self.kv_num_blocks, self.kv_indices,
             BLOCK_SIZE=self.BLOCK_SIZE, mask_mod=self.mask_mod,
         )  # fmt: skip
         for name in self._TENSORS:
             t = getattr(self, name)
-            setattr(made, name, t if t is None else t.to(device))
-        return made
+            setattr(mask, name, t if t is None else t.to(device))
+        return mask
 
     def __str__(self) -> str:
         text = self.to_string().strip()

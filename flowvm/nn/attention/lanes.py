@@ -59,7 +59,7 @@ def over_places(
     looped = next(way for way in ways if len(way) == len(sizes) or alone({*dims} - {*way}))
     lanes = [d for d in dims if d not in looped]
     along = [arange(n, device=device) for n in sizes]
-    found = []
+    places = []
     for place in itertools.product(*(range(sizes[d]) for d in looped)):
         at = dict(zip(looped, place, strict=True))
         given = [
@@ -69,11 +69,11 @@ def over_places(
         ]  # fmt: skip
         if score is not None:
             given.insert(0, score[tuple(at.get(d, slice(None)) for d in dims)])
-        found.append(function(*given))
+        places.append(function(*given))
     if not looped:
-        return found[0]
+        return places[0]
     inner = [sizes[d] for d in lanes]
-    whole = stack([f.expand(inner) for f in found])
+    whole = stack([f.expand(inner) for f in places])
     order = [*looped, *lanes]
     whole = whole.reshape([sizes[d] for d in order])
     return whole.permute([order.index(d) for d in dims])  # type: ignore[no-any-return]
@@ -119,8 +119,8 @@ def _alone(
         if operator is LOOKED_UP[0]:
             fit[0] = False  # the table
         every = none.union(*by)
-        made = all(tuple(o.meta.shape) == NUMBER for o in node.outputs)
-        steps.append((plain, [*zip(by, fit, strict=True), (every, made)]))
+        independent = all(tuple(o.meta.shape) == NUMBER for o in node.outputs)
+        steps.append((plain, [*zip(by, fit, strict=True), (every, independent)]))
         for operand in (*node.outputs, *node.written()):
             of[operand.buffer] = of.get(operand.buffer, none) | every
 

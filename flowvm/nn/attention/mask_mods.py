@@ -30,11 +30,11 @@ def _combined(what: str, mods: tuple[MaskMod, ...], every: bool) -> MaskMod:
         raise ArgumentError(f"{what}: all inputs should be callable mask_mods, got {mods}")
 
     def mask(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
-        found: Tensor = (b.new_ones if every else b.new_zeros)((), dtype=bool_)
+        combined: Tensor = (b.new_ones if every else b.new_zeros)((), dtype=bool_)
         for mod in mods:
             seen = mod(b, h, q_idx, kv_idx)
-            found = found & seen if every else found | seen
-        return found
+            combined = combined & seen if every else combined | seen
+        return combined
 
     return mask
 
@@ -84,8 +84,8 @@ def numbers_of(function: Callable[..., Any]) -> int:
 
 def mask_of(mod: MaskMod, sizes: tuple[int, ...], device: Any) -> Tensor:
     """Bools that broadcast to `sizes`: what a mask_mod says of each place."""
-    found = over_places("mask_mod", mod, sizes, None, device)
-    return found if found.dtype is bool_ else found.to(bool_)
+    mask = over_places("mask_mod", mod, sizes, None, device)
+    return mask if mask.dtype is bool_ else mask.to(bool_)
 
 
 def create_mask(
@@ -111,5 +111,5 @@ def create_mask(
     if numbers_of(mod_fn) == 4:
         return mask_of(mod_fn, sizes, where).expand(sizes).contiguous()  # type: ignore[no-any-return]
     score = _ops.zeros(*sizes, device=where)
-    found = over_places("score_mod", mod_fn, sizes, score, where)
-    return (~_ops.isneginf(found)).expand(sizes).contiguous()  # type: ignore[no-any-return]
+    scores = over_places("score_mod", mod_fn, sizes, score, where)
+    return (~_ops.isneginf(scores)).expand(sizes).contiguous()  # type: ignore[no-any-return]

@@ -17,8 +17,8 @@ def added_mask(mask: Tensor | None, name: str, dtype: DType) -> Tensor | None:
     if mask is None:
         return None
     if mask.dtype is bool_:
-        made: Tensor = ops.where(mask, -math.inf, 0.0).to(dtype)
-        return made
+        bias: Tensor = ops.where(mask, -math.inf, 0.0).to(dtype)
+        return bias
     if not mask.dtype.is_floating_point:
         raise ShapeError(f"{name} must be of bools or floats, got {mask.dtype.name}")
     return mask

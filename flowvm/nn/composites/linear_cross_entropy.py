@@ -72,13 +72,13 @@ class LinearCrossEntropyOptions:
         parts = int("2" if method == "auto" else method.partition(":")[2] or "1")
         # as many rows of logits as have the input's size, and of that the next power of two
         equal = math.ceil(batch / max(1, math.ceil(classes / max(1, features))))
-        found = max(1, min((1 << max(0, equal - 1).bit_length()) // parts, batch))
-        if given is not None and given != found:
+        count = max(1, min((1 << max(0, equal - 1).bit_length()) // parts, batch))
+        if given is not None and given != count:
             raise ArgumentError(
                 f"batch_chunk_size={given} and chunking_method={method!r}, which makes chunks of "
-                f"{found}, disagree; pass one of them"
+                f"{count}, disagree; pass one of them"
             )
-        return found
+        return count
 
 
 # public: F

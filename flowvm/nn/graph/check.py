@@ -157,8 +157,8 @@ def _copied(t: Tensor) -> Tensor:
 
 
 def _run_of(graph: Graph, outputs: Any, arguments: Sequence[Tensor]) -> Run:
-    made: list[Tensor] = []
-    flatten(outputs, made)
+    arrays: list[Tensor] = []
+    flatten(outputs, arrays)
     left: dict[str, Any] = {}
     if graph.has_copies:
         for name, value in _walk("", graph_state(graph)):
@@ -169,7 +169,7 @@ def _run_of(graph: Graph, outputs: Any, arguments: Sequence[Tensor]) -> Run:
         if argument.is_leaf:
             left[f"argument {k}"], left[f"argument {k}.grad"] = argument, argument.grad
     left["the random number generator"] = get_rng_state()
-    return Run([_array(t) for t in made], {name: _array(value) for name, value in left.items()})
+    return Run([_array(t) for t in arrays], {name: _array(value) for name, value in left.items()})
 
 
 def _walk(name: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -78,9 +78,9 @@ class _FunctionGraph(Graph):
         graphs = instance.__dict__.setdefault("__graphs__", _Graphs())
         graph: _MethodGraph | None = graphs.get(self.function)
         if graph is None or graph.instance() is not instance:  # of what it was copied from
-            made = _MethodGraph(self.function, instance)
+            bound = _MethodGraph(self.function, instance)
             now = map(graphs.get, (self.function,))
-            exchange(now, (graph,), ((setitem, (graphs, self.function, made)),))
+            exchange(now, (graph,), ((setitem, (graphs, self.function, bound)),))
             graph = graphs[self.function]
         return graph
 

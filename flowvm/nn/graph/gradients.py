@@ -109,17 +109,17 @@ class Rows(NamedTuple):
             for k, m in enumerate(metas)
             if isinstance(m, GlobalMeta) and m.ndim
         ]
-        found: dict[int, int] = {}
+        leaves: dict[int, int] = {}
         for k, ranks, _ in cut:
-            found.setdefault(ranks, k)
-        if times > 1 and len(found) > 1:
-            (first, a), (second, b) = list(found.items())[:2]
+            leaves.setdefault(ranks, k)
+        if times > 1 and len(leaves) > 1:
+            (first, a), (second, b) = list(leaves.items())[:2]
             raise CaptureError(
                 f"{name}: the rows of input {a} are cut among {first} ranks and those of input {b} "
                 f"among {second}, so their micro-batches would not belong together: give both "
                 f"alike, by to_global(sbp=...)"
             )
-        return Rows(next(iter(found), 1), frozenset(rows for _, _, rows in cut))
+        return Rows(next(iter(leaves), 1), frozenset(rows for _, _, rows in cut))
 
     def cut_alike(self, t: Tensor, name: str) -> Tensor:
         """An output as inputs are cut, so that its rows of all micro-batches, behind each other on
@@ -479,7 +479,7 @@ class Gradients(Switched):
                 f"an operation whose result decides what follows; let a call reach it before that"
             )
         acts: list[str] = []
-        made: list[Tensor] = []
+        tensors: list[Tensor] = []
         cleared = self.cleared
         for k, owner in enumerate(self._owners):
             grad = owner.grad
@@ -491,8 +491,8 @@ class Gradients(Switched):
                 acts.append("clear")
             else:
                 acts.append("copy" if grad is start else "assign")
-                made.append(grad)
-        return tuple(acts), made
+                tensors.append(grad)
+        return tuple(acts), tensors
 
 
 class Landed:

@@ -515,13 +515,13 @@ class _Reader:
     def _variable(self, saved: Any, nbytes: int) -> Any:
         if isinstance(saved, dict) and "constant" in saved:
             CONSTANT(saved, "a variable")
-            there = self.constants.get(saved["constant"])
-            if there is None or there._meta.nbytes < nbytes or not there._meta.contiguous:
+            constant = self.constants.get(saved["constant"])
+            if constant is None or constant._meta.nbytes < nbytes or not constant._meta.contiguous:
                 raise ArgumentError(
                     f"{self.graph.name}: the saved graph is damaged: its constant "
                     f"{saved['constant']!r} does not have {nbytes} bytes"
                 )
-            return there.clone().storage()
+            return constant.clone().storage()
         VARIABLE(saved, "a variable")
         names, meta = saved["names"], read_meta(saved["meta"]["meta"])
         missing = [name for name in names if name not in self.names]
@@ -634,13 +634,13 @@ class _Reader:
         return read_plain(saved)
 
     def _options(self, saved: Mapping[str, Any]) -> list[Any]:
-        there = list(option_places(self.graph))
-        if [name for name, _ in there] != [name for name, _ in saved["options"]]:
+        options = list(option_places(self.graph))
+        if [name for name, _ in options] != [name for name, _ in saved["options"]]:
             raise ArgumentError(
                 f"{self.graph.name}: its optimizers have other groups or options than those of the "
                 f"saved graph"
             )
         return [
             read_plain(then) if is_plain(value) else id(value)
-            for (_, value), (_, then) in zip(there, saved["options"], strict=True)
+            for (_, value), (_, then) in zip(options, saved["options"], strict=True)
         ]

@@ -75,8 +75,8 @@ class MultiheadAttention(Module):
         shapes["in_proj_bias"] = (3 * size,) if bias else None
         shapes |= dict.fromkeys(("bias_k", "bias_v"), (1, 1, size) if add_bias_kv else None)
         for name, shape in shapes.items():
-            made = None if shape is None else ops.empty(shape, device=device, dtype=dtype)
-            self.register_parameter(name, None if made is None else Parameter(made))
+            data = None if shape is None else ops.empty(shape, device=device, dtype=dtype)
+            self.register_parameter(name, None if data is None else Parameter(data))
         self.out_proj = Linear(size, size, bias=bias, device=device, dtype=dtype)
         self.reset_parameters()
 

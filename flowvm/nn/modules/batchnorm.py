@@ -289,7 +289,7 @@ class SyncBatchNorm(_BatchNorm):
 
     @classmethod
     def _like(cls, module: _BatchNorm, process_group: Any) -> SyncBatchNorm:
-        made = cls(
+        layer = cls(
             module.num_features,
             module.eps,
             module.momentum,
@@ -298,8 +298,8 @@ class SyncBatchNorm(_BatchNorm):
             process_group,
             bias=module.bias is not None,
         )
-        made.weight, made.bias = module.weight, module.bias
-        made.running_mean, made.running_var = module.running_mean, module.running_var
-        made.num_batches_tracked = module.num_batches_tracked
-        made.training = module.training
-        return made
+        layer.weight, layer.bias = module.weight, module.bias
+        layer.running_mean, layer.running_var = module.running_mean, module.running_var
+        layer.num_batches_tracked = module.num_batches_tracked
+        layer.training = module.training
+        return layer

@@ -199,11 +199,11 @@ class RNNBase(Module):
         given = (hx,) if isinstance(hx, Tensor) else tuple(hx)
         around = (count, samples) if batched else (count,)
         shapes = [(*around, width) for width in widths]
-        found = [tuple(s.shape) for s in given]
-        if found != shapes:
+        states = [tuple(s.shape) for s in given]
+        if states != shapes:
             raise ShapeError(
                 f"{type(self).__name__}: the hidden state must have shape "
-                f"{' and '.join(map(str, shapes))}, got {' and '.join(map(str, found))}"
+                f"{' and '.join(map(str, shapes))}, got {' and '.join(map(str, states))}"
             )
         if not batched:
             return tuple(s.unsqueeze(1) for s in given)

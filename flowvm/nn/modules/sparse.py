@@ -59,8 +59,8 @@ class Embedding(Module):
         self.sparse = sparse
         shape = (self.num_embeddings, self.embedding_dim)
         if _weight is None:
-            made = ops.empty(shape, device=device, dtype=dtype)
-            self.weight = Parameter(made, requires_grad=not _freeze)
+            data = ops.empty(shape, device=device, dtype=dtype)
+            self.weight = Parameter(data, requires_grad=not _freeze)
             self.reset_parameters()
             return
         if tuple(_weight.shape) != shape:

@@ -126,12 +126,12 @@ class BasePruningMethod:
 
 
 def _method_of(module: Module, name: str) -> tuple[int, BasePruningMethod] | None:
-    found = [
+    methods = [
         (key, hook)
         for key, hook in module._forward_pre_hooks.items()
         if isinstance(hook, BasePruningMethod) and hook._tensor_name == name
     ]
-    return found[0] if found else None
+    return methods[0] if methods else None
 
 
 class PruningContainer(BasePruningMethod):

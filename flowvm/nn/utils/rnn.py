@@ -62,8 +62,8 @@ class PackedSequence(_Packed):
         data = self.data.to(*args, **kwargs)
         if data is self.data:
             return self
-        there = [t if t is None else t.to(data.device) for t in self[2:]]
-        return type(self)(data, self.batch_sizes, *there)
+        indices = [t if t is None else t.to(data.device) for t in self[2:]]
+        return type(self)(data, self.batch_sizes, *indices)
 
     def cpu(self) -> PackedSequence:
         """The sequences on the CPU."""
@@ -252,16 +252,16 @@ def pad_sequence(
         raise ArgumentError(
             f'pad_sequence: padding_side must be "left" or "right", got {padding_side!r}'
         )
-    found = list(sequences)
-    if not found:
+    rows = list(sequences)
+    if not rows:
         raise ArgumentError("pad_sequence: got no sequence")
-    longest = max(len(s) for s in found)
+    longest = max(len(s) for s in rows)
     filled = []
-    for s in found:
-        if s.shape[1:] != found[0].shape[1:]:
+    for s in rows:
+        if s.shape[1:] != rows[0].shape[1:]:
             raise ShapeError(
                 f"pad_sequence: sequences must agree in all but the first dimension, got shapes "
-                f"{tuple(found[0].shape)} and {tuple(s.shape)}"
+                f"{tuple(rows[0].shape)} and {tuple(s.shape)}"
             )
         more = (longest - s.shape[0], *s.shape[1:])
         rest = ops.full(more, padding_value, dtype=s.dtype, device=s.device)
@@ -290,9 +290,9 @@ def pack_sequence(sequences: Iterable[Tensor], enforce_sorted: bool = True) -> P
     >>> nn.utils.rnn.pack_sequence([flow.ones(2), flow.zeros(1)]).data
     tensor([1., 0., 1.])
     """
-    found = list(sequences)
-    lengths = [len(s) for s in found]
-    return pack_padded_sequence(pad_sequence(found), lengths, enforce_sorted=enforce_sorted)
+    rows = list(sequences)
+    lengths = [len(s) for s in rows]
+    return pack_padded_sequence(pad_sequence(rows), lengths, enforce_sorted=enforce_sorted)
 
 
 def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:

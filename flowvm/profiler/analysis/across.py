@@ -53,8 +53,8 @@ class Exchanges:
 
 def lane_of(stream: str) -> str:
     """Return the lane of exchanges that a stream is, whatever its rank; "" for other streams."""
-    found = _LANE.fullmatch(stream)
-    return found[1] if found else ""
+    match = _LANE.fullmatch(stream)
+    return match[1] if match else ""
 
 
 def is_lane(stream: str) -> bool:

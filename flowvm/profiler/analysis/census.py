@@ -192,7 +192,7 @@ def purposes_of(run: Run, seen: Snapshot) -> list[list[Any]]:
         known = first.setdefault(storage, [])
         if not known or known[-1][1] != tensor:
             known.append((seq, tensor))
-    told: dict[int, tuple[str, str, int]] = {}
+    purpose_of: dict[int, tuple[str, str, int]] = {}
     noted = list(purposes)
     for storage, seq, kind, owner, of in noted:
         known = first.get(storage, [])
@@ -201,14 +201,14 @@ def purposes_of(run: Run, seen: Snapshot) -> list[list[Any]]:
         # the tensor that had the storage then: the first one too if that was made before the run
         tensor = known[max(bisect_left(known, (seq, -1)) - 1, 0)][1]
         if kind:
-            before = told.get(tensor, ("", "", 0))
-            told[tensor] = (kind, owner or before[1], of)
+            before = purpose_of.get(tensor, ("", "", 0))
+            purpose_of[tensor] = (kind, owner or before[1], of)
         elif seq <= known[0][0]:  # gone before the run: what was told is of another
-            told.pop(tensor, None)
+            purpose_of.pop(tensor, None)
     names = {note.storage: note.owner for note in noted if note.kind == "param"}
     return [
         [tensor, kind, owner + (f" of {names[of]}" if names.get(of) else "")]
-        for tensor, (kind, owner, of) in told.items()
+        for tensor, (kind, owner, of) in purpose_of.items()
     ]
 
 

@@ -46,7 +46,7 @@ def spent(run: Run, path: list[Segment], causes: tuple[str, ...] = HOSTED) -> li
     what a sample takes for running is `gil` or `core`.
     """
     every = np.arange(len(run.sample_line))
-    found: dict[tuple[str, int], Spent] = {}
+    sums: dict[tuple[str, int], Spent] = {}
     for cause in causes:
         begin, end = _intervals(path, cause)
         if not len(every) or not len(begin):
@@ -57,11 +57,11 @@ def spent(run: Run, path: list[Segment], causes: tuple[str, ...] = HOSTED) -> li
             own = own if cause == "gil" and run.info.get("ran") else (*own, "asleep")
             kept = cause in KEPT and one.state not in own
             state = cause if kept else one.state
-            before = found.get((state, one.line))
+            before = sums.get((state, one.line))
             spot = one.spot if before is None or before.time < one.time else before.spot
             time = one.time + (before.time if before else 0)
-            found[state, one.line] = Spent(state, one.line, spot, time)
-    return _sorted(found.values())
+            sums[state, one.line] = Spent(state, one.line, spot, time)
+    return _sorted(sums.values())
 
 
 def inside(run: Run, begin: int, end: int) -> list[Spent]:

@@ -223,22 +223,22 @@ class _Page:
         """Return the changes since the earlier run, for each of the tables."""
         if self.against is None:
             return None
-        made = {by: self.against.diff(self.profile, by).to_dict() for by in tables}
-        for one in made.values():
+        diffs = {by: self.against.diff(self.profile, by).to_dict() for by in tables}
+        for one in diffs.values():
             del one["changes"][MOST_LINES:]
-        return made
+        return diffs
 
     def _flames(self) -> dict[str, Any]:
         """Return the data of `p.flame`: each frame's name once, the stacks, the time of each."""
         names: dict[str, int] = {}
-        made: dict[str, Any] = {}
+        flames: dict[str, Any] = {}
         for by in BY:
             stacks = self.profile.flame(by).stacks
-            made[by] = [
+            flames[by] = [
                 [[names.setdefault(name, len(names)) for name in stack], weight]
                 for stack, weight in stacks
             ]
-        return {"names": list(names), **made}
+        return {"names": list(names), **flames}
 
     def _instructions(self) -> None:
         run, profile = self.run, self.profile

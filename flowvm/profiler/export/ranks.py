@@ -57,12 +57,12 @@ def _collectives(events: Sequence[Event]) -> list[Event]:
         if e["name"] == "thread_name"
         and e["args"]["name"] in (COLLECTIVES, f"{COLLECTIVES} graph tasks")
     }
-    found = [
+    collectives = [
         e
         for e in events
         if e["ph"] == "X" and (e["pid"], e["tid"]) in lanes and e["name"] in EXCHANGES
     ]
-    return sorted(found, key=lambda e: float(e["ts"]))
+    return sorted(collectives, key=lambda e: float(e["ts"]))
 
 
 def _arrows(made: Sequence[Sequence[Event]]) -> list[Event]:

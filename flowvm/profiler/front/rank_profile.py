@@ -117,16 +117,16 @@ class Joined(Profile):
 
     def table(self, by: str = "op") -> list[Row]:
         """Sums over all ranks by "op", "line", "module" or "stream"."""
-        found: dict[str, Row] = {}
+        rows: dict[str, Row] = {}
         for part in self.parts:
             for row in part.profile.table(by):
-                one = found.get(row.name)
+                one = rows.get(row.name)
                 if one is not None:
                     longer = row if row.run > one.run else one
                     sums = {name: getattr(one, name) + getattr(row, name) for name in _SUMS}
                     row = replace(longer, **sums, devices=one.devices or row.devices)
-                found[row.name] = row
-        return sorted(found.values(), key=lambda r: (-r.path, -r.run, r.name))
+                rows[row.name] = row
+        return sorted(rows.values(), key=lambda r: (-r.path, -r.run, r.name))
 
     def flame(self, by: str = "time") -> Flame:
         """Flame graphs of all ranks, each below its name."""

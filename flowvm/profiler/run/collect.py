@@ -291,13 +291,13 @@ def _plans(
 
 def _passes(calls: list[_Call], entries: Array) -> dict[str, Any]:
     """Return the passes' reports on the graphs of these Plans, where they are known."""
-    found: dict[str, Any] = {}
+    passes: dict[str, Any] = {}
     for call, entry in zip(calls, entries.tolist(), strict=True):
         info = engine.entry_info[entry][0] if call.kind == KIND.LAUNCH else None
         told = info.passes() if info is not None and hasattr(info, "passes") else None
         if told is not None:
-            found[call.name] = told
-    return found
+            passes[call.name] = told
+    return passes
 
 
 def _add_tasks(run: Run, seen: Snapshot, names: _Table, lines: _Lines, modules: _Table) -> None:

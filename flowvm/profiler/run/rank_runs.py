@@ -44,22 +44,22 @@ def placed(runs: Sequence[Run], shifts: Sequence[int]) -> list[Run]:
     tables: dict[str, Table] = {name: {} for name in _SHARED}
     base = 10 ** len(str(max((int(run.seq.max(initial=0)) for run in runs), default=0)))
     streams = tensors = 0
-    found = []
+    spans = []
     for rank, (run, shift) in enumerate(zip(runs, shifts, strict=True)):
         one = _Placing(run, rank, shift, tables)
-        found.append(one.made(rank * base, streams, tensors))
+        spans.append(one.made(rank * base, streams, tensors))
         streams += len(run.streams)
         tensors += max(int(getattr(run, name).max(initial=-1)) for name in _TENSORS) + 1
-    names = [name for run in found for name in run.streams]
-    spaces = [space for run in found for space in run.info["spaces"]]
-    sources = {k: v for run in found for k, v in run.info.get("sources", {}).items()}
-    for run in found:
+    names = [name for run in spans for name in run.streams]
+    spaces = [space for run in spans for space in run.info["spaces"]]
+    sources = {k: v for run in spans for k, v in run.info.get("sources", {}).items()}
+    for run in spans:
         run.streams = names
         run.info |= {"spaces": spaces, "sources": sources}
         for name, table in tables.items():
             rows = [list(row) for row in table] if name == "spots" else list(table)
             setattr(run, name, rows)
-    return found
+    return spans
 
 
 class _Placing:

@@ -69,15 +69,15 @@ def is_library(filename: str) -> bool:
 
 def off_processor(seen: Sequence[Sample]) -> dict[int, list[Off]]:
     """By thread, when it was seen not to run, but for what waits for other threads."""
-    found: dict[int, list[Off]] = {}
+    times: dict[int, list[Off]] = {}
     last: dict[int, Sample] = {}
     for sample in seen:
         before, last[sample.thread] = last.get(sample.thread), sample
         frames = [(code, at) for code, at in sample.frames if code is not None]
         if before is not None and _slept(before, sample) and not _waits(frames):
             lost = sample.time - before.time - (sample.used - before.used)
-            found.setdefault(sample.thread, []).append(Off(before.time, sample.time, lost))
-    return found
+            times.setdefault(sample.thread, []).append(Off(before.time, sample.time, lost))
+    return times
 
 
 def add_samples(run: Run, seen: Sequence[Sample], lines: Lines) -> None:

@@ -60,10 +60,10 @@ def space_named(run: Run, device: Any) -> str:
     """The memory of `device`, a flow.device or its name; None: that of the first device on which
     the run made something, else the host's.  ArgumentError: nothing of it is in the run.
     """
-    there = spaces_of(run)
+    spaces = spaces_of(run)
     if device is None:
-        return next((n for n in there if n != HOST and _made(run, n)), there[0])
+        return next((n for n in spaces if n != HOST and _made(run, n)), spaces[0])
     wanted = "cuda:0" if str(device) == "cuda" else str(device)
-    if wanted not in there:
-        raise ArgumentError(f"memory(device={wanted!r}): in this run there is {', '.join(there)}")
+    if wanted not in spaces:
+        raise ArgumentError(f"memory(device={wanted!r}): in this run there is {', '.join(spaces)}")
     return wanted

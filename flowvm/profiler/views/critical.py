@@ -151,17 +151,17 @@ def critical(profile: Any) -> Critical:
 
 def _seen(run: Run, segment: Segment) -> list[Piece]:
     """A segment of the host's, cut where issuing threads were seen at another line."""
-    found: list[Piece] = []
+    lines: list[Piece] = []
     for begin, end, state, line, spot in during(run, segment.begin, segment.end):
         word = WORDS[state][0] if state else ""
         where = text_of(run, line, spot)
-        last = found[-1] if found else None
+        last = lines[-1] if lines else None
         begin, end = begin - run.begun, end - run.begun
         if last is not None and (last.op, last.line) == (word, where):
-            found[-1] = replace(last, end=end)
+            lines[-1] = replace(last, end=end)
         else:
-            found.append(Piece(begin, end, segment.cause, word, -1, 1, "", where))
-    return found
+            lines.append(Piece(begin, end, segment.cause, word, -1, 1, "", where))
+    return lines
 
 
 def _shortened(names: list[str]) -> tuple[str, ...]:

@@ -67,23 +67,23 @@ class Holdings:
         groups: dict[tuple[int, int], list[int]] = {}
         for k, of in zip(here.tolist(), kind.tolist(), strict=True):
             groups.setdefault((of, int(self.label[k])), []).append(k)
-        found = [
+        holders = [
             self._holder(of, label, int(self.size[own].sum()), len(own), self._keeper(own))
             for (of, label), own in groups.items()
         ]
-        rest = self.memory.level(time) - sum(one.nbytes for one in found)
+        rest = self.memory.level(time) - sum(one.nbytes for one in holders)
         for of, label, nbytes, count, keeper in self.before:
             nbytes = min(nbytes, rest)
             if nbytes > 0:
                 rest -= nbytes
-                found.append(
+                holders.append(
                     self._holder(
                         of, label, nbytes, count, self.keepers[keeper] if keeper >= 0 else ""
                     )
                 )
         if rest > 0:
-            found.append(Holder(PARTS[OTHER][2], "", BEFORE, "", rest, 0, ""))
-        return tuple(sorted(found, key=lambda h: (-h.nbytes, h.kind, h.module, h.line, h.op)))
+            holders.append(Holder(PARTS[OTHER][2], "", BEFORE, "", rest, 0, ""))
+        return tuple(sorted(holders, key=lambda h: (-h.nbytes, h.kind, h.module, h.line, h.op)))
 
     def _holder(self, kind: int, label: int, nbytes: int, count: int, keeper: str) -> Holder:
         return Holder(PARTS[kind][2], *self.labels[label], nbytes, count, keeper)
@@ -142,13 +142,13 @@ def _before(
     for kind, nbytes, keeper in held_before(run, space):
         if kind != OTHER:
             groups.setdefault((kind, module_of(keeper)), []).append((nbytes, keeper))
-    found = []
+    rows = []
     for (kind, module), some in groups.items():
         who = together((nbytes, keeper) for nbytes, keeper in some if keeper)
         nbytes = sum(nbytes for nbytes, _ in some)
         of = labels((module, BEFORE, ""))
-        found.append((kind, of, nbytes, len(some), keepers(who) if who else -1))
-    return tuple(sorted(found, key=lambda row: (-row[2], row[0], row[1])))
+        rows.append((kind, of, nbytes, len(some), keepers(who) if who else -1))
+    return tuple(sorted(rows, key=lambda row: (-row[2], row[0], row[1])))
 
 
 def module_of(keeper: str) -> str:

@@ -80,15 +80,15 @@ class Instr(View):
                    (failed, "bad"))  # fmt: skip
         screen.lines += self.spot.lines(4, width) + self.origin.lines(1, width)
         screen.add(" ", (steps(self.times, width - 1), "head"))
-        told = [f"ran {ms(self.run)} ms" + (f", {self.timed}" if self.timed else "")]
+        facts = [f"ran {ms(self.run)} ms" + (f", {self.timed}" if self.timed else "")]
         if self.nbytes:
-            told.append(size(self.nbytes))
+            facts.append(size(self.nbytes))
         if self.run and self.nbytes:
-            told.append(f"{rate(self.nbytes / self.run)} GB/s")
+            facts.append(f"{rate(self.nbytes / self.run)} GB/s")
         if self.run and self.flops:
-            told.append(f"{rate(self.flops / self.run)} GFLOP/s")
+            facts.append(f"{rate(self.flops / self.run)} GFLOP/s")
         waits = (("dep", self.dep), ("queue", self.queue), ("sched", self.sched))
-        screen.add(" " + " · ".join(told))
+        screen.add(" " + " · ".join(facts))
         screen.add(" waited ", *((f" {name} {ms(t)} ", name) for name, t in waits), " ms")
         for used in self.operands[:MOST]:
             style = ACCESS[used.access][2]

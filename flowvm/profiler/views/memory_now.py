@@ -141,24 +141,24 @@ def _makers() -> dict[int, tuple[str, str]]:
 def _advice(sums: dict[str, int], rows: list[Owned], live: int) -> list[str]:
     """List advice for the uses that have a good part of the memory."""
     much = live * ADVISED
-    found = []
+    texts = []
     for r in rows:
         if r.kind == "other" and r.nbytes > much and r.keeper and r.count >= SEVERAL:
-            found.append(
+            texts.append(
                 f"{r.keeper} keeps {size(r.nbytes)}: keep x.item() or x.detach(), or let it go"
             )
     if sums["activation"] > much:
-        found.append(
+        texts.append(
             f"activations are {percent(sums['activation'] / live)}: a smaller batch, "
             f"flow.utils.checkpoint, or flow.no_grad() where no gradient is wanted"
         )
     if sums["grad"] > much:
-        found.append(
+        texts.append(
             f"gradients are {percent(sums['grad'] / live)}: optimizer.zero_grad() frees them "
             f"before the next forward"
         )
     if sums["optim"] > live / 2:
-        found.append(
+        texts.append(
             f"optimizers' state is {percent(sums['optim'] / live)}: SGD keeps less than Adam"
         )
-    return found
+    return texts

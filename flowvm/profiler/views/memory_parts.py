@@ -63,13 +63,13 @@ def course_of(
     borders = np.linspace(run.begun, run.ended, columns + 1)
     first_of = np.searchsorted(times, borders[:-1], side="left")
     last_of = np.searchsorted(times, borders[1:], side="right")
-    found = []
+    peaks = []
     for a, b in zip(first_of.tolist(), last_of.tolist(), strict=True):
         a = max(0, min(a - 1, len(parts) - 1))  # what held when this part began
         b = max(a + 1, b)
-        found.append(tuple(parts[_last_most(total, a, b)].tolist()))
+        peaks.append(tuple(parts[_last_most(total, a, b)].tolist()))
     peak = parts[_last_most(total, 0, len(total))]
-    return Course(tuple(found), tuple(peak.tolist()), int(parts[:, WAITING].max()))
+    return Course(tuple(peaks), tuple(peak.tolist()), int(parts[:, WAITING].max()))
 
 
 def _last_most(values: Array, a: int, b: int) -> int:
@@ -109,7 +109,7 @@ def in_words(view: Any) -> str:
     if not view.peak:
         return ""
     parts = sorted(zip(view.at_peak, PARTS, strict=False), key=lambda part: -part[0])
-    told = [
+    words = [
         f"{percent(nbytes / view.peak)} {name}"
         for nbytes, (_, _, name) in parts
         if nbytes > view.peak / 50
@@ -120,14 +120,14 @@ def in_words(view: Any) -> str:
         line = f" at {most.line}" if most.line else ""
         by = f"; {most.name}{line} made most, {size(most.nbytes)}"
     during = f" while {view.during.split('  ')[0]} ran" if view.during else ""
-    return f"the peak{during} was {', '.join(told[:4])}{by}"
+    return f"the peak{during} was {', '.join(words[:4])}{by}"
 
 
 def kinds_in(kind: Array, nbytes: Array) -> str:
     """` (grads 2.0 MiB, activations 1.0 MiB)` of tensors of these kinds and bytes, or ""."""
     total = np.bincount(kind, nbytes, len(KINDS))
-    told = [f"{PARTS[k][2]} {size(int(total[k]))}" for k in np.argsort(-total) if total[k] > 0]
-    return f" ({', '.join(told)})" if told else ""
+    texts = [f"{PARTS[k][2]} {size(int(total[k]))}" for k in np.argsort(-total) if total[k] > 0]
+    return f" ({', '.join(texts)})" if texts else ""
 
 
 def together(keepers: Iterable[tuple[int, str]]) -> str:

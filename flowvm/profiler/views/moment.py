@@ -387,13 +387,13 @@ def _storages(run: Run, names: _Names, events: Moments, states: Array) -> tuple[
         return ()
     owner = run.owner
     order = there[np.argsort(run.tensor[there], kind="stable")]
-    found = []
+    storages = []
     for own in np.split(order, np.flatnonzero(np.diff(run.tensor[order])) + 1):
         own = own[np.unique(owner[own] * 4 + run.access[own] % 4, return_index=True)[1]]
         who = owner[own]
         if who[0] == who[-1]:
             continue
-        found.append(
+        storages.append(
             Listed(
                 int(run.tensor[own[0]]), int(run.size[own].max()),
                 tuple(
@@ -405,7 +405,7 @@ def _storages(run: Run, names: _Names, events: Moments, states: Array) -> tuple[
     waiting = STATES[moments.PENDING]
     return tuple(
         sorted(
-            found,
+            storages,
             key=lambda one: (
                 -sum(state == waiting for *_, state in one.accesses),
                 -len(one.accesses),
@@ -419,7 +419,7 @@ def _actors(run: Run, states: Array, now: int) -> tuple[Acting, ...]:
     """The actors of the Plans whose launches run."""
     plans: dict[str, Any] = run.info.get("plans", {})
     running = moments.launches_at(run, states)
-    found: list[Acting] = []
+    actors: list[Acting] = []
     for name in dict.fromkeys(run.names[run.op[i]] for i in running):
         plan = plans.get(name)
         launches = np.flatnonzero((run.kind == KIND.LAUNCH) & (run.op == run.names.index(name)))
@@ -430,10 +430,10 @@ def _actors(run: Run, states: Array, now: int) -> tuple[Acting, ...]:
         for k, ((_, first, count, *_), one) in enumerate(
             zip(moments.actors_of(plan), at, strict=True)
         ):
-            found.append(
+            actors.append(
                 Acting(
                     name, k, label(titles[first : first + count]), one["acts"], one["task"],
                     tuple(one["mailbox"].items()), tuple(one["credits"].items()),
                 )
             )  # fmt: skip
-    return tuple(found)
+    return tuple(actors)

@@ -41,12 +41,12 @@ class PassText:
     def did(self) -> str:
         """All that in one line."""
         parts = [f"{made} ← {_counted(of)}" if of else f"added {made}" for made, of in self.made]
-        told = [f"{n}× {text}" if n > 1 else text for text, n in Counter(parts).most_common()]
+        texts = [f"{n}× {text}" if n > 1 else text for text, n in Counter(parts).most_common()]
         if self.removed:
-            told.append(f"removed {_counted(self.removed)}")
+            texts.append(f"removed {_counted(self.removed)}")
         if self.moved:
-            told.append("another order")
-        return "; ".join(told)
+            texts.append("another order")
+        return "; ".join(texts)
 
 
 @dataclass(frozen=True)

@@ -123,20 +123,20 @@ def ranks_summary(profiles: Sequence[Any], shifts: Sequence[int]) -> RanksSummar
             "ranks made different collectives, in several groups perhaps: who was late is unknown"
         )
         return RanksSummary(tuple(rows), (), note)
-    found = []
+    sentences = []
     for name in dict.fromkeys(together.names):
         own_rows = np.array([n == name for n in together.names])
         nbytes = int(together.nbytes[own_rows].sum())
         took = int((together.end.max(1) - together.last)[own_rows].sum())
         waited = int(together.waited[own_rows].sum())
         rate = nbytes / took * 1e9 if took > 0 else 0.0
-        found.append(ExchangeRow(name, int(own_rows.sum()), nbytes, waited, rate))
+        sentences.append(ExchangeRow(name, int(own_rows.sum()), nbytes, waited, rate))
     late = [
         said
         for row in sorted(rows, key=lambda row: -row.others)
         if (said := _lateness(row, profiles[row.rank], shifts[row.rank], together))
     ]
-    return RanksSummary(tuple(rows), tuple(found), late=tuple(late))
+    return RanksSummary(tuple(rows), tuple(sentences), late=tuple(late))
 
 
 def _lateness(row: RankRow, profile: Any, shift: int, together: Tied) -> str:

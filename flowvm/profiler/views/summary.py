@@ -140,7 +140,7 @@ class Summary(View):
             parts[0] += f" ({self.wall / self.best:.1f}x headroom)"
         parts.append(f"host on the path {ms(self.host)} ms")
         bound = flowed(causes, width - 11, indent="")
-        told = [
+        facts = [
             ("mostly", self.mostly), ("streams", self.streams), ("memory", self.memory),
             ("machine", self.machine),
         ]  # fmt: skip
@@ -149,7 +149,7 @@ class Summary(View):
             [("flow.profiler", "verdict"), (f"  {head}", "")],
             *self.wrong(width),
             *([(" " * 11 if k else "bound by   ", "head"), *line] for k, line in enumerate(bound)),
-            *(line for name, text in told for line in headed(name, text, width)),
+            *(line for name, text in facts for line in headed(name, text, width)),
             *headed("floor", " · ".join(parts), width),
             *headed("devices", times, width),
         ]

@@ -172,17 +172,17 @@ def timeline(
 
 def _joined(gaps: list[Gap]) -> list[Gap]:
     """Gaps of several lanes at one time and for one reason, such as Python's, as one."""
-    found: list[Gap] = []
+    merged: list[Gap] = []
     for gap in sorted(gaps, key=lambda g: g.begin - g.end):
-        for k, one in enumerate(found):
+        for k, one in enumerate(merged):
             both = min(one.end, gap.end) - max(one.begin, gap.begin)
             if one.text == gap.text and 10 * both >= 9 * (gap.end - gap.begin):
                 if gap.lane not in one.lane.split(", "):
-                    found[k] = replace(one, lane=f"{one.lane}, {gap.lane}")
+                    merged[k] = replace(one, lane=f"{one.lane}, {gap.lane}")
                 break
         else:
-            found.append(gap)
-    return found
+            merged.append(gap)
+    return merged
 
 
 def _begin(gap: Gap) -> int:

@@ -142,22 +142,22 @@ def _running(p: Pathed) -> dict[tuple[str, str], float]:
     """Shares of the wall time in which the path ran instructions, or these were ready to start, by
     that and the stream.
     """
-    found: dict[tuple[str, str], float] = {}
+    running: dict[tuple[str, str], float] = {}
     for s in p.observed:
         if s.cause in ("run", "sched") and s.instruction >= 0:
             key = s.cause, p.run.streams[p.run.stream[s.instruction]]
-            found[key] = found.get(key, 0.0) + (s.end - s.begin) / max(1, p.run.wall)
-    return found
+            running[key] = running.get(key, 0.0) + (s.end - s.begin) / max(1, p.run.wall)
+    return running
 
 
 def _on_path(p: Pathed) -> dict[str, dict[int, int]]:
     """By cause, the time of each instruction's line and operator on the path."""
-    found: dict[str, dict[int, int]] = {}
+    on_path: dict[str, dict[int, int]] = {}
     for s in p.observed:
         if s.instruction >= 0:
-            own = found.setdefault(s.cause, {})
+            own = on_path.setdefault(s.cause, {})
             own[s.instruction] = own.get(s.instruction, 0) + s.end - s.begin
-    return found
+    return on_path
 
 
 def _issued(run: Run, cause: str, share: float) -> Part:

@@ -98,9 +98,9 @@ def _like(model: Any, plain: Any) -> Any:
     try:
         if not isinstance(model, (MutableMapping, MutableSequence)):
             return kind(plain)
-        made = copy(model)
+        container = copy(model)
         for key, value in plain.items() if isinstance(plain, dict) else enumerate(plain):
-            made[key] = value
+            container[key] = value
     except TypeError:
         return plain
-    return made
+    return container

@@ -104,8 +104,8 @@ class Pass:
         if kind == "raised":
             return "error", content
         answer, worker = content
-        found = decoded(answer.placed, parts)
-        return (kind, found) if kind == "batch" else (kind, _error(found, worker, number))
+        value = decoded(answer.placed, parts)
+        return (kind, value) if kind == "batch" else (kind, _error(value, worker, number))
 
     def _issue(self) -> None:
         """Hand out tasks, up to the bound of unfinished ones."""

@@ -172,18 +172,18 @@ class Pool:
         for worker in self.workers:
             wanted = select.POLLIN | (select.POLLOUT if worker.unsent else 0)
             self._poll.modify(worker.channel, wanted)
-        found = []
+        answers = []
         for fd, events in self._poll.poll(1000 * seconds):
             worker = self._by_fd[fd]
             if events & select.POLLOUT:
                 worker.send()
             if events & ~select.POLLOUT:
-                found.append(worker)
-        if not found:  # a process that was forked meanwhile may keep a dead one's socket open
+                answers.append(worker)
+        if not answers:  # a process that was forked meanwhile may keep a dead one's socket open
             for worker in self.workers:
                 if worker.process.exitcode is not None:
                     raise self.dead(worker)
-        return found
+        return answers
 
     def dead(self, worker: Worker) -> LoaderError:
         """The error for a worker that has gone."""

@@ -155,9 +155,9 @@ class Scopes:
         alive = list(sys._current_frames())
         now = now[(now[:, OPEN.TICKET] > 0) & np.isin(now[:, OPEN.THREAD], alive)]
         now = now[np.argsort(-now[:, OPEN.TICKET])]
-        found = [(first, last, t, self.names[n]) for first, last, t, n in rows.tolist()]
+        notes = [(first, last, t, self.names[n]) for first, last, t, n in rows.tolist()]
         columns = now[:, [OPEN.FIRST, OPEN.THREAD, OPEN.PATH]].tolist()
-        return found + [(first, NEVER, t, self.names[n]) for first, t, n in columns]
+        return notes + [(first, NEVER, t, self.names[n]) for first, t, n in columns]
 
     def paths_of(self, seqs: Array, origins: Array) -> tuple[Array, list[str]]:
         """Return the number of each instruction's module in a list of paths, whose first is "".

@@ -44,10 +44,10 @@ def users(tb: TracebackType | None) -> TracebackType | None:
         if not INTERNAL[tb.tb_frame.f_code.co_filename]:
             entries.append(tb)
         tb = tb.tb_next
-    found: TracebackType | None = None
+    inner: TracebackType | None = None
     for entry in reversed(entries):
-        found = TracebackType(found, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-    return found
+        inner = TracebackType(inner, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return inner
 
 
 def cut(error: BaseException) -> None:
@@ -115,11 +115,11 @@ def _traceback(error: FlowError) -> TracebackType | None:
     tb = whole
     while tb is not None and not INTERNAL[tb.tb_frame.f_code.co_filename]:
         tb = tb.tb_next
-    found = users(whole) if tb is not None and config.tb == "user" else None
-    if found is None:
+    shortened = users(whole) if tb is not None and config.tb == "user" else None
+    if shortened is None:
         return whole
-    _raw.__set__(error, found)
-    return found
+    _raw.__set__(error, shortened)
+    return shortened
 
 
 setattr(FlowError, "__traceback__", property(_traceback, _raw.__set__))  # noqa: B010 - for mypy

@@ -53,9 +53,9 @@ class Keeping:
             part for part in self.parts if not len(part.seq) or part.seq[0] >= self.flight.first
         ]
         gone = self.lost + sum(len(p.seq) for p in self.parts) - sum(len(p.seq) for p in parts)
-        found = joined([*parts, last])
-        found.overwritten += gone
-        return found
+        joined_run = joined([*parts, last])
+        joined_run.overwritten += gone
+        return joined_run
 
 
 def joined(parts: list[Snapshot]) -> Snapshot:

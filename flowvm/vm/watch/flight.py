@@ -475,19 +475,19 @@ class Flight:
 
     def _tasks(self, first: int) -> Array:
         """Return the tasks of launches `first` and later that are remembered."""
-        found = []
+        tasks = []
         for stream in range(self.vm.streams):
             at = TSK.AT + stream * TSK.WORDS
             rows = self._rows(at, at + TSK.ROWS, TSK.ROWS_LENGTH, RAN.WORDS, RAN.MARK)
             rows = rows[rows[:, RAN.LAUNCH] >= first]
             what = rows[:, [RAN.LAUNCH, RAN.TASK, RAN.REPETITION]]
             times = self._nanoseconds(rows[:, [RAN.STARTED, RAN.ENDED]], rows[:, RAN.LAUNCH])
-            found.append(np.column_stack((what, np.full(len(rows), stream), times)))
-        return np.concatenate(found)
+            tasks.append(np.column_stack((what, np.full(len(rows), stream), times)))
+        return np.concatenate(tasks)
 
     def _shares(self, first: int) -> Array:
         """Return the shares of helpers in instructions `first` and later that are remembered."""
-        found = [np.zeros((0, 7), np.int64)]
+        shares = [np.zeros((0, 7), np.int64)]
         for helper in range(STR.MAX_TEAM):
             at = HLP.AT + helper * HLP.WORDS
             if self.vm.words[at] == 0:
@@ -497,8 +497,8 @@ class Flight:
             times = self._nanoseconds(rows[:, [SHARE.STARTED, SHARE.ENDED]], rows[:, SHARE.LAUNCH])
             who = np.broadcast_to([CALL_STREAM, helper], (len(rows), 2))  # no other has helpers
             what, chunks = rows[:, [SHARE.LAUNCH, SHARE.TASK]], rows[:, SHARE.CHUNKS]
-            found.append(np.column_stack((what, who, times, chunks)))
-        return np.concatenate(found)
+            shares.append(np.column_stack((what, who, times, chunks)))
+        return np.concatenate(shares)
 
     def _rows(self, count_at: int, at: int, most: int, words: int, mark: int) -> Array:
         """Return the rows of a ring at word `at`, the oldest first, that were whole while they were
@@ -511,8 +511,8 @@ class Flight:
         rows = region[number % most]
         valid = (before == number + 1) & (rows[:, mark] == before)
         valid &= region[number % most, mark] == before
-        found: Array = rows[valid]
-        return found
+        kept_rows: Array = rows[valid]
+        return kept_rows
 
     def _operands(self, seqs: Array, rows: Array) -> tuple[Array, Array, Array, Array]:
         """Return offsets, storages and accesses of all operands, and the instructions that have

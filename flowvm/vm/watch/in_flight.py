@@ -101,16 +101,16 @@ def pending(vm: Recorded) -> list[InFlight]:
     words, head, received = vm.words, int(vm.words[CTL.HEAD]), begun(vm)
     front = fronts(vm)
     targets = _targets(vm, head, received)
-    found = []
+    instructions = []
     for seq in range(head, received):
         ins = INS.AT + (seq & RING.SLOT_MASK) * INS.WORDS
         at_once = seq >= words[CTL.RECEIVED]
         state = STATE.DISPATCHED if at_once else int(words[ins + INS.STATE])
         if words[ins + INS.SEQ] == seq and state not in (STATE.RELEASED, 0):
-            found.append(
+            instructions.append(
                 _described(vm, seq, ins, state, targets.get(seq & RING.SLOT_MASK, ()), front)
             )
-    return found
+    return instructions
 
 
 def begun(vm: Recorded) -> int:

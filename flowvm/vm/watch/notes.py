@@ -164,15 +164,15 @@ def _operands(vm: Recorded, seen: Snapshot, at: int, failure: Failed) -> list[st
     first, end = int(seen.offsets[at]), int(seen.offsets[at + 1])
     if len(metas) != end - first or len(names) != len(metas):
         return []
-    found: list[tuple[int, str]] = []
+    operands: list[tuple[int, str]] = []
     for k in range(end - first):
         access = int(seen.access[first + k])
         kind = _KINDS[access & 3]
         text = f"{kind} {names[k]} {metas[k]!r}"
         if not access & OPERAND.ALLOCATE:
             text += _maker(vm, seen, int(seen.storage[first + k]), first)
-        found.append((access & 3, text))
-    return [text for _, text in sorted(found, key=lambda pair: pair[0] != OPERAND.CONST)]
+        operands.append((access & 3, text))
+    return [text for _, text in sorted(operands, key=lambda pair: pair[0] != OPERAND.CONST)]
 
 
 def writer_of(vm: Recorded, operand: int) -> str:

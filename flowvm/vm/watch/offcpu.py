@@ -46,10 +46,10 @@ def _others(own: int) -> dict[int, int]:
     """
     # not threading.enumerate(): its lock may be held where a finalizer issues instructions
     every = list(threading._active.values())  # type: ignore[attr-defined]
-    found = [(t.native_id, t.name) for t in every if not t.name.startswith(NATIVE)]
+    others = [(t.native_id, t.name) for t in every if not t.name.startswith(NATIVE)]
     return {
         n: _used(n) + (0 if name.startswith("flowvm-") else scheduled(n)[1])
-        for n, name in found
+        for n, name in others
         if n is not None and n != own
     }
 
@@ -74,15 +74,15 @@ def _ran(used: dict[int, int], since: int, now: int) -> list[Ran]:
     every = [t for t in list(threading._active.values()) if used.get(t.native_id, 0) >= LEAST]  # type: ignore[attr-defined]
     every = [t for t in every if not t.name.startswith("flowvm-")]
     tops = sys._current_frames() if every else {}
-    found = []
+    lines = []
     for thread in every:
         frame: Any = tops.get(thread.ident)
         stack = list[tuple[Any, int]]()
         while frame is not None and len(stack) < DEEP:
             stack.append((frame.f_code, frame.f_lasti))
             frame = frame.f_back
-        found.append(Ran(since, now, thread.name, used[thread.native_id], tuple(stack)))
-    return found
+        lines.append(Ran(since, now, thread.name, used[thread.native_id], tuple(stack)))
+    return lines
 
 
 class _Clocks:

@@ -146,7 +146,7 @@ class Sampling:
         libc, w, at = ctypes.CDLL(None), self.words, ctypes.addressof
         for kept in (self.ring, self.words, call, spans, window):
             never_freed(kept)
-        found = frames.layout()
+        layout = frames.layout()
         w[SAMPLING.PERIOD] = PERIOD_US
         w[SAMPLING.RING], w[SAMPLING.PID] = self.ring.ctypes.data, os.getpid()
         w[SAMPLING.CALL], w[SAMPLING.SPANS], w[SAMPLING.WINDOW] = at(call), at(spans), at(window)
@@ -156,7 +156,7 @@ class Sampling:
         ):
             w[word] = ctypes.cast(function, ctypes.c_void_p).value or 0
         for name in ("CURRENT", "THROUGH", "CODE", "BEFORE", "AT", "NAME", "TABLE"):
-            w[getattr(SAMPLING, name)] = getattr(found, name.lower())
+            w[getattr(SAMPLING, name)] = getattr(layout, name.lower())
 
     def stop(self) -> None:
         """Stop sampling; the samples stay."""
@@ -200,12 +200,12 @@ class Sampling:
         """Return the remembered samples from `since` to `until`, the oldest first.  `more` are code
         objects that may be alive and in no function.
         """
-        found = [s for s in tuple(self.seldom) if since <= s.time <= until]
+        samples = [s for s in tuple(self.seldom) if since <= s.time <= until]
         rows = [row for row in tuple(self.rows) if since <= row[0] <= until]
         if self.ring is not None:
             rows += self._native_rows(since, until)
         if not rows:
-            return found
+            return samples
         self._find({(a, n) for row in rows for a, _, n in row[3]}, more)
         shift, size = frames.layout().shift, 1 << 24
         for time_, thread, used, words in rows:
@@ -215,8 +215,8 @@ class Sampling:
                     continue
                 last = at - address - shift
                 stack.append((self.codes.get((address, name)), last if 0 <= last < size else 0))
-            found.append(Sample(time_, thread, used, tuple(stack)))
-        return sorted(found, key=lambda sample: sample.time)
+            samples.append(Sample(time_, thread, used, tuple(stack)))
+        return sorted(samples, key=lambda sample: sample.time)
 
     def _native_rows(self, since: int, until: int) -> list[_Row]:
         """Return the samples that the native loop has put into the ring."""
@@ -340,20 +340,23 @@ def _words_of_frames(state: int) -> tuple[tuple[int, int, int], ...]:
     """Return the words of a running thread's frames, read as the native loop does, without frame
     objects.
     """
-    found = frames.layout()
+    layout = frames.layout()
     stack = []
-    for code, last in frames.walk(found, state, SEEN.MOST):
-        name, table = frames.words_of(code + found.name, 1), frames.words_of(code + found.table, 1)
+    for code, last in frames.walk(layout, state, SEEN.MOST):
+        name, table = (
+            frames.words_of(code + layout.name, 1),
+            frames.words_of(code + layout.table, 1),
+        )
         if name and table:
-            stack.append((code, code + last + found.shift, name[0] + table[0]))
+            stack.append((code, code + last + layout.shift, name[0] + table[0]))
     return tuple(stack)
 
 
 def _name(code: CodeType) -> int:
     """Return the number by which the sampler identifies a code object."""
-    found = frames.layout()
+    layout = frames.layout()
     word = ctypes.c_int64.from_address
-    return word(id(code) + found.name).value + word(id(code) + found.table).value
+    return word(id(code) + layout.name).value + word(id(code) + layout.table).value
 
 
 def make() -> None:

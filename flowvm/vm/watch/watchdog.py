@@ -129,8 +129,9 @@ class Watch:
         self.looked = now
 
     def _print(self, why: str) -> None:
-        found = in_flight.pending(self.vm)
-        text = f"flowvm: {why}\n{in_flight.chain_text(found)}\n{dump.dump_text(self.vm, found)}"
+        instructions = in_flight.pending(self.vm)
+        table = dump.dump_text(self.vm, instructions)
+        text = f"flowvm: {why}\n{in_flight.chain_text(instructions)}\n{table}"
         with suppress(OSError, ValueError):  # stderr may be closed
             text = printable(text.replace("\n\n", "\n"), lines=True)
             print(text, file=sys.stderr, flush=True)

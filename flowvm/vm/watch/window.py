@@ -193,13 +193,13 @@ def shown() -> list[int]:
 def _ring(base: int, words: int, mask: int, first: int, last: int) -> list[tuple[int, int]]:
     """The parts of a ring's region that have rows [first, last), at most once around."""
     first = max(first, last - mask - 1)
-    found = []
+    parts = []
     while first < last:
         at = first & mask
         count = min(last - first, mask + 1 - at)
-        found.append((base + at * words, count * words))
+        parts.append((base + at * words, count * words))
         first += count
-    return found
+    return parts
 
 
 def check_question(question: Any) -> None:
@@ -286,21 +286,21 @@ def _compiling() -> list[str]:
     """Return the names of functions that threads now compile or load.  The calls of `jit.load` are
     found in the stacks, so other threads pay nothing.
     """
-    found = []
+    texts = []
     for frame in list(sys._current_frames().values()):
         at: Any = frame
         while at is not None and at.f_code is not jit.load.__code__:
             at = at.f_back
         if at is not None:
-            found.append(str(at.f_locals.get("name", "?")))
-    return found
+            texts.append(str(at.f_locals.get("name", "?")))
+    return texts
 
 
 def _lines(vm: Shown, first: int, last: int) -> tuple[list[str], list[int]]:
     """The user's lines of instructions [first, last): a table, and for each its number there."""
     table: dict[str, int] = {}
     numbers: dict[tuple[int, int], int] = {}
-    found = []
+    lines = []
     old = max(first, last - FRAMES)
     flight = vm.flight
     places = itertools.chain(
@@ -317,5 +317,5 @@ def _lines(vm: Shown, first: int, last: int) -> tuple[list[str], list[int]]:
                     _known.clear()
                 _known[key] = (code, short_position(code, at))
             number = numbers[key] = table.setdefault(_known[key][1], len(table))
-        found.append(number)
-    return list(table), found
+        lines.append(number)
+    return list(table), lines

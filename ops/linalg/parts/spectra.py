@@ -293,10 +293,10 @@ def _geev(a: TensorMeta, parts: int, vectors: bool) -> Launch:
         copied, none, words = p.work(n * n * size), p.work(size), 70 * n + 65 * 64
         p.copy(p.given(0), copied)
         p.finite(copied, n * n * size, a.dtype)
-        found = p.out(parts) if vectors else none
+        vectors_out = p.out(parts) if vectors else none
         p.call(
             named("eig", a, "geev"), Char("N"), Char("V" if vectors else "N"), Int(n), copied,
-            Int(n), *[p.out(k) for k in range(parts)], none, Int(1), found, Int(n),
+            Int(n), *[p.out(k) for k in range(parts)], none, Int(1), vectors_out, Int(n),
             p.work(words * size), Int(words), *_reals(p, a, 2 * n), INFO,
         )  # fmt: skip
     return p.launch()

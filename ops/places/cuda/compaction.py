@@ -223,11 +223,11 @@ def masked_collect(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> Cuda
     """
     out, g, mask = (Operand(k, view) for k, view in enumerate(launch.views))
     total, counts = out.view.shape[0], _mask_counts(mask.view.shape[0])
-    made = _with_counts(launch, _collect, 2, out, g, mask, counts)
-    if not made.steps:
+    collected = _with_counts(launch, _collect, 2, out, g, mask, counts)
+    if not collected.steps:
         return CudaLaunch(launch.outputs, (flat_step(_clear, total, out),))
     rest = flat_step(_clear_rest, total, out, counts)
-    return CudaLaunch(launch.outputs, (*made.steps, rest), made.scratch)
+    return CudaLaunch(launch.outputs, (*collected.steps, rest), collected.scratch)
 
 
 # --- distinct elements ----------------------------------------------------------------------------

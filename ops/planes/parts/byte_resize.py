@@ -46,5 +46,5 @@ def _along(x: Tensor, axis: int, matrix: np.ndarray[Any, Any]) -> Tensor:
         share = np.where(k < reach, whole[np.arange(len(whole)), places], 0)
         taken: Any = index_select(x, axis, tensor(places, device=x.device)).to(int32)
         total = total + taken * tensor(share, device=x.device).reshape(shape)
-    made: Tensor = clamp(total >> point, 0, 255).to(uint8)
-    return made
+    pixels: Tensor = clamp(total >> point, 0, 255).to(uint8)
+    return pixels

@@ -56,11 +56,13 @@ def held_plan(p: RowProgram, grouped: bool, around: Around | None = None) -> Pla
 
     With `grouped`, several rows have one row of weights.
     """
-    made = dict(around.made) if around else {}
+    plans = dict(around.made) if around else {}
 
     def read(name: str, place: str) -> str:
         """An input's element."""
-        return spelled(made[name], {"place": f"({place})"}) if name in made else f"{name}[{place}]"
+        return (
+            spelled(plans[name], {"place": f"({place})"}) if name in plans else f"{name}[{place}]"
+        )
 
     ofs = [fold.of for fold in p.folds]
     needed = names_in(*ofs, *(expr for _, expr in p.maps_for(*ofs)))

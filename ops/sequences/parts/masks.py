@@ -76,8 +76,8 @@ def additive(mask: Any, query: TensorMeta, key: TensorMeta) -> Tensor | None:
             f"broadcast to {(*around, *scores)}: queries by keys"
         )
     if meta.dtype is bool_:
-        found: Tensor = where(mask, 0.0, -INFINITY).to(query.dtype)
-        return found
+        bias: Tensor = where(mask, 0.0, -INFINITY).to(query.dtype)
+        return bias
     given: Tensor = mask.to(query.dtype)
     return given
 

@@ -49,14 +49,14 @@ def recorder() -> Iterator[Recorder]:
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     """Functions come from modules of PTX, which is not compiled but the same for every kernel."""
     fake = Noting(ptx=True)
-    made = {"text": PTX.format("entry"), "asked": []}
+    results = {"text": PTX.format("entry"), "asked": []}
 
     def ptx(kernel: Any, signature: Any, capability: Any) -> tuple[str, str]:
-        made["asked"].append(capability)
-        return made["text"], "entry"
+        results["asked"].append(capability)
+        return results["text"], "entry"
 
     monkeypatch.setattr("flowvm.cuda.compiler.compilation.ptx", ptx)
-    fake.made = made
+    fake.made = results
     with drivers.using(fake.driver()):
         yield fake
 

@@ -136,8 +136,8 @@ def meta(*shape, dtype=bf):
 
 
 def test_cublas_gets_its_dtype_and_sums_in_float32():
-    made = launch_of(operator_of(matmul), (meta(4, 8), meta(8, 5)), ())
-    (step,) = made.steps
+    launch = launch_of(operator_of(matmul), (meta(4, 8), meta(8, 5)), ())
+    (step,) = launch.steps
     assert isinstance(step, LibraryStep)
     numbers = [getattr(p, "value", None) for p in step.params]
     assert numbers.count(14) == 3  # CUDA_R_16BF, for a, b and c

@@ -74,8 +74,8 @@ def test_rows_and_columns_of_any_size(rng, n):
 @pytest.mark.parametrize(("shape", "dims"), [((3000,), (0,)), ((900, 3), (0,)), ((2, 2100), (1,))])
 def test_few_long_results_have_segments(rng, shape, dims):
     x = values(rng, shape, "float32")
-    made = launch_of(operator_of(add_up.call), (flow.tensor(x)._meta,), (dims, False, 1.0, None))
-    assert len(made.steps) == 2
+    launch = launch_of(operator_of(add_up.call), (flow.tensor(x)._meta,), (dims, False, 1.0, None))
+    assert len(launch.steps) == 2
     np.testing.assert_allclose(fold(add_up, x, dims), wide(x).sum(dims), rtol=1e-6, atol=2e-5)
     np.testing.assert_array_equal(fold(largest, x, dims), x.max(dims))
     (variance, mean), _ = play(named("moments"), [x], (dims, False, 10.0, False, False))
@@ -123,9 +123,9 @@ def test_a_long_float32_sum_keeps_its_digits(rng):
 def test_strides(rng, view, dims):
     base = values(rng, (4, 5, 6), "float32")
     seen = view(flow.tensor(base))
-    made = launch_of(operator_of(add_up.call), (seen._meta,), (dims, False, 1.0, None))
-    out = np.empty(made.outputs[0].shape, np.float32)
-    run(made, [out, base])
+    launch = launch_of(operator_of(add_up.call), (seen._meta,), (dims, False, 1.0, None))
+    out = np.empty(launch.outputs[0].shape, np.float32)
+    run(launch, [out, base])
     np.testing.assert_allclose(out, wide(seen.numpy()).sum(dims), rtol=1e-6, atol=1e-6)
 
 

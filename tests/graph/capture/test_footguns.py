@@ -104,17 +104,17 @@ class Captured:
 
 def alike(script, plans=None):
     """Check that `script(way)` gives equal results eagerly and with graphs, of `plans` plans."""
-    found = []
+    results = []
     for way in (Eager(), Captured()):
         flow.manual_seed(0)
         random.seed(0)
         np.random.seed(0)
-        found.append(plain(script(way)))
-    assert found[1] == found[0]
+        results.append(plain(script(way)))
+    assert results[1] == results[0]
     if plans is not None:
         assert sum(len(graph.plans) for graph in way.graphs) == plans
     flow.vm.sync()
-    return found[0]
+    return results[0]
 
 
 def refused(function, *inputs, match):

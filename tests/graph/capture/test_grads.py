@@ -122,7 +122,7 @@ def history_of(step, between, captured, wants_input_grad):
     program = Program(step)
     call = flow.compile(program.call) if captured else program.call
     rng = np.random.default_rng(0)
-    found = []
+    results = []
     for number in range(5):
         x = flow.tensor(rng.standard_normal((2, 3), np.float32), requires_grad=wants_input_grad)
         between(program.leaves(), number)
@@ -131,8 +131,8 @@ def history_of(step, between, captured, wants_input_grad):
         grads = [leaf.grad for leaf in program.leaves()]
         kept = [a is b for a, b in zip(held, grads, strict=True)]
         values = [None if g is None else g.numpy().copy() for g in [*grads, x.grad]]
-        found.append((loss.item(), values, kept))
-    return found
+        results.append((loss.item(), values, kept))
+    return results
 
 
 @pytest.mark.parametrize("wants_input_grad", [False, True])

@@ -187,8 +187,8 @@ def clones(graph):
 
 
 def same_values(graph, other, x):
-    found = [[t.numpy() for t in interpret(g, [x])] for g in (graph, other)]
-    for a, b in zip(*found, strict=True):
+    values = [[t.numpy() for t in interpret(g, [x])] for g in (graph, other)]
+    for a, b in zip(*values, strict=True):
         np.testing.assert_array_equal(a, b)
 
 

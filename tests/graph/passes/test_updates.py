@@ -74,10 +74,12 @@ def trained(make, steps, by_graph, wrap=lambda model: None):
         (model(x) ** 2).mean().backward()
         wrap(model)
         optimizer.step()
-    found = [p.numpy() for p in model.parameters()]
+    results = [p.numpy() for p in model.parameters()]
     for entry in optimizer.state.values():
-        found += [v.numpy() if isinstance(v, flow.Tensor) else np.array(v) for v in entry.values()]
-    return found, graph
+        results += [
+            v.numpy() if isinstance(v, flow.Tensor) else np.array(v) for v in entry.values()
+        ]
+    return results, graph
 
 
 class Lion(Optimizer):

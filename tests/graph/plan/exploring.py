@@ -335,8 +335,8 @@ class World:
         """Return the writes of these tasks in a launch, in its order: in all turns, or in some."""
         many = [t for t in writers if self.plan.tasks[t].node.repeat > 1]
         turns = range(self.case.times) if turns is None else turns
-        found = [(n, turn, t) for turn in turns for t in many]
-        return found + [(n, 0, t) for t in writers if t not in many]
+        results = [(n, turn, t) for turn in turns for t in many]
+        return results + [(n, 0, t) for t in writers if t not in many]
 
     def _poison(self, storage: int) -> int:
         return int(self.m[STO.AT + storage * STO.WORDS + STO.POISON])
@@ -345,7 +345,7 @@ class World:
         return int(self.m[STO.AT + storage * STO.WORDS + STO.TORN])
 
     def _check_operand(self, n: int, turn: int, t: int, buffer: Any, key: Any) -> None:
-        found = self.values.get(key, ())
+        entry = self.values.get(key, ())
         writers = self.writers.get(buffer, [])
         repeated = self.plan.tasks[t].node.repeat > 1
         copies = self.plan.registers[buffer].copies
@@ -355,8 +355,8 @@ class World:
         mine = tuple(
             w for w in written if w[2] < t or (w[1] < turn and tasks[w[2]].node.repeat > 1)
         )
-        before = found[: len(found) - len(mine)]
-        assert found[len(before) :] == mine, f"task {t} of launch {n} finds {found}, not {mine}"
+        before = entry[: len(entry) - len(mine)]
+        assert entry[len(before) :] == mine, f"task {t} of launch {n} finds {entry}, not {mine}"
         variable = self.plan.registers[buffer].operand >= self.made + self.inputs
         allowed = self._whole(n, writers) if variable else {()}
         assert before in allowed, f"task {t} of launch {n} finds {before}"

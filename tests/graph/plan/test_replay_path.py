@@ -153,12 +153,12 @@ class Train(nn.Graph):
 
 def pair(make):
     """Two equal models with their optimizers: one is trained eagerly, one by a graph."""
-    found = []
+    results = []
     for _ in range(2):
         flow.manual_seed(3)
         model = Net()
-        found.append((model, make(model.parameters())))
-    return found
+        results.append((model, make(model.parameters())))
+    return results
 
 
 def eager_step(model, optimizer, factor=1.0):

@@ -71,11 +71,11 @@ class Replay:
         return [*[r.detach() for r in results], *[g for g in grads if g is not None]]
 
     def tensors(self, arrays: list[np.ndarray]) -> list[Any]:
-        made = [self.way(a) for a in arrays]
-        for t, a in zip(made, arrays, strict=True):
+        tensors = [self.way(a) for a in arrays]
+        for t, a in zip(tensors, arrays, strict=True):
             if self.op.grad and calls.is_float(a):
                 t.requires_grad_(True)
-        return made
+        return tensors
 
     def eager(self, arrays: list[np.ndarray]) -> list[np.ndarray] | None:
         """Run the op eagerly; return None if it does not take these values."""

@@ -88,9 +88,9 @@ def test_what_was_not_changed_loads(state):
 @pytest.fixture
 def ran(monkeypatch):
     """Record the calls of `os.system`."""
-    found = []
-    monkeypatch.setattr(os, "system", found.append)
-    return found
+    results = []
+    monkeypatch.setattr(os, "system", results.append)
+    return results
 
 
 @pytest.mark.parametrize("where", ["os:system", "system", "builtins:exec", "flowvm.nn:Linear"])

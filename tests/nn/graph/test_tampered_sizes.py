@@ -96,7 +96,7 @@ class Saved:
 
     def sizes(self) -> list[tuple[Any, int]]:
         """Return (list, place in it) of every attribute, except the ones of FREE."""
-        found = []
+        sizes = []
         for node, saved in zip(self.nodes, self.plan["graph"]["nodes"], strict=True):
             attrs = saved["attrs"]["tuple"]
             for k, name in enumerate(node.operator.attrs):
@@ -105,8 +105,8 @@ class Saved:
                     if (node.operator.name, name) == ("arrange", "stride"):
                         shape = node.inputs[0].meta.shape  # a step along one element is any
                         here = [(holder, d) for holder, d in here if shape[d] > 1]
-                    found += here
-        return found
+                    sizes += here
+        return sizes
 
 
 FREE = ("alpha", "divisor", "scale")  # numbers that a result is multiplied or divided by

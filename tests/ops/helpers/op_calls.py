@@ -189,7 +189,7 @@ def public_functions() -> list[tuple[str, str, Any]]:
     """(module, name, function) of everything callable that the rooms offer, classes aside."""
     from tools import faces  # programs of other folders import this file, and find no tools
 
-    found = []
+    functions = []
     files = faces.modules()
     for module in filter(is_public, ALL_MODULES):
         short = module.__name__.rpartition(".")[2]
@@ -198,5 +198,5 @@ def public_functions() -> list[tuple[str, str, Any]]:
         for name in dict.fromkeys(public):
             value = getattr(module, name)
             if callable(value) and not inspect.isclass(value) and not isinstance(value, DType):
-                found.append((short, name, value))
-    return found
+                functions.append((short, name, value))
+    return functions

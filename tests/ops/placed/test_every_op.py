@@ -23,15 +23,15 @@ NAMED = [(name, op) for name, op in op_calls.all_samples() if op.name not in op_
 
 def called(op, sample, make):
     """The op on the sample with `make` of each array: the arguments made, and the results."""
-    made = []
+    results = []
 
     def tensor(array):
-        made.append(make(array))
-        return made[-1]
+        results.append(make(array))
+        return results[-1]
 
     args = op_calls.mapped(sample.args, tensor)
     kwargs = op_calls.mapped(sample.kwargs, tensor)
-    return made, op_calls.tensors_in(op.function(*args, **kwargs))
+    return results, op_calls.tensors_in(op.function(*args, **kwargs))
 
 
 def gradients(made, results, upstream):

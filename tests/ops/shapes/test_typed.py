@@ -51,9 +51,9 @@ class Own(flow.Tensor):
 
 
 def test_subclasses():
-    made = Own([1, 2])
-    assert type(made) is Own
-    assert made.tolist() == [1.0, 2.0]
+    own = Own([1, 2])
+    assert type(own) is Own
+    assert own.tolist() == [1.0, 2.0]
     w = flow.ones(2, requires_grad=True)
     (w * 2).as_subclass(Own).sum().backward()
     assert w.grad.tolist() == [2.0, 2.0]

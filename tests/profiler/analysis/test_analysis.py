@@ -347,15 +347,15 @@ def test_memory_has_its_owners_at_the_peak():
     run.size[:] = [100, 1000, 0, 100, 10]
     run.scratch[1] = 7
     run.info["live"] = {"cpu": 5000}
-    found = Profile(run).memory_of()
-    assert found.peak - found.before == 1107
-    assert found.peak_time == 10
-    assert found.nbytes[-1] == 5000
-    assert [(o.name, o.nbytes, o.count) for o in found.owners] == [
+    memory = Profile(run).memory_of()
+    assert memory.peak - memory.before == 1107
+    assert memory.peak_time == 10
+    assert memory.nbytes[-1] == 5000
+    assert [(o.name, o.nbytes, o.count) for o in memory.owners] == [
         ("op1", 1000, 1),
         ("op0", 100, 1),
     ]
-    assert found.before == 5000 - 1010
+    assert memory.before == 5000 - 1010
 
 
 # --- the value ----------------------------------------------------------------------------------

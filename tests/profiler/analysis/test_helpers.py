@@ -40,10 +40,10 @@ def test_each_thread_that_took_part_is_there(level):
     p = met(level)
     i, j = (list(p.run.op).index(p.run.names.index(n)) for n in ("meet", "update"))
     assert (threads_of(p.run, i), threads_of(p.run, j)) == (3, 1)
-    found = helpers_of(p.run, i)
-    assert [(h.name, h.chunks) for h in found] == [("cpu.0", 1), ("cpu.1", 1)]
+    helpers = helpers_of(p.run, i)
+    assert [(h.name, h.chunks) for h in helpers] == [("cpu.0", 1), ("cpu.1", 1)]
     ran = int(p.run.time("ended")[i] - p.run.time("started")[i])
-    assert all(0 < h.run <= ran for h in found)
+    assert all(0 < h.run <= ran for h in helpers)
     for _, lane in helper_lanes(p.run, 0):
         assert (lane[:, 0] >= p.run.time("started")[i]).all()
         assert (lane[:, 1] <= p.run.time("ended")[i]).all()

@@ -273,8 +273,8 @@ def test_what_is_lost(clocks, wall, cpu, ready, others, lost, core):
 def test_what_had_no_core_while_it_waited_is_not_lost_after_it(clocks, known):
     """A busy machine takes a core from a thread that yields it, or wakes; then comes the GIL."""
     seen = []
-    found = offcpu.OffCpu(lambda *loss: seen.append(loss))
-    found.begin()
+    cpu = offcpu.OffCpu(lambda *loss: seen.append(loss))
+    cpu.begin()
     clocks["wall"] += 9_500_000
     clocks["ready"] += 9_000_000
     over = clocks["wall"]
@@ -282,31 +282,31 @@ def test_what_had_no_core_while_it_waited_is_not_lost_after_it(clocks, known):
         clocks["wall"] += 1_000_000
         clocks["ready"] += 100_000
         clocks["others"] = {7: 900_000}
-        found.late(over, clocks["wall"], 9_000_000)
+        cpu.late(over, clocks["wall"], 9_000_000)
         assert seen == [(over, over + 1_000_000, 1_000_000, 100_000)]
-    found.begin()
+    cpu.begin()
     clocks["wall"] += 1_000_000
     clocks["others"] = {7: 1_800_000}
-    found.look()
+    cpu.look()
     assert seen[-1][2:] == (900_000 if known else 1_000_000, 0)
 
 
 def test_a_thread_that_is_over_may_have_had_it_all(clocks):
     clocks["others"] = {7: 5}
     seen = []
-    found = offcpu.OffCpu(lambda *loss: seen.append(loss))
-    found.begin()
+    cpu = offcpu.OffCpu(lambda *loss: seen.append(loss))
+    cpu.begin()
     clocks["wall"] += 1_000_000
     clocks["others"] = {}
-    found.look()
+    cpu.look()
     assert [lost for _, _, lost, _ in seen] == [1_000_000]
 
 
 def test_a_thread_that_never_looked_has_lost_nothing(clocks):
     clocks["others"], seen = {7: 10**9}, []
-    found = offcpu.OffCpu(lambda *loss: seen.append(loss))
+    cpu = offcpu.OffCpu(lambda *loss: seen.append(loss))
     for _ in range(3):
-        found.look()
+        cpu.look()
     assert not seen
 
 
@@ -367,9 +367,9 @@ def test_what_happens_elsewhere_is_read_so_seldom_that_it_costs_a_hundredth(cloc
 
     asked = []
     monkeypatch.setattr(offcpu, "_others", slowly)
-    found = offcpu.OffCpu(lambda *loss: None)
+    cpu = offcpu.OffCpu(lambda *loss: None)
     for _ in range(1000):
-        found.look()
+        cpu.look()
         clocks["wall"] += 1_000_000
         clocks["cpu"] = clocks["wall"]
     assert 5 <= len(asked) <= 12

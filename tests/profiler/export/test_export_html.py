@@ -44,9 +44,9 @@ def run() -> Profile:
 
 
 def data_of(page: str) -> Any:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
-    assert found
-    return json.loads(found.group(1))
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
+    assert match
+    return json.loads(match.group(1))
 
 
 def column_of(data: Any, name: str) -> Any:
@@ -175,9 +175,9 @@ def dumped(page: str, folder: Path, name: str = "report.html") -> str:
 def browse(page: str, folder: Path, name: str = "report.html", acting: str = acting()) -> Any:
     """Return the findings of `browser.js` in the page."""
     dom = dumped(page.replace("</body>", f"{acting}</body>"), folder, name)
-    found = re.search(r'<pre id="result">(.*?)</pre>', dom, re.S)
-    assert found, dom[-2000:]
-    text = found.group(1)
+    match = re.search(r'<pre id="result">(.*?)</pre>', dom, re.S)
+    assert match, dom[-2000:]
+    text = match.group(1)
     for entity, char in (("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&")):
         text = text.replace(entity, char)
     return json.loads(text)

@@ -79,22 +79,22 @@ class Program:
 
     def edges(self):
         """Return the steps that wait for each other, by hazard: (before, after) -> hazards."""
-        found = defaultdict(set)
+        edges = defaultdict(set)
         writer: dict[str, int] = {}
         readers = defaultdict(list)
         for k, (_, reads, writes) in enumerate(self.steps):
             for memory in reads - writes:
                 if memory in writer:
-                    found[writer[memory], k].add("RAW")
+                    edges[writer[memory], k].add("RAW")
             for memory in writes:
                 for reader in readers.pop(memory, ()):
-                    found[reader, k].add("WAR")
+                    edges[reader, k].add("WAR")
                 if memory in writer:
-                    found[writer[memory], k].add("WAW")
+                    edges[writer[memory], k].add("WAW")
                 writer[memory] = k
             for memory in reads - writes:
                 readers[memory].append(k)
-        return found
+        return edges
 
 
 @pytest.mark.parametrize("number", range(PROGRAMS))

@@ -65,9 +65,9 @@ def test_it_shows_streams_and_the_last_instructions(server: Server) -> None:
     assert view["pid"] == os.getpid()
     assert "cpu" in [s["name"] for s in view["streams"]]
     status, _, body = get(server, base + "run.html?most=50")
-    found = re.search(r'id="data">(.*?)</script>', body.decode(), re.S)
-    assert found
-    data = json.loads(found.group(1))
+    match = re.search(r'id="data">(.*?)</script>', body.decode(), re.S)
+    assert match
+    data = json.loads(match.group(1))
     seq = column_of(data, "seq")
     assert 0 < len(seq) <= 50
     assert seq[-1] in flow.profiler.last().run.seq[-5:]  # the newest may not have ended yet
@@ -117,18 +117,18 @@ def test_a_process_that_is_gone_is_said() -> None:
 def test_serve_is_another_process_that_ends() -> None:
     work()
     with flow.profiler.serve() as shown:
-        found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/([\w-]{20,})/", shown.url)
-        assert found
-        connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=30)
-        connection.request("GET", f"/{found[2]}/live.json")
+        match = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/([\w-]{20,})/", shown.url)
+        assert match
+        connection = http.client.HTTPConnection("127.0.0.1", int(match[1]), timeout=30)
+        connection.request("GET", f"/{match[2]}/live.json")
         assert json.loads(connection.getresponse().read())["pid"] == os.getpid()
         connection.close()
         assert shown.url in repr(shown)
         process = shown._process
         assert process.pid != os.getpid()
         assert process.poll() is None
-        with pytest.raises(VMError, match=f"--port {found[1]}.*in use"):
-            flow.profiler.serve(int(found[1]))
+        with pytest.raises(VMError, match=f"--port {match[1]}.*in use"):
+            flow.profiler.serve(int(match[1]))
     assert process.poll() is not None
     shown.close()  # once more
     assert repr(shown) == "serve, closed"

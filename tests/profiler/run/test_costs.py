@@ -50,9 +50,9 @@ def test_the_level_is_put_back_after_an_error():
 
 
 def test_the_screen():
-    found = Overhead(20, 100, (1e6, 1.02e6, 1.1e6, 2e6), (0.0, 0.02, 0.1, 1.0))
-    assert found.each == pytest.approx((0, 200, 1000, 10000))
-    assert found.screen(80).plain() == "\n".join(
+    overhead = Overhead(20, 100, (1e6, 1.02e6, 1.1e6, 2e6), (0.0, 0.02, 0.1, 1.0))
+    assert overhead.each == pytest.approx((0, 200, 1000, 10000))
+    assert overhead.screen(80).plain() == "\n".join(
         [
             " recorder  level 1 +2.0% · level 2 +10.0% · 20 rounds of 100 instructions",
             " level    ms   longer  ns an instruction  records",
@@ -62,7 +62,7 @@ def test_the_screen():
             "     3  2.00  +100.0%              10000  Python stacks",
         ]
     )
-    json.dumps(found.to_dict())
+    json.dumps(overhead.to_dict())
 
 
 def test_what_recording_an_instruction_costs_is_measured_once_and_beside_the_vm():
