@@ -82,7 +82,7 @@ def broadcast_object_list(
     objects = _unpickled(collectives.broadcast(data, root, among, meta).numpy())
     if len(objects) != len(object_list):
         raise ArgumentError(
-            f"broadcast_object_list: rank {root} sends {len(objects)} objects, and this rank's list "
+            f"broadcast_object_list: rank {root} sends {len(objects)} objects, and the list here "
             f"has {len(object_list)}"
         )
     object_list[:] = objects
