@@ -14,6 +14,7 @@ import struct
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -224,7 +225,8 @@ def _miss(op: Operator, tensors: Sequence[Any], attrs: tuple[Any, ...]) -> tuple
     if made is None and op.over is None:
         needs = tuple(t._node is not None for t in tensors)
         recorded = op.grad is not None and any(needs) and hot["grad_enabled"]()
-        first = functools.partial(_foretell, op, metas, attrs, needs) if recorded else None
+        call = (op, metas, attrs, needs, get_ident())
+        first = functools.partial(_foretell, *call) if recorded else None
         made = _keep(op, key, _entry(op, metas, attrs, None, first=first))
     elif made is None:
         assert op.over is not None
@@ -234,15 +236,16 @@ def _miss(op: Operator, tensors: Sequence[Any], attrs: tuple[Any, ...]) -> tuple
 
 
 # called with a call whose gradient will be asked for, before its kernels are compiled: operator,
-# metas, attributes, and which of its tensors have a place in the graph
-on_recorded: list[Callable[[Operator, Any, Any, tuple[bool, ...]], None]] = []
+# metas, attributes, which of its tensors have a place in the graph, and its thread's identifier
+on_recorded: list[Callable[[Operator, Any, Any, tuple[bool, ...], int], None]] = []
 
 
 def _foretell(
-    op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...], needs: tuple[bool, ...]
-) -> None:
+    op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...], needs: tuple[bool, ...],
+    thread: int,
+) -> None:  # fmt: skip
     for hook in on_recorded:
-        hook(op, metas, attrs, needs)
+        hook(op, metas, attrs, needs, thread)
 
 
 def keep_global(

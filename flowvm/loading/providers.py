@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from flowvm.cuda.driver import runtime
     from flowvm.graph.capture import ahead
     from flowvm.lab import rules
+    from flowvm.nn import forecast
     from flowvm.ops.declare import valueless
     from flowvm.ops.declare.cuda import lowering
     from flowvm.ops.sparse import rules as sparse_rules
@@ -43,6 +44,7 @@ else:
     runtime = lazy("flowvm.cuda.driver.runtime")
     ahead = lazy("flowvm.graph.capture.ahead")
     rules = lazy("flowvm.lab.rules")
+    forecast = lazy("flowvm.nn.forecast")
     valueless = lazy("flowvm.ops.declare.valueless")
     lowering = lazy("flowvm.ops.declare.cuda.lowering")
     sparse_rules = lazy("flowvm.ops.sparse.rules")
@@ -50,10 +52,14 @@ else:
 
 
 def _foretell(
-    op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...], needs: tuple[bool, ...]
-) -> None:
-    """Compile kernels of the coming backward of this call ahead of time."""
+    op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...], needs: tuple[bool, ...],
+    thread: int,
+) -> None:  # fmt: skip
+    """Compile kernels of the coming backward of this call, and of the coming layers of the model
+    that it is part of, ahead of time.
+    """
     ahead.foretell(op, metas, attrs, needs)
+    forecast.foretell(thread)
 
 
 def _why_no_cuda(index: int) -> str:
