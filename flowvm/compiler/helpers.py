@@ -52,10 +52,11 @@ LOWEST, LOW = 19, 5  # of `nice`
 STARVED_S, STARVED = 2.0, 1 / 8  # the part of a core, over this time, under which it begins anew
 PRESSING = "--pressing="  # in front of the jobs, with the parent: low, and not the lowest
 SENT = "--sent"  # after that: more jobs come, and each that is done is told
-IDLE_S = 10.0  # idle seconds after which a helper ends
+IDLE_S = 60.0  # idle seconds after which a helper ends
 LEFT = "left "  # in front of a job that was left once
 AHEAD = "ahead"  # the lock of helpers whose jobs were sent: these have waiters, others give way
 JOB = select.PIPE_BUF  # bytes of one that is sent: it arrives whole, or not at all
+READY = "flowvm.compiler.native:ready"  # a job
 _MAIN = "flowvm.compiler.helpers:main"
 
 
@@ -144,6 +145,7 @@ def begin_ahead() -> bool:
             _assistant = Helper([])
             assert _assistant.process.stdin is not None, "it has a pipe"
             os.set_blocking(_assistant.process.stdin.fileno(), False)
+            _assistant.send(f"{READY}")  # while it waits for jobs
         return True
     return False
 

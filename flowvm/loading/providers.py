@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowvm import compiler
 from flowvm.eager import overrides as call_overrides
-from flowvm.eager.interpreter import Invocation, Operator, lowerings, on_recorded
+from flowvm.eager.interpreter import Invocation, Operator, lowerings, on_missing, on_recorded
 from flowvm.eager.modes import current_recorder
 from flowvm.eager.tensor import Tensor, method
 from flowvm.loading.lazy import lazy, shown
@@ -52,13 +52,14 @@ else:
 
 
 def _foretell(
-    op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...], needs: tuple[bool, ...],
-    thread: int,
-) -> None:  # fmt: skip
-    """Compile kernels of the coming backward of this call, and of the coming layers of the model
-    that it is part of, ahead of time.
-    """
+    op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...], needs: tuple[bool, ...]
+) -> None:
+    """Compile kernels of the coming backward of this call ahead of time."""
     ahead.foretell(op, metas, attrs, needs)
+
+
+def _foretell_layers(thread: int) -> None:
+    """Compile kernels of the model that a thread is calling ahead of time."""
     forecast.foretell(thread)
 
 
@@ -141,6 +142,7 @@ sparse_table.on_first.append(_fill_sparse_table)
 device.backends["cuda"] = _why_no_cuda
 lowerings["cuda"] = _lower_for_cuda
 on_recorded.append(_foretell)
+on_missing.append(_foretell_layers)
 lowerings["meta"] = _lower_for_meta
 makers["cuda"] = _cuda_lane
 wires["cuda"] = _communicator

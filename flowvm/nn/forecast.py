@@ -51,10 +51,15 @@ class Layer(NamedTuple):
 
 
 def foretell(thread: int) -> None:
-    """Have a helper compile the kernels of the layers of the model that `thread` is calling."""
+    """Have a helper compile the kernels of the layers of the model that `thread` is calling.  If
+    the thread is making a model, only start the helper: it will be asked soon.
+    """
+    frame = sys._current_frames().get(thread)
     if not config.ahead:
         return
-    root, given = _model(sys._current_frames().get(thread))
+    root, given = _model(frame)
+    if root is None and _is_making(frame):
+        helpers.begin_ahead()
     if root is None or root in _known:
         return
     _known.add(root)
@@ -82,6 +87,16 @@ def _model(frame: FrameType | None) -> tuple[Module | None, Tensor | None]:
                 root = own, given if isinstance(given, Tensor) else None
         frame = frame.f_back
     return root
+
+
+def _is_making(frame: FrameType | None) -> bool:
+    """Return True if a model is being made in `frame` or its callers."""
+    while frame is not None:
+        names = frame.f_code.co_varnames[:1]
+        if frame.f_code.co_name == "__init__" and isinstance(frame.f_locals.get(*names), Module):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _layers(root: Module) -> Iterator[Layer]:
