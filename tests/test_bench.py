@@ -12,10 +12,11 @@ import pytest
 import flowvm as flow
 from flowvm.ops.declare.registry import SAMPLES
 from tools.bench.cases import CASES, OPERANDS, WITHOUT, all_cases, covered
-from tools.bench.ceilings import bytes_per_second, flops_per_second
+from tools.bench.ceilings import bytes_per_second, flops_per_second, hand_over, levels
 from tools.bench.heatmap import print_table, save_svg
 from tools.bench.kernels import Library, Timing, checkout, runners, time_case
-from tools.bench.targets import STEPS, TARGETS
+from tools.bench.limits import MODELS, limit_of, needs_of
+from tools.bench.targets import STEPS, TARGETS, stepping
 
 (OURS,) = runners([])
 
@@ -113,3 +114,37 @@ def test_training_steps_learn(name, make, reach):
     for _ in range(2):
         step()
     flow.vm.sync()
+
+
+def test_a_step_takes_no_less_than_it_needs():
+    limit = limit_of("MLP", steps=2)
+    counts = {need.op: need.count for need in limit.eager}
+    assert counts["_matmul_tn"] == 3  # the gradient of each weight
+    # forward 3 products, by the weights 3, by the inputs of all layers but the first
+    wide = 2 * 32 * 64 * (64 + 64 + 10)
+    operations = 2 * wide + 2 * 32 * 64 * (64 + 10)
+    assert limit.eager.sum("operations") == pytest.approx(operations / flops_per_second() * 1e3)
+    assert limit.graph.sum("operations") == pytest.approx(operations / flops_per_second() * 1e3)
+    assert 0 < limit.eager.sum("needed") < limit.eager.sum("took")
+    assert limit.eager[0].over == max(need.over for need in limit.eager)
+
+
+def test_the_least_time_of_each_instruction_counts():
+    step = stepping(MODELS["MLP"])(flow)
+    step()
+    runs = []
+    for _ in range(3):
+        with flow.profiler.profile() as profile:
+            step()
+            flow.vm.sync()
+        runs.append(profile.run)
+    all_of_them = needs_of(runs, 1)
+    alone = [needs_of([run], 1).sum("took") for run in runs]
+    assert all_of_them.sum("took") <= min(alone)
+
+
+def test_a_hand_over_and_the_levels_are_of_this_world():
+    assert 1e-9 < hand_over() < 1e-3
+    found = levels()
+    assert found[-1].name == "memory"
+    assert all(1e8 < rate < 1e13 for level in found for rate in (level.read, level.copied))
