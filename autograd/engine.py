@@ -439,7 +439,7 @@ def _store(node: AccumulateGrad, g: Tensor) -> None:
 
 
 def _keep(tensor: Tensor, g: Tensor, own: bool = True) -> None:
-    """Store a gradient in `.grad`, as it is if it may be, else a copy; or add it to the one there."""
+    """Store a gradient in `.grad`, a copy unless it is `own` memory, or add it to the one there."""
     extra = tensor.extra()
     old = extra.get("grad")
     if old is None:
