@@ -32,6 +32,9 @@ class Globals:
     gathered: Callable[..., Tensor]  # (x): a local tensor of all of it
     placed: Callable[..., Tensor]  # (x, device): a local tensor, the same on all ranks, as global
     landed: Callable[..., Tensor]  # (leaf, gradient): the gradient, held as the leaf's `.grad` is
+    # (leaf, gradient, keep): is the gradient to be summed over ranks with others?  Then
+    # keep(leaf, sum) is called when it is
+    postponed: Callable[..., bool]
     made: Callable[..., Tensor]  # (function, args, placement, sbp, kwargs): what it makes, global
 
 

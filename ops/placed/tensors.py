@@ -38,12 +38,13 @@ from flowvm.vm.callers.hot import hot
 
 if TYPE_CHECKING:
     from flowvm.cuda.driver import runtime as runtimes
-    from flowvm.ops.placed import agreement, boxing, calls, views
+    from flowvm.ops.placed import agreement, boxing, calls, gradients, views
     from flowvm.ranks import world as world_of_ranks
 else:
     agreement = lazy("flowvm.ops.placed.agreement")
     boxing = lazy("flowvm.ops.placed.boxing")
     calls = lazy("flowvm.ops.placed.calls")
+    gradients = lazy("flowvm.ops.placed.gradients")
     views = lazy("flowvm.ops.placed.views")
     world_of_ranks = lazy("flowvm.ranks.world")
     runtimes = lazy("flowvm.cuda.driver.runtime")
@@ -329,14 +330,23 @@ def _gathered(x: Tensor) -> Tensor:
     return boxing.part_of(boxing.boxed(x, (broadcast,) * len(meta.sbp)))
 
 
+def _wanted_grad(leaf: Tensor) -> Sbps:
+    """Return the sbp of a leaf's `.grad`."""
+    wanted: Sbps | None = leaf.extra().get("grad_sbp")
+    return _grad_sbp(leaf._meta.sbp) if wanted is None else wanted  # type: ignore[attr-defined]
+
+
+def _postponed(leaf: Tensor, g: Tensor, keep: Callable[[Tensor, Tensor], None]) -> bool:
+    return gradients.postpone(leaf, g, _wanted_grad(leaf), keep)
+
+
 def _landed(leaf: Tensor, g: Tensor) -> Tensor:
     """A gradient as `.grad` of a global leaf: held as the leaf is, or as its "grad_sbp" says; or a
     partial sum still, inside `partial_grads`.
     """
     meta: Any = leaf._meta
-    wanted = leaf.extra().get("grad_sbp")
-    if wanted is None:
-        wanted = _grad_sbp(meta.sbp)
+    wanted = _wanted_grad(leaf)
+    if "grad_sbp" not in leaf.extra():
         now: Any = g._meta
         if partial_grads.now() and now.placement is meta.placement:
             both = zip(now.sbp, wanted, strict=True)
@@ -357,6 +367,7 @@ Globals.call = staticmethod(lambda *args: calls.call(*args))
 Globals.call_into = staticmethod(lambda *args: calls.into(*args))
 Globals.gathered = staticmethod(_gathered)
 Globals.landed = staticmethod(_landed)
+Globals.postponed = staticmethod(_postponed)
 Globals.placed = staticmethod(_placed)
 hot.update(
     global_alias=lambda *args: views.share_base(*args),
