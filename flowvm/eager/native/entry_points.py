@@ -88,12 +88,12 @@ def around(site_at: int) -> Callable[[int, int, int, int], int]:
 
 
 def death(site_at: int) -> Callable[[int, int, int, int], int]:
-    """The same for `__del__` of Tensor and Storage, which is a Python frame for each otherwise."""
+    """The same for `__del__` of Tensor, Storage and Loan, a Python frame for each otherwise."""
 
     def call(self: int, args: int, count: int, names: int) -> int:
         site = load_word(self + site_at)
         shared = word(site, SITE.SHARED)
-        number = 0
+        number, gone = 0, word(shared, SHARED.DEAD)
         if names != 0 or count & COUNT != 1:
             number = MISS
         else:
@@ -104,11 +104,16 @@ def death(site_at: int) -> Callable[[int, int, int, int], int]:
                     number = load_word(x + word(shared, SHARED.TENSOR_REF))
             elif class_of(shared, x) == word(shared, SHARED.STORAGE):
                 number = load_word(x + word(shared, SHARED.STORAGE_ID))
+            elif class_of(shared, x) == word(shared, SHARED.LOAN):
+                number, gone = (
+                    load_word(x + word(shared, SHARED.LOAN_ID)),
+                    word(shared, SHARED.ENDED),
+                )
             else:
                 number = MISS
         if number == MISS:
             return int(vectorcall(word(site, SITE.TWIN), args, count, names))
-        if number != 0 and append(word(shared, SHARED.DEAD), number) != 0:
+        if number != 0 and append(gone, number) != 0:
             return FAILED
         incref(word(shared, SHARED.NONE))
         return word(shared, SHARED.NONE)

@@ -7,7 +7,9 @@ stay asynchronous; while none is lent, a call looks at one word.
 
 Two ways of lending:
 
-- a tensor's memory is lent to an array (`Loan`, until the array has gone);
+- a tensor's memory is lent to an array (`Loan`, until the array has gone).  A native call makes
+  the Loan itself, and one of a storage whose last Loan has ended just now goes on with that one's
+  count (`flowvm.eager.native.values`);
 - an array's memory is lent to a tensor (`adopt`, as long as its storage lives, or until nobody else
   has the array any more: then it cannot be written from outside).
 
@@ -63,6 +65,7 @@ class Lending:
         self.words = np.zeros(STO.LENGTH, np.int64)
         self._words = self.words.data
         hot.update(lent=self.lent, settle=self.settle, lent_at=self.words.ctypes.data)
+        hot.update(lend=self.begin, ended=_ended, Loan=Loan)
 
     @protected
     def begin(self, storage: int) -> None:
@@ -96,7 +99,10 @@ class Lending:
     def _end_some(self) -> None:
         """Note the Loans that have ended."""
         while _ended:
-            storage = _ended.pop()
+            try:
+                storage = _ended.pop()
+            except IndexError:  # a native call goes on with the last one, which holds no lock
+                break
             entry = self.lent[storage]
             entry[0] -= 1
             if entry[0] == 0 and entry[1] is None:
