@@ -63,6 +63,7 @@ make_error = _external("PyErr_NormalizeException", "void(int64, int64, int64)")
 error_is = _external("PyErr_GivenExceptionMatches", "int32(int64, int64)")
 set_traceback = _external("PyException_SetTraceback", "int32(int64, int64)")
 traceback_of = _external("PyException_GetTraceback", "int64(int64)")  # new, or 0
+set_error = _external("PyErr_SetObject", "void(int64, int64)")
 restore_error = _external("PyErr_Restore", "void(int64, int64, int64)")
 # numbers; new references, or -1 and maybe an exception
 int_of = _external("PyLong_FromLongLong", "int64(int64)")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from flowvm.eager.native.backward import call_unrecorded, run_backward, run_ready
 from flowvm.eager.native.call import issue_call
 from flowvm.eager.native.cpython import append, incref, put_word, vectorcall, word
+from flowvm.eager.native.errors import refuse_name
 from flowvm.eager.native.module import call_module, call_noted_module
 from flowvm.eager.native.optimizer import call_each
 from flowvm.eager.native.tensor import class_of, is_tensor
@@ -20,6 +21,7 @@ from flowvm.eager.native.words import (
     FAILED,
     FRONT,
     GRADIENT,
+    LACK,
     LEARN,
     MISS,
     MODULE,
@@ -52,11 +54,13 @@ def entry(site_at: int) -> Callable[[int, int, int, int], int]:
                 result, twin = MISS, SITE.TWIN
         elif names == 0 and kind == READ:
             result = read_value(site, args, count & COUNT)
+        elif names == 0 and kind == LACK:
+            result = refuse_name(site, args, count & COUNT)
         elif names == 0 and kind == EACH:
             result = call_each(site, args, count & COUNT)
         elif names == 0 and kind == START:
             result = run_backward(site, args, count & COUNT)
-        elif names == 0 and kind != READ:
+        elif names == 0 and kind not in (READ, LACK):
             result = run_ready(site, args, count & COUNT)
         if result != MISS:
             return result

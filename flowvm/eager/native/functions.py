@@ -19,6 +19,7 @@ from flowvm.eager.native.words import (
     AS_ARRAY,
     BACKWARD,
     EACH,
+    LACK,
     MODULE,
     NOTED,
     READ,
@@ -118,6 +119,20 @@ def value_method(function: Function, how: int) -> Function:
 
     def table() -> Table:
         return install.front_table(function, function, READ, known, "", HOW=how)
+
+    call: Any = new_call(function, functools.partial(install.begin_with, table))
+    return call  # type: ignore[no-any-return]
+
+
+def lacking(function: Function, names: dict[str, str]) -> Function:
+    """`__getattr__` of Tensor: natively it raises AttributeError where `names`, which the function
+    fills, has the name, with the message.
+    """
+    if not install.wanted():
+        return function
+
+    def table() -> Table:
+        return install.front_table(function, function, LACK, names, "")
 
     call: Any = new_call(function, functools.partial(install.begin_with, table))
     return call  # type: ignore[no-any-return]

@@ -26,7 +26,7 @@ MOST_STEPS = 18  # of a trace
 MOST_SCALARS = 16  # dynamic numbers of an operator whose kinds are known
 MOST_KEY = 24  # words by which a call is known again
 # of SITEs
-OPERATOR, FRONT, GRADIENT, BACKWARD, START, UNRECORDED, EACH, MODULE, NOTED, READ = range(10)
+OPERATOR, FRONT, GRADIENT, BACKWARD, START, UNRECORDED, EACH, MODULE, NOTED, READ, LACK = range(11)
 AS_ITEM, AS_BOOL, AS_FLOAT, AS_INT, AS_LIST, AS_ARRAY = range(6)  # what a READ gives
 SIGNED, FLOATING, BOOLEAN = 16, 32, 64  # of a dtype's code, beside the bytes of an element
 CALL, VIEW, ALIAS, RECORD, INTO, PIECES = range(6)  # kinds of STEPs
@@ -193,13 +193,13 @@ class SITE(Record):
     CACHE = field(
         "dict from metas and attributes to entries, from keys to traces; of START, from "
         "metas to ones; of READ, from dtypes to their codes, or to NumPy's and "
-        "the bytes of an element"
+        "the bytes of an element; of LACK, from names that tensors lack to what is said of it"
     )
     ARGUMENTS = field("how many there are: inputs, attributes and scalars; -1: never native")
     KIND = field(
         "OPERATOR; what follows traces: FRONT or GRADIENT; the engine's loop: BACKWARD; "
         "all of backward: START; UNRECORDED: FUNCTION in a region that records nothing; READ: "
-        "gives a tensor's value"
+        "gives a tensor's value; LACK: raises AttributeError"
     )
     FUNCTION = field(
         "of all but an OPERATOR: makes calls that have no trace; of MODULE and NOTED, is told of "

@@ -31,6 +31,7 @@ from flowvm.vm.callers.interrupt import protected
 from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND, RING, STO
 
 _ended: list[int] = []  # ids of storages, one for each Loan that has ended
+MOST_ENDED = 16  # of them that wait for the next call which accesses lent memory
 
 
 class Loan:
@@ -71,9 +72,12 @@ class Lending:
     def begin(self, storage: int) -> None:
         """Add a Loan of a storage."""
         with self.engine.lock:
-            if _ended:
+            entry = self.lent.get(storage)
+            if entry is None:
+                entry = self._entry(storage)
+            entry[0] += 1
+            if len(_ended) > MOST_ENDED:
                 self._end_some()
-            self._entry(storage)[0] += 1
 
     @protected
     def adopt(self, storage: int, array: Any) -> None:
