@@ -94,8 +94,7 @@ class Apart:
     def __init__(self) -> None:
         self.words = bytearray(8 * RING.SLOTS * RING.WORDS)
         self.finished: list[str] = []
-        self.lent = np.zeros(1, np.int64)
-        self.loans: list[int] = []
+        self.lent = np.zeros(64, np.int64)
         free = list(range(5000, 100, -1))
         self.names: dict[str, Any] = {
             **hot,
@@ -109,10 +108,8 @@ class Apart:
             "releases": [(9 << 40) + n for n in range(5)],
             "adopted": {},
             "stream_of": {},
-            "lent": {},
+            "lent": self.lent.data,
             "lent_at": self.lent.ctypes.data,
-            "lend": self.loans.append,
-            "ended": [],
             "codes": ["nobody"] * RING.SLOTS,  # not None, which is counted
             "lasts": [0] * RING.SLOTS,
             "departed": set(),
@@ -501,7 +498,7 @@ def trouble_at_arrays(address: int, dtypes: dict[Any, tuple[Any, int]]) -> str:
     site = Table(SITE, shared, SHARED=shared.address, HOW=AS_ARRAY, **facts)
     call: Any = new_call(asked.append, None)
     activate(call, site.words, address, site)
-    apart.names["ended"].append(3)  # of another storage
+    lent = apart.lent.data
     for dtype, (kind, size) in dtypes.items():
         array = np.arange(12).astype(kind)
         m[at + STO.POINTER] = array.ctypes.data
@@ -514,19 +511,16 @@ def trouble_at_arrays(address: int, dtypes: dict[Any, tuple[Any, int]]) -> str:
         same = view.__array_interface__ == wanted.__array_interface__
         if not same or view.flags.num != wanted.flags.num or not np.array_equal(view, wanted):
             return f"a {dtype} tensor gives {view.__array_interface__} {view.flags}"
-        base = view.base
-        if type(base) is not PlainLoan or (base.storage, base.id) != (tensor._storage, storage):
+        base: Any = view.base
+        if not isinstance(base, PlainLoan) or (base.storage, base.id) != (tensor._storage, storage):
             return f"an array is on {base!r}"
-    if apart.loans != [storage] * len(dtypes) or apart.names["ended"] != [3] or asked:
-        return f"{apart.loans} are lent, {apart.names['ended']} ended, and {asked} left to the twin"
+    if (lent[storage], lent[0]) != (len(dtypes), 1) or asked:
+        return f"{apart.lent.tolist()} are lent, and {asked} left to the twin"
     held, counts = (tensor, tensor._meta, kind, tensor._storage, storage, None), list[Any]()
     for _ in range(3):
         for _ in range(_TIMES):
-            apart.names["ended"].append(storage)
             call(tensor)
         counts.append([getrefcount(value) for value in held])
-    if len(apart.loans) != len(dtypes) or apart.names["ended"] != [3]:
-        return f"a loan that has ended does not go on: {apart.loans}, {apart.names['ended']}"
     if counts[1] != counts[2]:
         return f"references before and after arrays: {counts}"
     m[DEP.AT + storage * DEP.WORDS + DEP.FIRST] = 1  # somebody reads or writes it
@@ -544,6 +538,7 @@ def trouble_at_death(address: int) -> str:
     owns_nothing._storage = None
     loan = PlainLoan()
     loan.id = 4
+    apart.lent[[0, 4]] = 1, _TIMES
     call = new_call(asked.append, None)
     site = site_table(callee("x"), call.twin, shared_table(apart.names))
     activate(call, site.words, address, site)
@@ -553,8 +548,8 @@ def trouble_at_death(address: int) -> str:
             call(value)
     if getrefcount(None) != before:
         return "None is not given back"
-    if apart.names["ended"] != [4] * _TIMES:
-        return f"of loans that end, ended are {apart.names['ended']}"
+    if apart.lent.any():
+        return f"of loans that end, there are {apart.lent.tolist()}"
     if apart.names["dead"] != [1] * _TIMES or asked != [kept[-1]] * _TIMES:
         return f"of six that die, dead are {apart.names['dead']}, and asked for {asked}"
     return ""

@@ -15,7 +15,7 @@ from flowvm.eager.native.module import call_module, call_noted_module
 from flowvm.eager.native.optimizer import call_each
 from flowvm.eager.native.tensor import class_of, is_tensor
 from flowvm.eager.native.trace import replay_call
-from flowvm.eager.native.values import read_value
+from flowvm.eager.native.values import end_loan, read_value
 from flowvm.eager.native.words import (
     EACH,
     FAILED,
@@ -97,7 +97,7 @@ def death(site_at: int) -> Callable[[int, int, int, int], int]:
     def call(self: int, args: int, count: int, names: int) -> int:
         site = load_word(self + site_at)
         shared = word(site, SITE.SHARED)
-        number, gone = 0, word(shared, SHARED.DEAD)
+        number = 0
         if names != 0 or count & COUNT != 1:
             number = MISS
         else:
@@ -109,15 +109,12 @@ def death(site_at: int) -> Callable[[int, int, int, int], int]:
             elif class_of(shared, x) == word(shared, SHARED.STORAGE):
                 number = load_word(x + word(shared, SHARED.STORAGE_ID))
             elif class_of(shared, x) == word(shared, SHARED.LOAN):
-                number, gone = (
-                    load_word(x + word(shared, SHARED.LOAN_ID)),
-                    word(shared, SHARED.ENDED),
-                )
+                end_loan(shared, x)
             else:
                 number = MISS
         if number == MISS:
             return int(vectorcall(word(site, SITE.TWIN), args, count, names))
-        if number != 0 and append(gone, number) != 0:
+        if number != 0 and append(word(shared, SHARED.DEAD), number) != 0:
             return FAILED
         incref(word(shared, SHARED.NONE))
         return word(shared, SHARED.NONE)

@@ -212,8 +212,6 @@ def shared_table(names: dict[str, Any]) -> Table:
         RELEASES=names["releases"],
         ADOPTED=names["adopted"],
         STREAM_OF=names["stream_of"],
-        LEND=names["lend"],
-        ENDED=names["ended"],
         LENT=names["lent_at"],
         CODES=names["codes"],
         LASTS=names["lasts"],

@@ -12,7 +12,6 @@ from __future__ import annotations
 from flowvm.eager.native.cpython import (
     allocate,
     as_int,
-    call_one,
     clear_error,
     decref,
     dict_item,
@@ -20,8 +19,6 @@ from flowvm.eager.native.cpython import (
     float_of,
     incref,
     int_of,
-    list_item,
-    list_size,
     new_array,
     new_list,
     put_word,
@@ -30,7 +27,6 @@ from flowvm.eager.native.cpython import (
     scratch,
     set_base,
     set_list_item,
-    set_list_slice,
     set_size,
     single_of,
     tuple_item,
@@ -39,7 +35,7 @@ from flowvm.eager.native.cpython import (
 )
 from flowvm.eager.native.module import counter_now
 from flowvm.eager.native.record import has_room
-from flowvm.eager.native.tensor import class_of, give, is_unrecorded, is_whole, own_storage
+from flowvm.eager.native.tensor import class_of, is_unrecorded, is_whole, lend, own_storage
 from flowvm.eager.native.words import (
     AS_ARRAY,
     AS_BOOL,
@@ -272,27 +268,28 @@ def array(shared: int, x: int, meta: int, known: int) -> int:
 
 def loan_of(shared: int, x: int) -> int:
     """A Loan of the Storage of a tensor that has one: a new reference, or FAILED."""
+    loan = allocate(word(shared, SHARED.LOAN), 0)
+    if loan == 0:
+        return FAILED
     storage = load_word(x + word(shared, SHARED.TENSOR_STORAGE))
     number = load_word(storage + word(shared, SHARED.STORAGE_ID))
-    incref(storage)
-    incref(number)
-    loan = allocate(word(shared, SHARED.LOAN), 0)
-    if loan == 0 or not count_loan(shared, number):
-        decref(loan)
-        decref(number)
-        decref(storage)
-        return FAILED
-    give(loan, word(shared, SHARED.LOAN_STORAGE), storage)
-    give(loan, word(shared, SHARED.LOAN_ID), number)
+    lend(loan, word(shared, SHARED.LOAN_STORAGE), storage)
+    lend(loan, word(shared, SHARED.LOAN_ID), number)
+    count_loan(shared, as_int(number), 1)
     return int(loan)
 
 
-def count_loan(shared: int, number: int) -> bool:
-    """Whether a loan of a storage is counted.  One that has ended just now is: it goes on."""
-    ended = word(shared, SHARED.ENDED)
-    last = list_size(ended) - 1
-    if last >= 0 and as_int(list_item(ended, last)) == as_int(number):
-        return set_list_slice(ended, last, last + 1, 0) == 0
-    answer = call_one(word(shared, SHARED.LEND), number)
-    decref(answer)
-    return answer != 0
+def count_loan(shared: int, storage: int, more: int) -> None:
+    """Count one more or, by -1, one less who has the memory of a storage."""
+    lent = word(shared, SHARED.LENT)
+    count = word(lent, storage) + more
+    put_word(lent, storage, count)
+    if count == (1 if more > 0 else 0):
+        put_word(lent, 0, word(lent, 0) + more)
+
+
+def end_loan(shared: int, loan: int) -> None:
+    """Count a Loan no more that dies."""
+    number = load_word(loan + word(shared, SHARED.LOAN_ID))
+    if number != 0:  # else it had not begun
+        count_loan(shared, as_int(number), -1)

@@ -645,7 +645,7 @@ class Engine:
         monotonic clock.  The instruction's sequence number.
         """
         seq = self._issue(entry, operands, scalars, until, traced)
-        if hot["lent"]:
+        if hot["lent"][0]:
             self.lending.settle(seq)
         return seq
 
@@ -851,7 +851,7 @@ class Engine:
                 for i in ids:
                     self.stream_of.pop(i, None)
             are_gone(ids)
-            if hot["lent"]:
+            if hot["lent"][0]:
                 self.lending.forget(ids)
             hot["free"].extend(ids)
         del owners  # last: their finalizers may make tensors, and so come here again
