@@ -107,9 +107,9 @@ def wrong_now(before):
     """Return the difference from before, in words, or the failure of the VM to compute."""
     if text := difference(before):
         return text
-    unmarked = [i for i in engine.lending.lent if not engine.lending.words[[0, i]].all()]
-    if unmarked:
-        return f"native calls do not know that storages {unmarked} are lent"
+    words = engine.lending.words
+    if words[0] != np.count_nonzero(words[1:]):
+        return f"{words[0]} storages are said to be lent, and {np.count_nonzero(words[1:])} are"
     y = (ONES + 1).numpy()
     return "" if (y == 2).all() else f"1 + 1 is {y}"
 
