@@ -44,15 +44,16 @@ _EXIT_IS_FIRST = sys.version_info >= (3, 14)  # to be looked up
 class _Entry:
     """One with statement, or one call of `Mode.set`."""
 
-    __slots__ = ("__weakref__", "gone", "hold", "keep", "key", "owner", "value")
+    # the hold goes last of the three when an entry goes, and then no weak reference tells of it
+    __slots__ = ("__weakref__", "counted", "gone", "hold", "keep", "owner", "value")
 
     value: Any
     owner: Any  # the region
     keep: Any  # see `Mode.within`; unset elsewhere
     hold: list[Any]  # with the hold in it until that is handed to the with statement
-    # the weak references to the hold that take the entry away: the key of the entry, from the
-    # mode's `inside`, and the other one from the thread's entries
-    key: Any
+    # the weak references to the hold that take the entry away: the first is the entry's key, and
+    # stands in the mode's `inside`, the second takes it from the thread's entries
+    counted: Any
     gone: Any
 
 
@@ -125,14 +126,14 @@ class Mode(Generic[T]):
         entries, inside = self.here.entries, self.inside
         entry = _Entry()
         entry.value, entry.owner, entry.hold = value, owner, [partial(_nothing)]
-        entry.key = key = ref(entry.hold[0], inside.discard)
-        hash(key)  # which it keeps: there is none when the hold is gone
-        entry.gone = ref(entry.hold[0], partial(entries.pop, key))
-        return entry, map(entries.setdefault, filterfalse(inside.add, (key,)), (entry,))
+        entry.counted = ref(entry.hold[0], inside.discard)
+        hash(entry.counted)  # which it keeps: there is none when the hold is gone
+        entry.gone = ref(entry.hold[0], partial(entries.pop, entry.counted))
+        return entry, map(entries.setdefault, filterfalse(inside.add, (entry.counted,)), (entry,))
 
     def _entering(self, entry: _Entry) -> Iterator[_Entry]:
         """Return an iterator whose first step, which is C code, makes the entry count."""
-        counted = filterfalse(self.inside.add, (entry.key,))
+        counted = filterfalse(self.inside.add, (entry.counted,))
         return map(self.here.entries.setdefault, counted, (entry,))
 
 
@@ -150,7 +151,7 @@ def _is_pending(entry: _Entry | None, region: Any, mode: Mode[Any]) -> bool:
     """Return True if `entry` was prepared by the with statement that now looks up this region's
     methods.
     """
-    return entry is not None and entry.owner is region and entry.key not in mode.here.entries
+    return entry is not None and entry.owner is region and entry.counted not in mode.here.entries
 
 
 class _Enter:

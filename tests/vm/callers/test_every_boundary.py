@@ -329,7 +329,7 @@ def test_a_frame_that_is_kept_keeps_no_mode():
     prior = sys.gettrace()
     sys.settrace(look)
     try:
-        with flow.no_grad(), seeded(0.5), Uncollected(), config(tb="full"):
+        with flow.no_grad(), modes.recording(False), Uncollected(), config(tb="full"):
             pass
     finally:
         sys.settrace(prior)
