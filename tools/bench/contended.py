@@ -1,5 +1,4 @@
-"""One core, and a busy machine: calls, reads and graphs where the VM's threads have no core of their
-own.
+"""One core, and a busy machine: calls, reads and graphs where the VM's threads have no own core.
 
 Ours and PyTorch run in turn in a process of their own, first with one core, then beside four others
 that compute.  A row is by the processor's time of all threads, or by the clock.
