@@ -2,8 +2,9 @@
 
 What is called with what is data (`Program`): a function's address and its arguments, each a kind
 and a word.  The functions are nonblocking and `MPI_Test` is what makes progress, so the worker goes
-on testing; when it has failed some times, another thread may have the core.  The worker looks at the
-board meanwhile: a rank that has begun something else, or an alert of the watcher, ends the wait.
+on testing; when it has failed some times, another thread may have the core.  The worker looks at
+the board meanwhile: a rank that has begun something else, or an alert of the watcher, ends the
+wait.
 
 Invariant: a failed exchange leaves MPI with the operands, so nothing is exchanged afterwards:
 `order`, which every exchange writes, is poisoned, and with it all that follows.
