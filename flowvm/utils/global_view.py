@@ -12,8 +12,8 @@ from typing import Any
 from flowvm.eager.global_calls import made_globally
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
-from flowvm.loading.absent import other_names
 from flowvm.loading.listing import listing, own_names
+from flowvm.loading.missing_names import other_names
 from flowvm.utils._pytree import tree_map
 
 __dir__ = listing(globals())

@@ -235,7 +235,7 @@ OWN = {
     "flowvm/commands/rank.py": "marks of ranks, in a folder of their own",
     "flowvm/compiler/cache.py": "the cache of kernels",
     "flowvm/cuda/simulator/exchange.py": "what simulated devices exchange",
-    "flowvm/files/later.py": "marks of ranks, beside the files that they saved",
+    "flowvm/files/background_saves.py": "marks of ranks, beside the files that they saved",
     "flowvm/files/writer.py": "the one place",
     "flowvm/ranks/watcher.py": "marks of ranks, in a folder of their own",
     "flowvm/utils/data/messages.py": "a socket between processes",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowvm.autograd.modes import no_grad
-from flowvm.distributed.checkpoint.wholes import from_first, held_as
+from flowvm.distributed.checkpoint.whole_tensors import from_first, held_as
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.files.shards import whole_of
