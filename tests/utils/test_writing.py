@@ -258,10 +258,10 @@ def _writes(tree: ast.AST) -> Iterator[int]:
 
 
 def test_files_are_written_in_one_place() -> None:
-    found = set()
+    results = set()
     for room in ("flowvm", "ops", "graph", "autograd"):
         for path in (ROOT / room).rglob("*.py"):
             if any(_writes(ast.parse(path.read_text()))):
-                found.add(str(path.relative_to(ROOT)))
+                results.add(str(path.relative_to(ROOT)))
     # savez writes to what `writing` has opened
-    assert found - {"flowvm/profiler/run/run.py"} == set(OWN)
+    assert results - {"flowvm/profiler/run/run.py"} == set(OWN)
