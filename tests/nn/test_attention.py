@@ -94,12 +94,12 @@ def test_a_graph_trains_a_transformer_as_eager_code_does():
 def test_an_encoder_skips_padding_where_torch_does(options, rng):
     """In evaluation without gradients, the outputs behind a sample's end are zero, or not."""
     torch = pytest.importorskip("torch")
-    results = []
+    encoders = []
     for lib in (flow, torch):
         layer = lib.nn.TransformerEncoderLayer(8, 2, 16, **{"batch_first": True, **options})
         encoder = lib.nn.TransformerEncoder(layer, 2, lib.nn.LayerNorm(8))
-        results.append(encoder.eval())
-    ours, theirs = results
+        encoders.append(encoder.eval())
+    ours, theirs = encoders
     theirs.load_state_dict({k: torch.tensor(v.numpy()) for k, v in ours.state_dict().items()})
     x = rng.standard_normal((3, 3, 8)).astype(np.float32)
     ends = [[False] * 3, [False, False, True], [False, True, True]]

@@ -185,8 +185,8 @@ def _short(f: Facts) -> Said | None:
     gain = f.without(lost)
     most = size(f.p.run.info.get("run_ahead_bytes", 0))
     return Said(
-        f"{shortage.line} waited {shortage.times:,}x for memory in flight: run_ahead_bytes (flow.config) "
-        f"is {most}; with more {gain.text}; p.memory() says who has it", gain.time,
+        f"{shortage.line} waited {shortage.times:,}x for memory in flight: run_ahead_bytes "
+        f"(flow.config) is {most}; with more {gain.text}; p.memory() says who has it", gain.time,
     )  # fmt: skip
 
 
