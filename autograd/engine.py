@@ -415,6 +415,9 @@ def _leaf(node: AccumulateGrad, g: Tensor, create_graph: bool, watch: Watch | No
     recorder = current_recorder()
     if recorder is not None:
         recorder.reach(tensor)
+    alone = not create_graph and not node.after
+    if alone and tensor._meta.parted and Globals.postponed(tensor, g, _keep):
+        return
     add_to_grad(tensor, g, create_graph)
     for hook in list(node.after.values()):
         hook(tensor)
@@ -426,17 +429,24 @@ def _store(node: AccumulateGrad, g: Tensor) -> None:
     if tensor is None or tensor._node is None:
         return
     if tensor._meta.parted:
+        if not node.after and Globals.postponed(tensor, g, _keep):
+            return
         g = Globals.landed(tensor, g)
-    extra = tensor.extra()
-    old = extra.get("grad")
-    if old is None:
-        first = g if g._node is None and _own_memory(g) else g.detach().clone()
-        old = None if _exchange_grad(extra, None, first) else extra.get("grad")
-    if old is not None:
-        _add_in_place(old, g)
+    _keep(tensor, g, g._node is None and _own_memory(g))
     if node.after:
         for hook in list(node.after.values()):
             hook(tensor)
+
+
+def _keep(tensor: Tensor, g: Tensor, own: bool = True) -> None:
+    """Store a gradient in `.grad`, a copy unless it is `own` memory, or add it to the one there."""
+    extra = tensor.extra()
+    old = extra.get("grad")
+    if old is None:
+        first = g if own else g.detach().clone()
+        old = None if _exchange_grad(extra, None, first) else extra.get("grad")
+    if old is not None:
+        _add_in_place(old, g)
 
 
 def add_to_grad(tensor: Tensor, g: Tensor, create_graph: bool) -> None:

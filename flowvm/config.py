@@ -273,10 +273,10 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable(
         "helping",
-        lambda: False,
+        lambda: True,
         _flag,
         "0 or 1",
-        "a thread that waits for a value schedules and runs small instructions itself; on trial",
+        "a thread that waits for a value schedules and runs small instructions itself",
     ),
     Variable(
         "debug_calls",

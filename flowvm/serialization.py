@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import io
 import json
 import math
 import os
@@ -45,6 +46,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from flowvm.eager.modes import recording
 from flowvm.eager.tensor import Tensor, alias, new_tensor
 from flowvm.eager.values import adopt_array, memory_of
 from flowvm.errors import ArgumentError, ArgumentTypeError, FileError, FlowError
@@ -63,7 +65,7 @@ from flowvm.files.schema import (
     several,
     text,
 )
-from flowvm.files.shards import is_sharded, is_shards, read, write
+from flowvm.files.shards import is_sharded, is_shards, read, together, write
 from flowvm.files.writer import put
 from flowvm.loading.lazy import lazy
 from flowvm.loading.listing import listing
@@ -85,6 +87,11 @@ from flowvm.meta.dtype import (
 )
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta, dense_stride
+from flowvm.meta.placements import broadcast as whole
+from flowvm.meta.placements import here
+from flowvm.meta.placements import placement as placement_of
+from flowvm.ops.collectives.texts import broadcast_bytes
+from flowvm.utils._pytree import tree_map
 from flowvm.vm.machine.words import OPERAND
 
 if TYPE_CHECKING:
@@ -108,6 +115,8 @@ def save(
     pickle_module: Any = None,
     pickle_protocol: Any = None,
     _use_new_zipfile_serialization: bool = True,
+    *,
+    global_dst_rank: int | None = None,
 ) -> None:
     """Write tensors, arrays, plain values, and dicts, lists, tuples, sets and dataclasses of them
     to a path or a binary file.  PyTorch's arguments about pickles are taken: there is none.
@@ -118,6 +127,7 @@ def save(
     or a socket is written to.
 
     Where some tensors are global, all ranks save together, into a folder: `flowvm.files.shards`.
+    With `global_dst_rank` all ranks call, and that one gathers global tensors and writes one file.
     Of an nn.Graph the compiled Plans are written, as `Graph.save` does; `Graph.load` takes them.
 
     >>> import io
@@ -129,6 +139,9 @@ def save(
     """
     if hasattr(type(obj), "runtime_state_dict"):  # an nn.Graph
         obj = obj.runtime_state_dict()
+    if global_dst_rank is not None:
+        _save_gathered(obj, f, global_dst_rank)
+        return
     tensors, metadata = _flatten(obj)
     if is_sharded(tensors):
         _save_shards(f, tensors, metadata[_KEY])
@@ -181,6 +194,54 @@ def _save_shards(f: Any, tensors: dict[str, Tensor], structure: str) -> None:
     write(Path(f), json.loads(structure), tensors, save)
 
 
+def _rank(what: str, name: str, rank: Any) -> int:
+    size = here()[1]
+    if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < size:
+        raise ArgumentError(f"{what}: {name} is a rank from 0 to {size - 1}, got {rank!r}")
+    return rank
+
+
+def _save_gathered(obj: Any, f: Any, rank: Any) -> None:
+    """Write one file on `rank`, which gets the whole of each global tensor; all ranks call it."""
+    own = here()[0] == _rank("flow.save", "global_dst_rank", rank)
+
+    def gathered(value: Any) -> Any:
+        if not isinstance(value, Tensor) or not isinstance(value._meta, GlobalMeta):
+            return value
+        where = placement_of(value._meta.placement.type, [rank])
+        with recording(False):
+            return value.detach().to_global(where, whole).to_local()
+
+    plain = tree_map(gathered, obj)
+    together("flow.save", lambda: save(plain, f) if own else None)
+
+
+def _load_from(rank: Any, f: Any, device: Device) -> Any:
+    """Load a file that `rank` alone reads; tensors are global ones of that rank."""
+    own = here()[0] == _rank("flow.load", "global_src_rank", rank)
+
+    def data() -> bytes:
+        if not own:
+            return b""
+        if isinstance(f, (str, os.PathLike)) and Path(f).is_dir():
+            raise ArgumentError(
+                "flow.load: global_src_rank reads a file, and this is a folder, which all ranks "
+                "load together: leave global_src_rank out"
+            )
+        found = Path(f).read_bytes() if isinstance(f, (str, os.PathLike)) else f.read()
+        return bytes(found)
+
+    told = broadcast_bytes(together("flow.load", data), rank)
+    where = placement_of(device.type, [rank])
+
+    def placed(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        return value.to_global(where, whole, check_meta=False)
+
+    return tree_map(placed, load(io.BytesIO(told), device))
+
+
 # public: flow (late)
 def load(
     f: str | os.PathLike[str] | IO[bytes],
@@ -189,6 +250,7 @@ def load(
     *,
     placement: Any = None,
     sbp: Any = None,
+    global_src_rank: int | None = None,
     weights_only: bool | None = None,
     mmap: bool | None = None,
     **pickle_load_args: Any,
@@ -206,7 +268,8 @@ def load(
     Of a folder of global tensors, which all ranks load together, whatever number of them wrote it:
     `placement` is where they go, by default all ranks; `sbp` how they are held, one for all, a dict
     by name, or a function of the name, by default as they were.  In a world of one rank, without a
-    placement, they come as local tensors.
+    placement, they come as local tensors.  With `global_src_rank` all ranks call, that one reads
+    the file, and tensors are global ones of that rank.
 
     >>> import io
     >>> file = io.BytesIO()  # or a path
@@ -219,6 +282,8 @@ def load(
         map_location = map_location.get("cpu")
     plain = map_location is None or callable(map_location)
     place = cpu if plain else as_device(map_location)
+    if global_src_rank is not None:
+        return _load_from(global_src_rank, f, place)
     if isinstance(f, (str, bytes, os.PathLike)):
         path = Path(os.fsdecode(f))
         where = repr(str(path))

@@ -180,11 +180,15 @@ def meet(
 
 
 def interrupted(
-    run: Callable[[], Any], at: int, kind: type[BaseException], after: int = 0
+    run: Callable[[], Any],
+    at: int,
+    kind: type[BaseException],
+    after: int = 0,
+    kept: list[BaseException] | None = None,
 ) -> tuple[str, str]:
     """Run with an exception at boundary `at` behind call number `after`.
 
-    Return its place, and the outcome if it is another error.
+    Return its place, and the outcome if it is another error.  `kept` gets the exception.
     """
     tracer = _Tracer(run.__code__, at, kind, after)
     before, problem = sys.gettrace(), "the exception was swallowed"
@@ -194,6 +198,8 @@ def interrupted(
     except BaseException as error:
         sys.settrace(before)
         problem = "" if _is_ours(error) else repr(error)
+        if kept is not None:
+            kept.append(error)
     finally:
         sys.settrace(before)
     return tracer.where, problem if tracer.where else ""
@@ -233,11 +239,12 @@ def drive(
     most: int | None = None,
     seed: int = 0,
     errors: Sequence[type[BaseException]] = ERRORS,
+    keep: bool = False,
 ) -> int:
     """Run `start()` with an exception at each boundary, or at `most` of them; how many there were.
 
-    `check()` says, after each run and when the exception is gone, what is wrong, or something
-    false. AssertionError with the first of all that was wrong.
+    `check()` says, after each run and when the exception is gone, or before if it is to `keep`,
+    what is wrong, or something false. AssertionError with the first of all that was wrong.
     """
     start()()  # what is only done once
     total = count(start())
@@ -248,7 +255,8 @@ def drive(
     for n, at in enumerate(places):
         kind = errors[(n + seed) % len(errors)]
         faulthandler.dump_traceback_later(PATIENCE, exit=True)
-        where, problem = interrupted(start(), at, kind)
+        kept = list[BaseException]() if keep else None
+        where, problem = interrupted(start(), at, kind, kept=kept)
         problem = problem or check()
         faulthandler.cancel_dump_traceback_later()
         if problem:

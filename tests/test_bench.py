@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -11,11 +12,14 @@ import pytest
 
 import flowvm as flow
 from flowvm.ops.declare.registry import SAMPLES
+from tools.bench import history
 from tools.bench.cases import CASES, OPERANDS, WITHOUT, all_cases, covered
-from tools.bench.ceilings import bytes_per_second, flops_per_second
+from tools.bench.ceilings import bytes_per_second, flops_per_second, hand_over, levels
 from tools.bench.heatmap import print_table, save_svg
+from tools.bench.history import Line, Ratio, line_of, load, print_trends, trends
 from tools.bench.kernels import Library, Timing, checkout, runners, time_case
-from tools.bench.targets import STEPS, TARGETS
+from tools.bench.limits import MODELS, limit_of, needs_of
+from tools.bench.targets import STEPS, TARGETS, stepping
 
 (OURS,) = runners([])
 
@@ -113,3 +117,94 @@ def test_training_steps_learn(name, make, reach):
     for _ in range(2):
         step()
     flow.vm.sync()
+
+
+def test_a_step_takes_no_less_than_it_needs():
+    limit = limit_of("MLP", steps=2)
+    counts = {need.op: need.count for need in limit.eager}
+    assert counts["_matmul_tn"] == 3  # the gradient of each weight
+    # forward 3 products, by the weights 3, by the inputs of all layers but the first
+    wide = 2 * 32 * 64 * (64 + 64 + 10)
+    operations = 2 * wide + 2 * 32 * 64 * (64 + 10)
+    assert limit.eager.sum("operations") == pytest.approx(operations / flops_per_second() * 1e3)
+    assert limit.graph.sum("operations") == pytest.approx(operations / flops_per_second() * 1e3)
+    assert 0 < limit.eager.sum("needed") < limit.eager.sum("took")
+    assert limit.eager[0].over == max(need.over for need in limit.eager)
+
+
+def test_the_least_time_of_each_instruction_counts():
+    step = stepping(MODELS["MLP"])(flow)
+    step()
+    runs = []
+    for _ in range(3):
+        with flow.profiler.profile() as profile:
+            step()
+            flow.vm.sync()
+        runs.append(profile.run)
+    all_of_them = needs_of(runs, 1)
+    alone = [needs_of([run], 1).sum("took") for run in runs]
+    assert all_of_them.sum("took") <= min(alone)
+
+
+def test_a_hand_over_and_the_levels_are_of_this_world():
+    assert 1e-9 < hand_over() < 1e-3
+    found = levels()
+    assert found[-1].name == "memory"
+    assert all(1e8 < rate < 1e13 for level in found for rate in (level.read, level.copied))
+
+
+def _history(*ratios, spread=1.02, kind="Zen 3, AVX2"):
+    rows = [Ratio(r / spread, r, r * spread) for r in ratios]
+    return [Line("2026-11-27", str(k), kind, {"add / torch": r}) for k, r in enumerate(rows)]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "spread", "verdict"),
+    [
+        ((0.5, 0.51, 0.49, 0.6), 1.02, "worse"),
+        ((0.5, 0.51, 0.49, 0.6), 1.3, ""),  # runs differed by more
+        ((0.5, 0.51, 0.49, 0.52), 1.001, ""),  # less than 5 % is never a change
+        ((0.5, 0.51, 0.49, 0.4), 1.02, "better"),
+        ((0.5,), 1.02, ""),
+    ],
+)
+def test_a_row_is_worse_beyond_noise_alone(ratios, spread, verdict):
+    (trend,) = trends(_history(*ratios, spread=spread))
+    assert trend.verdict == verdict
+    assert trend.ratios == list(ratios)
+
+
+def test_kinds_of_machines_have_trends_of_their_own():
+    lines = [*_history(0.5), *_history(0.9, kind="Sapphire Rapids, AVX-512"), *_history(0.5)]
+    assert [(t.kind[0], t.verdict) for t in trends(lines)] == [("S", ""), ("Z", "")]
+
+
+def test_runs_of_the_bench_become_a_line(tmp_path):
+    rows = [{"name": "add", "peer_name": "torch", "ratio": r} for r in (0.5, 0.4, 0.7)]
+    rows.append({"name": "an actor", "peer_name": "", "ratio": None})
+    line = line_of(map(json.dumps, rows), "2026-11-27", "abc", "Zen 3, AVX2")
+    assert line.rows == {"add / torch": (0.4, 0.5, 0.7)}
+    path = tmp_path / "history.jsonl"
+    path.write_text(line.text() + "\n")
+    assert load(path) == [line]
+    path.write_text(line.text() + '\n{"date": 3}\n')
+    with pytest.raises(ValueError, match=r"history\.jsonl:2 is no line"):
+        load(path)
+    with pytest.raises(ValueError, match="no row has a ratio"):
+        line_of([json.dumps(rows[-1])], "2026-11-27", "abc", "Zen 3, AVX2")
+
+
+def test_the_history_is_drawn(tmp_path, capsys):
+    found = trends(_history(0.5, 0.51, 0.6))
+    print_trends(found)
+    assert re.search(r"add / torch\s+\S+\s+0.60\s+\+19%\s+5%\s+worse", capsys.readouterr().out)
+    history.save_svg(found, str(tmp_path / "history.svg"))
+    drawn = ElementTree.parse(tmp_path / "history.svg").getroot()
+    (curve,) = drawn.iter("{http://www.w3.org/2000/svg}polyline")
+    heights = [float(point.split(",")[1]) for point in curve.attrib["points"].split()]
+    assert len(heights) == 3
+    assert heights[2] < heights[1] < heights[0]  # slower is higher
+
+
+def test_the_history_of_the_project_is_read():
+    assert all(line.rows for line in load())

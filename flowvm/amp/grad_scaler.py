@@ -106,7 +106,7 @@ class GradScaler:
         if not self._enabled:
             return outputs
         if isinstance(outputs, Tensor):
-            self._follow(outputs._meta.device)
+            self.follow(outputs._meta.device)
             return outputs * self._scale
         if isinstance(outputs, (list, tuple)):
             return type(outputs)([self.scale(value) for value in outputs])
@@ -114,7 +114,7 @@ class GradScaler:
             f"scale() takes a Tensor or tensors in a list or tuple, got {type(outputs).__name__}"
         )
 
-    def _follow(self, device: Device) -> None:
+    def follow(self, device: Device) -> None:
         """Move the scale to `device`, except in a capture, which holds the present tensors."""
         if self._scale._meta.device is not device and current_recorder() is None:
             with no_grad():

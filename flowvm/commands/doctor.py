@@ -35,6 +35,7 @@ from flowvm.private.llvmlite import LLVMLITE
 from flowvm.private.mpi4py import MPI4PY
 from flowvm.private.numba import NUMBA
 from flowvm.private.numba_cuda import NUMBA_CUDA, SIMULATOR
+from flowvm.private.numpy import NUMPY
 from flowvm.private.scipy import SCIPY
 from flowvm.ranks.library import INSTALL, is_installed
 from flowvm.vm.watch.sampling import how
@@ -282,7 +283,7 @@ def _private(package: Any, use: Any, verdict: str, why: str) -> Check:
 
 
 def _packages() -> Iterator[Any]:
-    yield from (CPYTHON, NUMBA, LLVMLITE, SCIPY)
+    yield from (CPYTHON, NUMBA, LLVMLITE, NUMPY, SCIPY)
     if is_installed():
         yield MPI4PY
     if NUMBA.version == "not installed":

@@ -22,6 +22,8 @@ import threading
 from typing import IO, Any
 
 RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
+SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+LOCAL = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 BESIDE = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_TASKS_PER_NODE")
 TOKEN = "_FLOWVM_TOKEN"  # the environment variable of the word that the launcher knows its ranks by
 PR_SET_PDEATHSIG = 1
@@ -42,6 +44,23 @@ def threads() -> int:
     texts = (os.environ.get(name, "") for name in BESIDE)
     ranks = next((int(text) for text in texts if text.isdecimal()), 1)
     return max(1, len(os.sched_getaffinity(0)) // max(1, ranks))
+
+
+def torchrun(rank: int, places: str) -> dict[str, str]:
+    """Return the variables by which programs of torchrun know a rank."""
+
+    def told(names: tuple[str, ...], default: str) -> str:
+        texts = (os.environ.get(name, "") for name in names)
+        return next((text for text in texts if text.isdecimal()), default)
+
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": told(SIZES, "1"),
+        "LOCAL_RANK": told(LOCAL, "0"),
+        "LOCAL_WORLD_SIZE": told(BESIDE, "1"),
+        "MASTER_ADDR": os.environ.get("MASTER_ADDR") or places.split(",")[1],
+        "MASTER_PORT": os.environ.get("MASTER_PORT") or "29500",
+    }
 
 
 def hand_over(source: IO[bytes], target: int, mark: bytes) -> None:
@@ -177,7 +196,7 @@ def main(folder: str, places: str, command: list[str]) -> int:
     libc = ctypes.CDLL(None)
     each = str(threads())
     known = {"FLOWVM_WORKERS": each, "OMP_NUM_THREADS": each, **os.environ, **rank.given}
-    known |= {"_FLOWVM_LAUNCH": folder}
+    known |= {"_FLOWVM_LAUNCH": folder} | torchrun(rank.number, places)
     known.pop(TOKEN, None)
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, close_fds=False, env=known,

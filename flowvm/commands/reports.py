@@ -22,7 +22,7 @@ import time
 from typing import Any, NamedTuple
 
 from flowvm.commands.rank import keep_alive
-from flowvm.ranks.watcher import ALARM, BROKEN, ENDED, FIRST, LEFT
+from flowvm.ranks.watcher import ALARM, ENDED, FIRST, LEFT
 
 LOCAL = "127.0.0.1"
 MOST = 1 << 20  # bytes of a line
@@ -70,17 +70,17 @@ class Rank:
     def failure(self) -> Failure | None:
         """Return how the rank has failed, None if it has not.
 
-        A rank whose program came to its end has failed, too, if it says so: the program may not
-        have read the result of a failed exchange.
+        A program that did not read the result of a failed exchange ends with 1, as all programs do
+        whose issued work failed.
         """
-        if self.code is None or not (self.code or BROKEN in self.marks):
+        if not self.code:
             return None
         when = self.marks[ENDED][0] if ENDED in self.marks else self.ended
         text = self.marks[FIRST][1] if FIRST in self.marks else ""
         if self.code == LOST:
             text = f"lost with its host {self.host}"
         first = 0.0 if FIRST in self.marks else when
-        return Failure(first, self.number, self.code or 1, text)
+        return Failure(first, self.number, self.code, text)
 
     def say(self, what: dict[str, Any]) -> None:
         """Tell the rank something.  One that is gone is found when it is read from."""

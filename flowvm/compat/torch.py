@@ -34,6 +34,7 @@ VERSION: Final = Version("2.13.0+flowvm")
 _ELSEWHERE: Final = {
     "_C": "compat.native",
     "__config__": "compat.build",
+    "_oneflow_internal": "compat.internal",
     "_utils": "compat.coalescing",
     "boxing": "compat.boxing",
     "boxing.nccl": "compat.boxing",
@@ -49,6 +50,8 @@ _ELSEWHERE: Final = {
     "nn.optimizer.lr_scheduler": "optim.lr_scheduler",
     "nn.optimizer.optimizer": "optim.optimizer",
     "nn.optimizer.swa_utils": "optim.swa_utils",
+    "support": "compat",
+    "support.env_var_util": "compat.environment",
     "unittest": "compat.testcases",
     "utils.global_view.global_mode": "utils.global_view",
     "_dynamo.eval_frame": "compat.dynamo",

@@ -84,15 +84,17 @@ def append(folder: Path, name: str, data: bytes) -> int:
 
 
 @contextlib.contextmanager
-def alone(folder: Path, name: str) -> Iterator[bool]:
+def alone(folder: Path, name: str, *, waiting: bool = True) -> Iterator[bool]:
     """Exclude other processes from this folder and name inside the with statement.  The value is
     True if another process was waited for.  Without file locks, nothing is excluded.
+
+    `waiting`: else BlockingIOError is raised where another process would be waited for.
 
     The lock is a file.  It is removed by the process that made an entry under it; a later process
     then finds the entry.
     """
     global queues
-    waits = False
+    waits = busy = False
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -102,12 +104,17 @@ def alone(folder: Path, name: str) -> Iterator[bool]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                queues = waits = True
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX)
-                finally:
-                    queues = False
-            stack.callback(_unlink, f"{name}.lock", at)
+                busy = not waiting
+                if waiting:
+                    queues = waits = True
+                    try:
+                        fcntl.flock(file, fcntl.LOCK_EX)
+                    finally:
+                        queues = False
+            if not busy:
+                stack.callback(_unlink, f"{name}.lock", at)
+        if busy:
+            raise BlockingIOError(f"another process has {name}")
         yield waits
 
 

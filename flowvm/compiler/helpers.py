@@ -12,16 +12,19 @@ A helper
 A job is "module:function" or "module:function:argument", of flowvm.  Where the cache may not be
 written, the helpers write to a folder of this process, where `kept` looks, too.
 
-Jobs are a helper's from the start, and it ends with the last; or `ahead` sends them as they come up
-to one that waits for more.
+Jobs are a helper's from the start, and it ends with the last; or they are sent as they come up, to
+one that waits for more.  To start a helper takes 0.3 s of a processor, so there is one for the jobs
+of `ahead`, one for `later`'s and one for those of them that are pressing.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import importlib
 import os
 import select
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -48,19 +51,22 @@ GLANCE_S = 1.0  # between two checks that the parent lives; a fork of it may hol
 LOWEST, LOW = 19, 5  # of `nice`
 STARVED_S, STARVED = 2.0, 1 / 8  # the part of a core, over this time, under which it begins anew
 PRESSING = "--pressing="  # in front of the jobs, with the parent: low, and not the lowest
-IDLE_S = 10.0  # idle seconds after which a helper ends
+SENT = "--sent"  # after that: more jobs come, and each that is done is told
+IDLE_S = 60.0  # idle seconds after which a helper ends
+LEFT = "left "  # in front of a job that was left once
 AHEAD = "ahead"  # the lock of helpers whose jobs were sent: these have waiters, others give way
 JOB = select.PIPE_BUF  # bytes of one that is sent: it arrives whole, or not at all
+READY = "flowvm.compiler.native:ready"  # a job
 _MAIN = "flowvm.compiler.helpers:main"
 
 
 class Helper:
     """A process that does `jobs`.  Without any, it does the jobs sent to it.
 
-    OSError or ValueError where there can be none.
+    `tells`: its stdout is a pipe.  OSError or ValueError where there can be none.
     """
 
-    def __init__(self, jobs: Sequence[str]) -> None:
+    def __init__(self, jobs: Sequence[str], *, tells: bool = False) -> None:
         environment = {
             **os.environ,
             "FLOWVM_AHEAD": "0",
@@ -73,7 +79,7 @@ class Helper:
         self.process = processes.start(
             processes.own(_MAIN, *jobs),
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if tells else subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env=environment,
             process_group=0,  # Ctrl-C is not meant for it; a session of its own, which Linux may
@@ -84,6 +90,25 @@ class Helper:
     def is_at_work(self) -> bool:
         """Return True if the process has not ended yet."""
         return self.process.poll() is None
+
+    def does(self, job: str) -> bool:
+        """Send a job and wait.  Return True when the process says that it is done; False if the
+        process has ended.
+        """
+        assert self.process.stdin is not None, "it has a pipe"
+        assert self.process.stdout is not None, "it has another"
+        with contextlib.suppress(OSError):
+            self.process.stdin.write(f"{job}\n".encode())
+            self.process.stdin.flush()
+            return bool(self.process.stdout.readline())
+        return False
+
+    def ends(self) -> None:
+        """Let the process end: no more jobs are sent."""
+        assert self.process.stdin is not None, "it has a pipe"
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        self.process.wait()
 
     def send(self, job: str) -> bool:
         """Send a job.  Return True if the process takes it."""
@@ -100,22 +125,29 @@ def at_work() -> list[int]:
     return [h.process.pid for h in list(_helpers) if h.is_at_work()]
 
 
-def ahead(job: str) -> None:
+def ahead(job: str) -> bool:
     """Let a helper do `job`, if there can be one.  It compiles what this process will probably need
-    next.
+    next.  Return True if it takes the job.
 
     A helper needs a second core.  Nothing is done if the cache may not be written, because this
     process would not find the result.
     """
+    return begin_ahead() and _assistant is not None and _assistant.send(job)
+
+
+def begin_ahead() -> bool:
+    """Start the helper of `ahead` if it has not been started.  Return True if it is at work."""
     global _assistant
-    if not can_help():
-        return
+    if inside or not can_help():
+        return False
     with contextlib.suppress(OSError, ValueError):
         if _assistant is None or not _assistant.is_at_work():
             _assistant = Helper([])
             assert _assistant.process.stdin is not None, "it has a pipe"
             os.set_blocking(_assistant.process.stdin.fileno(), False)
-        _assistant.send(job)
+            _assistant.send(f"{READY}")  # while it waits for jobs
+        return True
+    return False
 
 
 def can_help() -> bool:
@@ -131,25 +163,62 @@ def later(job: str, made: Callable[[], None], *, pressing: bool = False) -> None
     `pressing`: this process may soon wait for it, so its priority is low and not the lowest.  In a
     helper nothing is done.
     """
-    if inside:
-        return
-    try:
-        helper = Helper([f"{PRESSING}{os.getpid()}", job] if pressing else [job])
-    except (OSError, ValueError):
-        helper = None
+    if not inside:
+        _queues[pressing].add(job, made)
 
-    def wait() -> None:
-        if helper is not None:
-            helper.process.wait()
-        if helper is None or helper.process.returncode >= 0:  # else this process ends
+
+class _Queue:
+    """Jobs of `later` of one priority.  A thread starts their helper and waits for it."""
+
+    def __init__(self, *first: str) -> None:
+        self.first = first  # arguments of the helper, before its jobs
+        self.jobs: collections.deque[tuple[str, Callable[[], None]]] = collections.deque()
+        self.lock = threading.Lock()
+        self.served = False  # there is a thread
+
+    def add(self, job: str, made: Callable[[], None]) -> None:
+        """Append a job."""
+        with self.lock:
+            self.jobs.append((job, made))
+            begins, self.served = not self.served, True
+        if begins:
+            threading.Thread(target=self._serve, name="flowvm-later", daemon=True).start()
+
+    def _serve(self) -> None:
+        """Have jobs done, one after another, until there are no more."""
+        helper: Helper | None = None
+        while True:
+            with self.lock:
+                if not self.jobs:
+                    self.served = False
+                    break
+                job, made = self.jobs.popleft()
+            if helper is None:
+                helper = self._start()
+            if helper is not None and not helper.does(job):
+                if helper.process.wait() < 0:  # this process ends
+                    return
+                helper = None  # the next job has another
             made()
+        if helper is not None:
+            helper.ends()
 
-    threading.Thread(target=wait, name="flowvm-later", daemon=True).start()
+    def _start(self) -> Helper | None:
+        with contextlib.suppress(OSError, ValueError):
+            return Helper([*self.first, SENT], tells=True)
+        return None
 
 
 _helpers: list[Helper] = []
 _assistant: Helper | None = None  # the one that waits for jobs
 inside = False  # whether this process is a helper, which has none
+
+
+def _new_queues() -> dict[bool, _Queue]:
+    return {False: _Queue(), True: _Queue(f"{PRESSING}{os.getpid()}")}
+
+
+_queues = _new_queues()  # by whether their jobs are pressing
 _own: Path | None = None  # instead of the cache
 
 
@@ -208,11 +277,12 @@ def stop() -> None:
 
 def _after_fork_in_child() -> None:
     """Forget the helpers and their folder in a forked child: they are the parent's."""
-    global _own, _assistant
+    global _own, _assistant, _queues
     for helper in _helpers:
         helper.process.returncode = 0  # or it would be waited for
     _helpers.clear()
     _own = _assistant = None
+    _queues = _new_queues()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -226,27 +296,59 @@ def main(jobs: Sequence[str]) -> None:
     inside = True
     pressing = bool(jobs) and jobs[0].startswith(PRESSING)
     parent = int(jobs[0].removeprefix(PRESSING)) if pressing else os.getppid()
-    jobs, worker = jobs[pressing:], threading.get_ident()
+    guesses, tells = len(jobs) == pressing, SENT in jobs
+    jobs = [job for job in jobs[pressing:] if job != SENT]
     record.own.parent = parent
     record.began(jit.cache_dir())
     # the watching thread keeps its priority, with which it can begin anew
-    watched = (parent, worker, jobs, pressing or not jobs)
+    watched = (parent, threading.get_ident(), jobs, tells, pressing or guesses)
     threading.Thread(target=_watch, args=watched, daemon=True).start()
-    if jobs:  # else this process compiles what the parent will wait for, as the parent would
-        os.nice(LOW if pressing else LOWEST)
-    for job in jobs:
+    if guesses:  # this process compiles what the parent will wait for, with its priority
+        _guess()
+        return
+    os.nice(LOW if pressing else LOWEST)
+    for job in _told(jobs) if tells else jobs:
         do(job)
-    for job in () if jobs else _sent():
-        with contextlib.suppress(Exception):  # it was a guess
-            _do(job, AHEAD)
 
 
-def _sent() -> Iterator[str]:
-    """Yield jobs from the parent, until it has ended, or has sent none for long.
-
-    Of several the last comes first: backward begins where forward ended.
+def _guess() -> None:
+    """Do the jobs sent.  One that comes to a kernel which another process is compiling is left for
+    the end: its other kernels may be there by then, and nobody waits for this process.
     """
     jobs: list[str] = []
+    for job in _sent(jobs):
+        jit.patient = job.startswith(LEFT)
+        try:
+            _do(job.removeprefix(LEFT), AHEAD)
+        except BlockingIOError:
+            jobs.insert(0, f"{LEFT}{job}")
+        except Exception:  # nothing hangs on a guess
+            continue
+
+
+def _told(jobs: list[str]) -> Iterator[str]:
+    """Yield jobs as the parent sends them; tell it of each that is done.
+
+    `jobs` has what a process that begins anew is to begin with.
+    """
+    while jobs or (line := sys.stdin.readline()):
+        if not jobs:
+            jobs.append(line.rstrip("\n"))
+        yield jobs[0]
+        with _telling:
+            jobs.clear()
+            print(flush=True)
+
+
+_telling = threading.Lock()  # held by who tells of a job, and by who begins anew with it
+
+
+def _sent(jobs: list[str]) -> Iterator[str]:
+    """Yield jobs from the parent, until it has ended, or has sent none for long.
+
+    Of several the last comes first: backward begins where forward ended.  `jobs` are those that
+    have come and are not done.
+    """
     rest = b""
     while True:
         while select.select([0], [], [], 0 if jobs else IDLE_S)[0]:
@@ -271,7 +373,7 @@ def _do(job: str, lock: str) -> None:
         getattr(importlib.import_module(module), name)(*argument)
 
 
-def _watch(parent: int, worker: int, jobs: Sequence[str], pressing: bool) -> None:
+def _watch(parent: int, worker: int, jobs: list[str], tells: bool, pressing: bool) -> None:
     """End with the parent; begin anew where `worker`, a thread, is starved."""
     clock = time.pthread_getcpuclockid(worker)
     began, used = time.monotonic(), time.clock_gettime(clock)
@@ -279,12 +381,13 @@ def _watch(parent: int, worker: int, jobs: Sequence[str], pressing: bool) -> Non
     closed.register(0, 0)  # poll stdin for hang-up only; ignore data
     while os.getppid() == parent and not closed.poll(GLANCE_S * 1000):
         now, uses = time.monotonic(), time.clock_gettime(clock)
-        if cache.queues or cache.taken(jit.cache_dir(), AHEAD):
+        if not jobs or cache.queues or cache.taken(jit.cache_dir(), AHEAD):
             began, used = now, uses
         elif not pressing and now - began >= STARVED_S:
-            if uses - used < STARVED * (now - began):
-                jobs = [f"{PRESSING}{parent}", *jobs]
-                # with this thread's priority; the pipe stays
-                processes.replace(processes.own(_MAIN, *jobs))
+            with _telling:
+                if jobs and uses - used < STARVED * (now - began):
+                    more = [SENT] if tells else []
+                    # with this thread's priority; the pipes stay
+                    processes.replace(processes.own(_MAIN, f"{PRESSING}{parent}", *more, *jobs))
             began, used = now, uses
     os._exit(1)

@@ -97,6 +97,8 @@ _addresses: dict[str, int] = {}
 _counts = {"compiled": 0, "loaded": 0, "compile_seconds": 0.0, "load_seconds": 0.0}
 # called with the name and the start (`time.monotonic_ns`) of a function just compiled or loaded
 listeners: list[Callable[[str, int], None]] = []
+# False: `BlockingIOError` is raised where another process compiles the function at hand
+patient = True
 
 
 def native(
@@ -444,7 +446,7 @@ def _compile(digest: str, make: Callable[[], Lowered], name: str) -> int:
         compiling(name) as whole,
         Uncollected(),  # typing makes many objects that live: to look them over takes a tenth
         record.phases() as seconds,
-        cache.alone(cache_dir(), digest) as others,
+        cache.alone(cache_dir(), digest, waiting=patient) as others,
     ):
         waited = time.monotonic() - began if others else 0.0
         kernel = _from_cache(digest, cache_dir()) if others else None

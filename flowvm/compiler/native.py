@@ -166,6 +166,11 @@ def lower(
     return frontend.lower(function, args, result, reassociate, simplified)
 
 
+def ready() -> None:
+    """Import Numba and make its front end ready, before there is a function to lower."""
+    _frontend()
+
+
 def forget(names: frozenset[str]) -> None:
     """Lower callers of these LLVM functions anew for the next program, which has one of them."""
     _frontend().forget(names)

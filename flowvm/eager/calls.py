@@ -173,7 +173,7 @@ def _due_lines() -> list[str]:
         f"    if not _i & {KEEP_DEAD} and dead: release_dead()",
         f"    if control[{CTL.SCHEDULER_SLEEPS}]: after()",
         "    if _seq >= limit: make_room(_seq)",
-        "    if lent: settle(_seq)",
+        "    if lent[0]: settle(_seq)",
     ]
 
 

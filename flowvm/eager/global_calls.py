@@ -30,8 +30,12 @@ class Globals:
     call_into: Callable[..., int]  # (op, outs, tensors, attrs, scalars): the instruction's number
     view: Callable[..., Tensor]  # (base, logical meta, offset in elements, may it be a copy)
     gathered: Callable[..., Tensor]  # (x): a local tensor of all of it
+    across: Callable[..., Tensor]  # (x, device): a global tensor on another placement
     placed: Callable[..., Tensor]  # (x, device): a local tensor, the same on all ranks, as global
     landed: Callable[..., Tensor]  # (leaf, gradient): the gradient, held as the leaf's `.grad` is
+    # (leaf, gradient, keep): is the gradient to be summed over ranks with others?  Then
+    # keep(leaf, sum) is called when it is
+    postponed: Callable[..., bool]
     made: Callable[..., Tensor]  # (function, args, placement, sbp, kwargs): what it makes, global
 
 

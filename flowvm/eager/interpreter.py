@@ -14,6 +14,7 @@ import struct
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -224,7 +225,8 @@ def _miss(op: Operator, tensors: Sequence[Any], attrs: tuple[Any, ...]) -> tuple
     if made is None and op.over is None:
         needs = tuple(t._node is not None for t in tensors)
         recorded = op.grad is not None and any(needs) and hot["grad_enabled"]()
-        first = functools.partial(_foretell, op, metas, attrs, needs) if recorded else None
+        call = (op, metas, attrs, needs) if recorded else None
+        first = functools.partial(_foretell, call, get_ident())
         made = _keep(op, key, _entry(op, metas, attrs, None, first=first))
     elif made is None:
         assert op.over is not None
@@ -236,13 +238,16 @@ def _miss(op: Operator, tensors: Sequence[Any], attrs: tuple[Any, ...]) -> tuple
 # called with a call whose gradient will be asked for, before its kernels are compiled: operator,
 # metas, attributes, and which of its tensors have a place in the graph
 on_recorded: list[Callable[[Operator, Any, Any, tuple[bool, ...]], None]] = []
+# called before a call's kernels are compiled, with the identifier of its thread
+on_missing: list[Callable[[int], None]] = []
 
 
-def _foretell(
-    op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...], needs: tuple[bool, ...]
-) -> None:
-    for hook in on_recorded:
-        hook(op, metas, attrs, needs)
+def _foretell(call: tuple[Operator, Any, Any, tuple[bool, ...]] | None, thread: int) -> None:
+    if call is not None:
+        for hook in on_recorded:
+            hook(*call)
+    for missing in on_missing:
+        missing(thread)
 
 
 def keep_global(

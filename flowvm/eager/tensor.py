@@ -96,6 +96,11 @@ _set_storage: Callable[..., None] = Fields.__dict__["_storage"].__set__
 _set_id: Callable[..., None] = Storage.__dict__["id"].__set__
 
 
+MOST_LACKED = 256
+# names that tensors lack and protocols ask for, with what is said of them
+lacked: dict[str, str] = {name: name for name in ("_pending", "_extra", "_kin")}
+
+
 class Tensor(Fields):
     """A multi-dimensional array whose values the VM computes; PyTorch's meaning throughout.
 
@@ -128,7 +133,10 @@ class Tensor(Fields):
         if name in ("_pending", "_extra", "_kin"):
             raise AttributeError(name)
         if name.startswith("_"):  # asked for by protocols, and often: no search
-            raise AttributeError(f"a {type(self).__name__} has no attribute {name!r}")
+            message = f"a {type(self).__name__} has no attribute {name!r}"
+            if type(self) is Tensor and len(lacked) < MOST_LACKED:
+                lacked[name] = message
+            raise AttributeError(message)
         kind = type(self)
         raise MissingNameError(
             f"a {kind.__name__} has no attribute {name!r}",

@@ -17,9 +17,9 @@ import numpy as np
 from flowvm.eager.batched import refuse_values
 from flowvm.eager.global_calls import Globals
 from flowvm.eager.modes import current_recorder, current_trace_recorder
-from flowvm.eager.native.functions import value_method
-from flowvm.eager.native.words import AS_BOOL, AS_FLOAT, AS_INT, AS_ITEM, AS_LIST
-from flowvm.eager.tensor import Tensor, method, new_tensor, refused
+from flowvm.eager.native.functions import lacking, value_method
+from flowvm.eager.native.words import AS_ARRAY, AS_BOOL, AS_FLOAT, AS_INT, AS_ITEM, AS_LIST
+from flowvm.eager.tensor import Tensor, lacked, method, new_tensor, refused
 from flowvm.errors import ArgumentError, ArgumentTypeError, InvalidValueError, ValuelessError
 from flowvm.meta.batched_meta import is_batched
 from flowvm.meta.device import Device, cpu
@@ -48,6 +48,9 @@ _SCALARS: dict[str, Any] = {
     "float32": ctypes.c_float,
     "float64": ctypes.c_double,
 }
+
+
+type.__setattr__(Tensor, "__getattr__", lacking(Tensor.__getattr__, lacked))
 
 
 class _Memory:
@@ -113,6 +116,7 @@ def memory_now(t: Tensor) -> np.ndarray[Any, Any]:
     return np.asarray(_Memory(held))
 
 
+@partial(value_method, how=AS_ARRAY)
 def lent_array(t: Tensor) -> np.ndarray[Any, Any]:
     """A NumPy array on the memory of a tensor on the CPU, for whoever may write to it, too."""
     meta = t._meta
@@ -127,6 +131,7 @@ def lent_array(t: Tensor) -> np.ndarray[Any, Any]:
 
 
 @method()
+@partial(value_method, how=AS_ARRAY)
 @border
 def numpy(t: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
     """Return the values as a NumPy array, once they are there.

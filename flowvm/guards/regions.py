@@ -9,7 +9,10 @@ switch behind.  So neither the switch nor what undoes it is Python code here:
   changes nothing; what it then calls as `__enter__` is one function written in C;
 - what it keeps as `__exit__`, the *hold*, is kept by nobody else.  However the statement is left,
   its frame drops the hold, and a weak reference to that, whose callback is written in C too, is the
-  undoing.  `__exit__` itself does nothing.
+  undoing.  `__exit__` itself does nothing;
+- no variable has the hold.  A frame may outlive its function: an exception that is kept, another
+  thread that looks at this one, and a debugger keep frames with all their variables.  And before
+  `__enter__` is called nothing counts.
 
 A `Mode` is one value that a thread's with statements set; the innermost open one counts.  `inside`
 says if any thread has set it: the holds keep it, without a count beside it.
@@ -23,10 +26,10 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import compress
+from itertools import compress, filterfalse
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
@@ -41,14 +44,17 @@ _EXIT_IS_FIRST = sys.version_info >= (3, 14)  # to be looked up
 class _Entry:
     """One with statement, or one call of `Mode.set`."""
 
-    __slots__ = ("__weakref__", "gone", "hold", "keep", "key", "owner", "value")
+    # the hold goes last of the three when an entry goes, and then no weak reference tells of it
+    __slots__ = ("__weakref__", "counted", "gone", "hold", "keep", "owner", "value")
 
     value: Any
     owner: Any  # the region
     keep: Any  # see `Mode.within`; unset elsewhere
-    key: object  # in the thread's entries
-    hold: Any  # until it is handed to the with statement
-    gone: Any  # the weak reference that takes the entry away
+    hold: list[Any]  # with the hold in it until that is handed to the with statement
+    # the weak references to the hold that take the entry away: the first is the entry's key, and
+    # stands in the mode's `inside`, the second takes it from the thread's entries
+    counted: Any
+    gone: Any
 
 
 class _Within:
@@ -88,11 +94,11 @@ class Mode(Generic[T]):
         entry = next(reversed(self.here.entries.values()), None)
         if entry is None:
             if value != self.default:
-                self._prepared(self, value, None)[1]()
+                next(self._prepared(self, value)[1])
             return self.default
         before: T = entry.value
         if entry.owner is self and value == self.default:
-            entry.hold = None
+            entry.hold.clear()
         else:
             entry.value = value
         return before
@@ -109,25 +115,26 @@ class Mode(Generic[T]):
         """Set the mode inside one with statement, as `with mode.to(value):` does, at a third of the
         cost.  `keep` is there for callers inside, see `kept`.
         """
-        statement: Any = _Within()
-        entry, statement.__enter__ = self._prepared(None, value, None)
+        statement: list[Any] = [_Within()]
+        entry, entering = self._prepared(None, value)
         entry.keep = keep
-        statement.__exit__, entry.hold = entry.hold, None
-        within: AbstractContextManager[None] = statement
-        return within
+        statement[0].__enter__, statement[0].__exit__ = entering.__next__, entry.hold.pop()
+        return statement.pop()  # type: ignore[no-any-return]
 
-    def _prepared(self, owner: Any, value: T, given: Any) -> tuple[_Entry, Callable[[], Any]]:
-        """Return an entry, and the function that makes it count; the function returns `given`."""
+    def _prepared(self, owner: Any, value: T) -> tuple[_Entry, Iterator[_Entry]]:
+        """Return an entry that has the hold, and see `_entering`."""
         entries, inside = self.here.entries, self.inside
         entry = _Entry()
-        entry.value, entry.owner = value, owner
-        entry.key = key = id(entry)
-        entry.hold = hold = partial(_nothing)
-        entry.gone = ref(hold, partial(entries.pop, key))
-        inside.add(ref(hold, inside.discard))
-        if given is None:
-            return entry, partial(entries.__setitem__, key, entry)
-        return entry, compress((given,), map(entries.setdefault, (key,), (entry,))).__next__
+        entry.value, entry.owner, entry.hold = value, owner, [partial(_nothing)]
+        entry.counted = ref(entry.hold[0], inside.discard)
+        hash(entry.counted)  # which it keeps: there is none when the hold is gone
+        entry.gone = ref(entry.hold[0], partial(entries.pop, entry.counted))
+        return entry, map(entries.setdefault, filterfalse(inside.add, (entry.counted,)), (entry,))
+
+    def _entering(self, entry: _Entry) -> Iterator[_Entry]:
+        """Return an iterator whose first step, which is C code, makes the entry count."""
+        counted = filterfalse(self.inside.add, (entry.counted,))
+        return map(self.here.entries.setdefault, counted, (entry,))
 
 
 # --- with statements --------------------------------------------------------------------------
@@ -144,7 +151,7 @@ def _is_pending(entry: _Entry | None, region: Any, mode: Mode[Any]) -> bool:
     """Return True if `entry` was prepared by the with statement that now looks up this region's
     methods.
     """
-    return entry is not None and entry.owner is region and entry.key not in mode.here.entries
+    return entry is not None and entry.owner is region and entry.counted not in mode.here.entries
 
 
 class _Enter:
@@ -156,12 +163,11 @@ class _Enter:
         mode, value, given = region._switch()
         entry = _pending.entry() if _EXIT_IS_FIRST else None
         if entry is not None and _is_pending(entry, region, mode):
-            entries = mode.here.entries
-            entry.value = value
-            return compress((given,), map(entries.setdefault, (entry.key,), (entry,))).__next__
-        entry, enter = mode._prepared(region, value, given)
-        _pending.entry = ref(entry)
-        return enter
+            entry.value, entering = value, mode._entering(entry)
+        else:
+            entry, entering = mode._prepared(region, value)
+            _pending.entry = ref(entry)
+        return compress((given,), entering).__next__
 
 
 class _Exit:
@@ -175,15 +181,14 @@ class _Exit:
         entry, mode = _pending.entry(), region._mode()
         if entry is None or not _is_pending(entry, region, mode):
             entry = next((e for e in reversed(mode.here.entries.values())
-                          if e.owner is region and e.hold is not None), None)  # fmt: skip
+                          if e.owner is region and e.hold), None)  # fmt: skip
             if entry is None:
                 if not _EXIT_IS_FIRST:
                     raise RuntimeError(f"{region!r} was not entered")
-                entry, _ = mode._prepared(region, None, None)
+                entry, _ = mode._prepared(region, None)
                 _pending.entry = ref(entry)
-                entry.hold.__dict__["entry"] = entry  # no other object keeps it yet
-        hold, entry.hold = entry.hold, None
-        return hold
+                entry.hold[0].__dict__["entry"] = entry  # no other object keeps it yet
+        return entry.hold.pop()
 
 
 def _enter(region: Any) -> Any:
@@ -261,9 +266,9 @@ class _Close:
     def __get__(self, region: Any, owner: Any = None) -> Any:
         if region is None:
             return _exit
-        hold = partial(_leave, region)
-        region._gone = ref(hold, partial(_dropped, region))
-        return hold
+        hold = [partial(_leave, region)]
+        region._gone = ref(hold[0], partial(_dropped, region))
+        return hold.pop()
 
 
 class Switched:

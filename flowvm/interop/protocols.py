@@ -20,10 +20,13 @@ these places; a deleter in Python cannot be.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flowvm.eager.native.functions import value_method
+from flowvm.eager.native.words import AS_ARRAY
 from flowvm.eager.tensor import Tensor, method
 from flowvm.eager.values import adopt_array, lent_array, memory_of, values_of
 from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError
@@ -257,6 +260,7 @@ Tensor.__array_priority__ = 1000  # type: ignore[attr-defined]
 
 
 @method("__array__")
+@partial(value_method, how=AS_ARRAY)
 def _array(t: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
     kind = np.dtype(t.dtype.numpy if dtype is None else dtype)
     if copy is False:

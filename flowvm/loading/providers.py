@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowvm import compiler
 from flowvm.eager import overrides as call_overrides
-from flowvm.eager.interpreter import Invocation, Operator, lowerings, on_recorded
+from flowvm.eager.interpreter import Invocation, Operator, lowerings, on_missing, on_recorded
 from flowvm.eager.modes import current_recorder
 from flowvm.eager.tensor import Tensor, method
 from flowvm.loading.lazy import lazy, shown
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from flowvm.cuda.driver import runtime
     from flowvm.graph.capture import ahead
     from flowvm.lab import rules
+    from flowvm.nn import forecast
     from flowvm.ops.declare import valueless
     from flowvm.ops.declare.cuda import lowering
     from flowvm.ops.sparse import rules as sparse_rules
@@ -43,6 +44,7 @@ else:
     runtime = lazy("flowvm.cuda.driver.runtime")
     ahead = lazy("flowvm.graph.capture.ahead")
     rules = lazy("flowvm.lab.rules")
+    forecast = lazy("flowvm.nn.forecast")
     valueless = lazy("flowvm.ops.declare.valueless")
     lowering = lazy("flowvm.ops.declare.cuda.lowering")
     sparse_rules = lazy("flowvm.ops.sparse.rules")
@@ -54,6 +56,11 @@ def _foretell(
 ) -> None:
     """Compile kernels of the coming backward of this call ahead of time."""
     ahead.foretell(op, metas, attrs, needs)
+
+
+def _foretell_layers(thread: int) -> None:
+    """Compile kernels of the model that a thread is calling ahead of time."""
+    forecast.foretell(thread)
 
 
 def _why_no_cuda(index: int) -> str:
@@ -135,6 +142,7 @@ sparse_table.on_first.append(_fill_sparse_table)
 device.backends["cuda"] = _why_no_cuda
 lowerings["cuda"] = _lower_for_cuda
 on_recorded.append(_foretell)
+on_missing.append(_foretell_layers)
 lowerings["meta"] = _lower_for_meta
 makers["cuda"] = _cuda_lane
 wires["cuda"] = _communicator

@@ -114,11 +114,13 @@ def places_are_found() -> str:
     )
 
 
-def api_function(name: str, signature: str) -> Any:
-    """A function of the C API, by ctypes; `signature` as Numba writes it, "int64(int64)"."""
+def api_function(name: str, signature: str, address: int = 0) -> Any:
+    """A function of the C API, or the one at an address, by ctypes; `signature` as Numba writes
+    it, "int64(int64)".
+    """
     result, *arguments = re.findall(r"\w+", signature)
     function = ctypes.PYFUNCTYPE(_C_TYPES[result], *[_C_TYPES[a] for a in arguments])
-    return function((name, ctypes.pythonapi))
+    return function(address or (name, ctypes.pythonapi))
 
 
 def api_address(name: str) -> int:

@@ -41,8 +41,8 @@ LEFT_AFTER = 0.5  # seconds to wait for a rank that has left: its last message m
 LEFT_AFTER_ELSEWHERE = 20.0
 # suffixes of the marks that a rank leaves for `flowvm launch`.  FIRST: it failed before all
 # others, and why.  ENDED: it has ended its program after waiting for the others; the process's end
-# gives its exit code.  BROKEN: it came to its end, and a failed exchange was never looked at
-FIRST, ENDED, BROKEN = ".first", ".ended", ".broken"
+# gives its exit code
+FIRST, ENDED = ".first", ".ended"
 # and of those that the launcher leaves.  ALARM: why exchanges have ended.  LEFT: the numbers of
 # ranks that have ended their programs
 ALARM, LEFT = ".alarm", ".left"
@@ -364,8 +364,6 @@ class Watcher:
         except KeyboardInterrupt:
             self.raise_alert("interrupted")
         self.stopped.set()
-        if any(not failure.seen for failure in [*engine.failures.by_seq.values()]):
-            self._mark(BROKEN)
         if self.uncaught:  # the exception is printed already; unfinished exchanges add nothing
             engine.wait_idle(1.0)
             for failure in [*engine.failures.by_seq.values()]:

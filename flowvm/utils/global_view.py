@@ -6,6 +6,8 @@ left as they are.  Inside `global_mode` functions that make tensors make global 
 
 from __future__ import annotations
 
+import inspect
+import pickle
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -14,7 +16,10 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 from flowvm.loading.listing import listing, own_names
 from flowvm.loading.missing_names import other_names
-from flowvm.utils._pytree import tree_map
+from flowvm.meta.placements import here
+from flowvm.ops.collectives.texts import broadcast_bytes
+from flowvm.ops.shapes.fill import empty
+from flowvm.utils._pytree import tree_leaves, tree_map
 
 __dir__ = listing(globals())
 __getattr__ = other_names("utils.global_view", lambda: own_names(globals()))
@@ -26,7 +31,8 @@ def to_global(
     """Return the structure with each tensor `t` replaced by `t.to_global(placement, sbp)`, with its
     errors.
 
-    sbp                       one for all tensors, or a function that says it of each
+    sbp                       one for all tensors, or a function that says it of each: called with
+                              the tensor, or if it takes two arguments with `input` and the tensor
     warn_on_non_tensor_leaf   is taken and means nothing: other values are left as they are
 
     >>> here = flow.placement("cpu", [0])
@@ -36,13 +42,42 @@ def to_global(
     (True, 'first')
     """
 
+    if placement is not None and placement.size < here()[1]:
+        input = _known(input, placement)
+    asked = callable(sbp) and not hasattr(sbp, "is_split")
+    both = asked and len(inspect.signature(sbp).parameters) > 1
+
     def made(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
-        held = sbp(leaf) if callable(sbp) and not hasattr(sbp, "is_split") else sbp
+        held = (sbp(input, leaf) if both else sbp(leaf)) if asked else sbp
         return leaf.to_global(placement, held)
 
     return tree_map(made, input)
+
+
+def _known(input: Any, placement: Any) -> Any:
+    """The structure that the first rank of the placement has, on ranks outside of it: with empty
+    tensors in the places of its local ones, which are told what they are when they become global.
+    """
+    first = placement.flat[0]
+    leaves = tree_leaves(input)
+    if any(isinstance(t, Tensor) and t.is_global for t in leaves):
+        return input
+    hollow = tree_map(lambda t: _Hollow(t.dtype) if isinstance(t, Tensor) else t, input)
+    told = broadcast_bytes(pickle.dumps(hollow) if here()[0] == first else b"", first)
+    if here()[0] in placement.flat:
+        return input
+    return tree_map(
+        lambda t: empty(0, dtype=t.dtype) if isinstance(t, _Hollow) else t, pickle.loads(told)
+    )
+
+
+class _Hollow:
+    """A tensor that another rank has."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = dtype
 
 
 def global_mode(

@@ -92,16 +92,16 @@ def moved(x: Tensor, device: Device) -> Tensor:
 
 
 def _of_placement(x: Tensor, device: Device) -> Tensor:
-    """A global tensor stays where it is; a local one, beside a global tensor, is global as well:
-    ranks that run one program have the same.
+    """A global tensor stays where it is, or goes to another placement; a local one, beside a global
+    tensor, is global as well: ranks that run one program have the same.
     """
     own = x._meta.device
     if is_placed(device) and own.__class__ is Device:
         local: Any = device
         out: Tensor = Globals.placed(moved(x, local.local), device)
         return out
-    if device.type == own.type and not is_placed(device):
-        return x
+    if device.type == own.type:
+        return Globals.across(x, device) if is_placed(device) else x
     raise DeviceError(
         f"a tensor on {own!r} does not go to {device!r} by to(): use to_global(placement=...) or "
         f"to_local()"

@@ -168,11 +168,12 @@ def boxed(x: Tensor, sbp: Sbps) -> Tensor:
     with recording(False):
         local = part_of(x)
         for step in steps(meta.sbp, sbp):
-            local = _changed(local, meta, step)
+            local = changed(local, meta, step)
     return global_of(local, meta.with_sbp(sbp))
 
 
-def _changed(x: Tensor, meta: GlobalMeta, step: Step) -> Tensor:
+def changed(x: Tensor, meta: GlobalMeta, step: Step) -> Tensor:
+    """The part here of a tensor of `meta`, behind one step of boxing."""
     where, axis, rank = meta.placement, step.axis, meta.device.rank
     ranks = where.group(axis, rank)
     old, new = step.before[axis], step.after[axis]

@@ -14,6 +14,7 @@ from typing import Any
 
 from flowvm.eager.global_calls import with_metas
 from flowvm.eager.interpreter import Operator, device_of
+from flowvm.eager.modes import departing
 from flowvm.guards.regions import Mode
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta
@@ -42,10 +43,11 @@ def whole_of(value: Any) -> Any:
     return with_metas(value, attrgetter("whole"))
 
 
-# for tests: takes the legal signatures and says which one is to be used, None for the cheapest
-forced: Mode[Any] = Mode(None)
+# Inside either, threads depart: no trace stands for the calls that are to be asked about.
+# For tests: takes the legal signatures and says which one is to be used, None for the cheapest
+forced: Mode[Any] = Mode(None, departing())
 # for `explain`: is told of each call's choice
-watched: Mode[Any] = Mode(None)
+watched: Mode[Any] = Mode(None, departing())
 
 
 def results_of(

@@ -11,18 +11,20 @@ from collections.abc import Callable
 from typing import Any
 
 from flowvm.eager.interpreter import Operator
-from flowvm.eager.modes import recording
+from flowvm.eager.modes import grad_enabled, recording
 from flowvm.eager.tensor import Tensor
-from flowvm.meta.placements import broadcast
-from flowvm.ops.declare.composite import filled_of
+from flowvm.meta.global_meta import GlobalMeta
+from flowvm.meta.placements import Sbps, broadcast, partial_sum, split
+from flowvm.ops.declare.composite import Recorded, filled_of, record
 from flowvm.ops.declare.core import cast
 from flowvm.ops.declare.facts import Fact
-from flowvm.ops.placed.boxing import boxed, global_of
+from flowvm.ops.placed.boxing import boxed, global_of, hollow, part_of
 from flowvm.ops.places.gather import gather
 from flowvm.ops.pointwise.compare import ne, where
 from flowvm.ops.random.parts import philox
 from flowvm.ops.rows.parts import class_loss_ops, norm_ops
 from flowvm.ops.rows.softmax import log_softmax
+from flowvm.ops.shapes.fill import zeros_like
 from flowvm.ops.shapes.join import cat
 
 Attrs = tuple[Any, ...]
@@ -61,12 +63,109 @@ def _class_loss(
     return loss, counts
 
 
+def _by_parts(x: Any, target: Any) -> tuple[Sbps, Sbps] | None:
+    """Return how input and target are held where each rank has some samples with all their classes;
+    None where classes are cut, or a rank would have no sample.
+    """
+    here, there = [], []
+    for held, classes in zip(x._meta.sbp, target._meta.sbp, strict=True):
+        if held.dim == 1:
+            return None
+        dim = held.dim if held.is_split else classes.dim + (classes.dim > 0)
+        cut = held.is_split or classes.is_split
+        here.append(split(dim) if cut else broadcast)
+        there.append(split(dim - (dim > 0)) if cut else broadcast)
+    counts = [n for s, n in zip(here, x._meta.placement.shape, strict=True) if s.is_split]
+    if len(counts) != 1 or x._meta.shape[max(s.dim for s in here)] < counts[0]:
+        return None
+    return tuple(here), tuple(there)
+
+
+def _all(meta: GlobalMeta) -> Sbps:
+    return (broadcast,) * len(meta.sbp)
+
+
+def _summed(held: Sbps) -> Sbps:
+    return tuple(partial_sum if s.is_split else s for s in held)
+
+
+def _entropy_of_parts(tensors: Any, attrs: Attrs, held: tuple[Sbps, Sbps]) -> tuple[Any, Any]:
+    """The loss of each rank's samples, by the op itself, and this rank's notes."""
+    (reduction, ignored, smoothing), (x, target) = attrs, tensors
+    each, saved = reduction == "none", [x, target]
+    sbp = held[1] if each else _summed(held[0])
+    shape = target._meta.shape if each else ()
+    out = GlobalMeta.make(shape, x._meta.dtype, x._meta.device, sbp)
+    loss = hollow(out)
+    if out.inside:
+        with recording(False):
+            parts = (part_of(boxed(t, s)) for t, s in zip(tensors, held, strict=True))
+            loss, notes = _parts_loss(*parts, "none" if each else "sum", ignored, smoothing)
+            saved.append(notes)
+            if reduction == "mean":
+                classes = part_of(boxed(target, held[1]))
+                count = cast(ne(classes, ignored), out.dtype).sum()
+                saved.append(part_of(boxed(global_of(count, out), _all(out))))
+                loss = loss / saved[-1]
+        loss = global_of(loss, out)
+    return record(_parts_node, (x, target), loss, (*attrs, held), saved), saved[-1]
+
+
+def _parts_loss(x: Tensor, *args: Any) -> Any:
+    return class_loss_ops._entropy(x.contiguous(), *args)
+
+
+def _entropy_parts_grad(c: Any, g: Tensor) -> tuple[Any, None]:
+    """The gradient by each rank's samples."""
+    if grad_enabled():  # the gradient's own graph is wanted, which consists of global ops
+        return _entropy_grad_of_ops(c, g), None
+    x, target, *rest = c.saved
+    reduction, ignored, smoothing, held = c.attrs
+    meta = x._meta.with_sbp(held[0])
+    if not meta.inside:
+        return hollow(meta), None
+    kind = "none" if reduction == "none" else "sum"
+    local, classes = (part_of(boxed(t, s)) for t, s in zip((x, target), held, strict=True))
+    given = part_of(boxed(g, held[1] if kind == "none" else _all(meta)))
+    if reduction == "mean":
+        given = given / rest[1]
+    dx = class_loss_ops._entropy_backward(
+        given.contiguous(), local.contiguous(), classes, rest[0], kind, ignored, smoothing
+    )
+    return global_of(dx, meta), None
+
+
+def _entropy_grad_of_ops(c: Any, g: Tensor) -> Any:
+    x, target = c.saved[:2]
+    reduction, ignored, smoothing, _ = c.attrs
+    counts = ne(target, ignored)
+    wanted = where(counts, target, 0).unsqueeze(1)
+    n = x.shape[1]
+    shares = zeros_like(x).scatter(1, wanted, 1.0) * (1.0 - smoothing) + smoothing / n
+    valid = cast(counts, x._meta.dtype)
+    if reduction == "mean":
+        g = g / valid.sum()
+    scale = (g * valid).unsqueeze(1)
+    return (log_softmax(x, 1).exp() - shares) * scale
+
+
+_parts_node = Recorded(
+    "cross_entropy", _entropy_parts_grad, ("input", "target"), "input, target, notes, total"
+)
+
+
 @REWRITE(class_loss_ops._entropy)
 def _entropy(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Any:
     reduction, ignore, smoothing = attrs
-    if tensors[0]._meta.ndim < 2 or smoothing:
+    x, target = tensors
+    if x._meta.ndim < 2:
         return None
-    return _class_loss(tensors, log_softmax(tensors[0], 1), reduction, ignore)
+    held = _by_parts(x, target)
+    if held is not None:
+        return _entropy_of_parts(tensors, attrs, held)
+    if smoothing:
+        return None
+    return _class_loss(tensors, log_softmax(x, 1), reduction, ignore)
 
 
 @REWRITE(class_loss_ops._nll)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
 from flowvm.loading.lazy import lazy
 from flowvm.meta.device import Device, cpu
+from flowvm.meta.dtype import ALL_DTYPES, DType
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta
 from flowvm.meta.placements import (
@@ -38,12 +40,13 @@ from flowvm.vm.callers.hot import hot
 
 if TYPE_CHECKING:
     from flowvm.cuda.driver import runtime as runtimes
-    from flowvm.ops.placed import agreement, boxing, calls, views
+    from flowvm.ops.placed import agreement, boxing, calls, gradients, views
     from flowvm.ranks import world as world_of_ranks
 else:
     agreement = lazy("flowvm.ops.placed.agreement")
     boxing = lazy("flowvm.ops.placed.boxing")
     calls = lazy("flowvm.ops.placed.calls")
+    gradients = lazy("flowvm.ops.placed.gradients")
     views = lazy("flowvm.ops.placed.views")
     world_of_ranks = lazy("flowvm.ranks.world")
     runtimes = lazy("flowvm.cuda.driver.runtime")
@@ -100,6 +103,38 @@ for _name, _function in (
     ("is_global", _is_global), ("is_local", _is_local), ("placement", _placement), ("sbp", _sbp),
 ):  # fmt: skip
     setattr(Tensor, _name, property(_function))
+
+
+@method()
+def global_id(x: Tensor) -> int:
+    """A number of the global tensor, the same on all ranks that made as many global tensors before
+    it asked for one.
+
+    >>> x = flow.ones(2).to_global(flow.placement("cpu", [0]), flow.sbp.split(0))
+    >>> x.global_id() == x.global_id()
+    True
+    """
+    _need_global(x, "global_id")
+    extra = x.extra()
+    if "global_id" not in extra:
+        extra["global_id"] = next(_numbers)
+    number: int = extra["global_id"]
+    return number
+
+
+_numbers = itertools.count(1)
+
+
+@method()
+def check_meta_consistency(x: Tensor) -> None:
+    """Have the ranks of the tensor's placement compare its shape, dtype and sbp: where they differ,
+    the next reading of a value is a CommunicationError.
+
+    >>> x = flow.ones(2).to_global(flow.placement("cpu", [0]), flow.sbp.split(0))
+    >>> x.check_meta_consistency()
+    """
+    meta = _need_global(x, "check_meta_consistency")
+    agreement.agree(meta.placement, f"check_meta_consistency({meta!r})")
 
 
 ASKED = 8  # dimensions that ranks tell each other of at least, so that a different number is seen
@@ -218,7 +253,8 @@ def global_of_local(
     need to call it, as for a part of a mesh: other ranks are not told the shape.
     """
     meta: Any = x._meta
-    held = as_sbps(sbp, placement, meta.ndim)
+    outside = check_meta and tell_others and placement.place_of(here()[0]) is None
+    held = as_sbps(sbp, placement, None if outside else meta.ndim)
     x = x.to(placed_device(placement).local)
     wanted = None if grad_sbp is None else as_sbps(grad_sbp, placement, meta.ndim)
     if check_meta:  # shapes are asked of the ranks each time
@@ -240,15 +276,16 @@ def _from_local(x: Tensor, where: placement, sbp: Sbps, check: bool, tell: bool)
     own = here()[0]
     place = where.place_of(own)
     local = x._meta
-    shape = list(local.shape)
-    if where.size > 1 and check and (tell or place is not None):
+    shape, dtype = list(local.shape), local.dtype
+    others = where.size > 1 or (tell and here()[1] > 1)
+    if others and check and (tell or place is not None):
         with recording_to(None):  # a capture needs shapes now, as all ranks' captures do
-            shape = _agreed(local, where, sbp, place, tell)
+            shape, dtype = _agreed(local, where, sbp, place, tell)
     else:
         for s, n in zip(sbp, where.shape, strict=True):
             if s.is_split:
                 shape[s.dim] *= n
-    meta = GlobalMeta.make(tuple(shape), local.dtype, placed_device(where), sbp)
+    meta = GlobalMeta.make(tuple(shape), dtype, placed_device(where), sbp)
     if place is None:
         return boxing.hollow(meta)
     if local.shape != meta.local.shape:
@@ -274,37 +311,43 @@ def part_of_local(x: Tensor) -> Tensor:
     return x.detach()  # type: ignore[no-any-return]
 
 
-def _agreed(local: TensorMeta, where: placement, sbp: Sbps, place: Any, tell: bool) -> list[int]:
-    """Return the logical shape: parts are asked of all ranks of the placement, and other ranks are
-    told with `tell`.
+def _agreed(
+    local: TensorMeta, where: placement, sbp: Sbps, place: Any, tell: bool
+) -> tuple[list[int], DType]:
+    """Return the logical shape, and the dtype: parts are asked of all ranks of the placement, and
+    other ranks are told with `tell`.
     """
     use = boxing.transport[-1]()
-    room = max(ASKED, local.ndim)
-    mine = tensor(np.array([[local.ndim, *local.shape, *[0] * (room - local.ndim)]], np.int64))
+    inside = place is not None  # other ranks' tensors have whatever shape
+    room = max(ASKED, local.ndim) if inside or not tell else ASKED
+    known = [local.ndim, ALL_DTYPES.index(local.dtype), *local.shape][: 2 + room]
+    mine = tensor(np.array([known + [0] * (2 + room - len(known))], np.int64))
     first = where.flat[0]
     if place is None:
-        told = use.recv(TensorMeta.of((where.size, 1 + room), mine.dtype), first)
+        told = use.recv(TensorMeta.of((where.size, 2 + room), mine.dtype), first)
     else:
         told = use.all_gather(mine, use.group(where.flat))
         if tell and here()[0] == first:
             for other in range(here()[1]):
                 if other not in where.flat:
                     use.send(told, other)
-    rows = told.numpy().reshape((*where.shape, 1 + room))
+    rows = told.numpy().reshape((*where.shape, 2 + room))
     if len(set(rows[..., 0].ravel().tolist())) > 1:
         raise ShapeError("to_global: ranks have tensors of several numbers of dimensions")
-    shapes = rows[..., 1 : 1 + local.ndim]
+    one = rows[(0,) * len(where.shape)]
+    ndim, dtype = int(one[0]), ALL_DTYPES[int(one[1])]
+    shapes = rows[..., 2 : 2 + ndim]
     shape = [int(n) for n in shapes[(0,) * len(where.shape)]]
-    for d in range(local.ndim):
+    for d in range(ndim):
         if any(s.dim == d for s in sbp):
             line = tuple(slice(None) if s.dim == d else 0 for s in sbp)
             shape[d] = int(shapes[line][..., d].sum())
-    return shape
+    return shape, dtype
 
 
 @method()
 def to_local(x: Tensor, *, grad_sbp: Any = None, grad_placements: Any = None) -> Tensor:
-    """This rank's part of a global tensor, on the same memory.  ArgumentError on a rank that holds
+    """This rank's part of a global tensor, on the same memory; an empty tensor on a rank that holds
     nothing of it.
 
     grad_sbp   what ranks' gradients are on the way back: parts where the tensor is split, else each
@@ -314,7 +357,6 @@ def to_local(x: Tensor, *, grad_sbp: Any = None, grad_placements: Any = None) ->
     tensor([1., 1.])
     """
     meta = _need_global(need_tensor("to_local", "input", x), "to_local")
-    boxing.inside(meta, "to_local")
     wanted = grad_placements if grad_sbp is None else grad_sbp
     held = None if wanted is None else as_sbps(wanted, meta.placement, meta.ndim)
     return _recorded(_local_node, x, boxing.part_of(x), (held,))
@@ -325,8 +367,17 @@ def to_local(x: Tensor, *, grad_sbp: Any = None, grad_placements: Any = None) ->
 
 def _gathered(x: Tensor) -> Tensor:
     meta: Any = x._meta
-    boxing.inside(meta, "reading values")
     return boxing.part_of(boxing.boxed(x, (broadcast,) * len(meta.sbp)))
+
+
+def _wanted_grad(leaf: Tensor) -> Sbps:
+    """Return the sbp of a leaf's `.grad`."""
+    wanted: Sbps | None = leaf.extra().get("grad_sbp")
+    return _grad_sbp(leaf._meta.sbp) if wanted is None else wanted  # type: ignore[attr-defined]
+
+
+def _postponed(leaf: Tensor, g: Tensor, keep: Callable[[Tensor, Tensor], None]) -> bool:
+    return gradients.postpone(leaf, g, _wanted_grad(leaf), keep)
 
 
 def _landed(leaf: Tensor, g: Tensor) -> Tensor:
@@ -334,9 +385,8 @@ def _landed(leaf: Tensor, g: Tensor) -> Tensor:
     partial sum still, inside `partial_grads`.
     """
     meta: Any = leaf._meta
-    wanted = leaf.extra().get("grad_sbp")
-    if wanted is None:
-        wanted = _grad_sbp(meta.sbp)
+    wanted = _wanted_grad(leaf)
+    if "grad_sbp" not in leaf.extra():
         now: Any = g._meta
         if partial_grads.now() and now.placement is meta.placement:
             both = zip(now.sbp, wanted, strict=True)
@@ -352,11 +402,21 @@ def _placed(x: Tensor, device: Any) -> Tensor:
     return boxing.global_of(x.contiguous(), meta) if meta.inside else boxing.hollow(meta)
 
 
+def _across(x: Tensor, device: Any) -> Tensor:
+    """A global tensor on the placement of `device`: held as that one says, or else as it was."""
+    where, held = device.placement, device.sbp
+    if held is None and len(where.shape) != len(_sbp(x)):
+        held = (broadcast,) * len(where.shape)
+    return to_global(x, where, held)
+
+
 # what does the work is imported when there is some
 Globals.call = staticmethod(lambda *args: calls.call(*args))
 Globals.call_into = staticmethod(lambda *args: calls.into(*args))
 Globals.gathered = staticmethod(_gathered)
 Globals.landed = staticmethod(_landed)
+Globals.postponed = staticmethod(_postponed)
+Globals.across = staticmethod(_across)
 Globals.placed = staticmethod(_placed)
 hot.update(
     global_alias=lambda *args: views.share_base(*args),

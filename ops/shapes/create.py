@@ -23,7 +23,7 @@ from flowvm.meta.dtype import from_numpy as dtype_of
 from flowvm.meta.formats import accept
 from flowvm.ops.declare.composite import whole
 from flowvm.ops.declare.registry import Sample, samples
-from flowvm.ops.shapes.fill import dtype_or, finished, full
+from flowvm.ops.shapes.fill import device_like, dtype_or, finished, full
 from flowvm.ops.shapes.inplace_views import UntypedStorage
 from flowvm.vm.callers.lines import warn
 
@@ -362,7 +362,7 @@ def new_tensor(
     >>> flow.tensor([1.0]).new_tensor([3, 4])
     tensor([3., 4.])
     """
-    kind, place = dtype_or(dtype, x._meta.dtype), x._meta.device if device is None else device
+    kind, place = dtype_or(dtype, x._meta.dtype), device_like(x, device, options)
     return tensor(data, dtype=kind, device=place, requires_grad=requires_grad, **options)
 
 

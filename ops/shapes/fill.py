@@ -20,6 +20,7 @@ from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.meta.device import as_device
 from flowvm.meta.dtype import DType, as_dtype, bool_, complex_of, get_default_dtype, int64
 from flowvm.meta.formats import accept, format_stride
+from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import Size, TensorMeta, as_shape
 from flowvm.ops.declare.composite import empty_of, filled_of
 from flowvm.ops.declare.outputs import dtype_for, written
@@ -377,6 +378,19 @@ def scalar_tensor(
 # --- methods ----------------------------------------------------------------------------------
 
 
+def device_like(x: Tensor, device: Any, options: dict[str, Any], size: Any = None) -> Any:
+    """The device of a tensor that is made like `x`; None where `placement` says it.  One like a
+    global tensor of the same `size` is held as that one.
+    """
+    if device is not None or "placement" in options:
+        return device
+    meta = x._meta
+    if isinstance(meta, GlobalMeta) and size is not None:
+        if as_shape(size[0] if len(size) == 1 else size) == meta.shape:
+            return meta.placement.device(meta.device.rank, meta.dense().sbp)
+    return meta.device
+
+
 @method()
 def new_full(
     x: Tensor,
@@ -394,7 +408,7 @@ def new_full(
     >>> flow.tensor([1, 2]).new_full((3,), 7)
     tensor([7, 7, 7])
     """
-    dtype, place = dtype_or(dtype, x._meta.dtype), x._meta.device if device is None else device
+    dtype, place = dtype_or(dtype, x._meta.dtype), device_like(x, device, options, (size,))
     return full(size, fill_value, dtype=dtype, device=place, requires_grad=requires_grad, **options)
 
 
@@ -413,7 +427,7 @@ def new_zeros(
     >>> flow.tensor([1, 2]).new_zeros(3)
     tensor([0, 0, 0])
     """
-    kind, place = dtype_or(dtype, x._meta.dtype), x._meta.device if device is None else device
+    kind, place = dtype_or(dtype, x._meta.dtype), device_like(x, device, options, size)
     return zeros(*size, dtype=kind, device=place, requires_grad=requires_grad, **options)
 
 
@@ -432,7 +446,7 @@ def new_ones(
     >>> flow.tensor([1, 2]).new_ones(3)
     tensor([1, 1, 1])
     """
-    kind, place = dtype_or(dtype, x._meta.dtype), x._meta.device if device is None else device
+    kind, place = dtype_or(dtype, x._meta.dtype), device_like(x, device, options, size)
     return ones(*size, dtype=kind, device=place, requires_grad=requires_grad, **options)
 
 
@@ -451,7 +465,7 @@ def new_empty(
     >>> flow.ones(2, dtype=flow.float64).new_empty(3).dtype
     flow.float64
     """
-    kind, place = dtype_or(dtype, x._meta.dtype), x._meta.device if device is None else device
+    kind, place = dtype_or(dtype, x._meta.dtype), device_like(x, device, options, size)
     return empty(*size, dtype=kind, device=place, requires_grad=requires_grad, **options)
 
 
@@ -464,7 +478,7 @@ def new_empty_strided(
     >>> flow.tensor([1, 2]).new_empty_strided((2, 3), (1, 2)).stride()
     (1, 2)
     """
-    kind, place = dtype_or(dtype, x._meta.dtype), x._meta.device if device is None else device
+    kind, place = dtype_or(dtype, x._meta.dtype), device_like(x, device, options)
     return empty_strided(size, stride, dtype=kind, device=place, **options)
 
 

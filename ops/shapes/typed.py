@@ -8,10 +8,12 @@ any other sense.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from flowvm.eager.global_calls import Globals
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.meta.device import cpu as _cpu
@@ -136,8 +138,18 @@ def made_of(
     return empty(*args, dtype=dtype, device=device)
 
 
-def _construct(cls: type[Tensor], *args: Any, device: Any = None, size: Any = None) -> Tensor:
+def _construct(
+    cls: type[Tensor],
+    *args: Any,
+    device: Any = None,
+    size: Any = None,
+    placement: Any = None,
+    sbp: Any = None,
+) -> Tensor:
     """`flow.Tensor(...)`: of the default dtype, but a tensor keeps its own; a subclass likewise."""
+    if placement is not None or sbp is not None:
+        options = {"device": device, "size": size}
+        return Globals.made(partial(_construct, cls), args, placement, sbp, options)
     if not isinstance(cls, type):
         raise ArgumentTypeError(f"Tensor.__new__ needs a class, got {type(cls).__name__}")
     dtype = get_default_dtype()

@@ -93,6 +93,20 @@ def test_a_static_schedule_has_its_workers(like, streams):
     assert [went[k] for k in range(len(went))] == [lanes[w] for w in planned.worker]
 
 
+def test_memory_goes_back_to_the_stream_that_had_it(streams):
+    x, reserved = flow.rand(100, 100), []  # 40 KB: fifty results fill a slab
+    for count in (20, 200):
+        # the first that has room gets it, which is the default stream
+        with flow.stream(streams[1]), flow.vm.schedule("fifo", streams=streams[:2]):
+            for _ in range(count):
+                y = x + 1.0
+                y = y * 2.0
+                flow.vm.sync()
+        reserved.append(flow.vm.stats()["reserved_bytes"])
+    assert y.shape == (100, 100)
+    assert reserved[1] == reserved[0]
+
+
 def test_a_policy_in_ten_lines_is_asked(expected, streams):
     class Oldest(lab.Policy):
         def begin(self, dag, machine):

@@ -14,6 +14,7 @@ from flowvm.private.cpython import CPYTHON
 from flowvm.private.llvmlite import LLVMLITE
 from flowvm.private.numba import NUMBA
 from flowvm.private.numba_cuda import NUMBA_CUDA, SIMULATOR
+from flowvm.private.numpy import NUMPY
 from flowvm.private.scipy import SCIPY
 from tests.test_layout import FILES, ROOT, where
 
@@ -48,7 +49,7 @@ DOCUMENTED = {
     "_metadata",  # of a state dict: what PyTorch's programs read
 }  # fmt: skip
 SHORTCUTS = "flowvm.compiler.shortcuts"  # what they replace is named in flowvm.private.numba
-TABLES = [CPYTHON, LLVMLITE, NUMBA, NUMBA_CUDA, SCIPY]
+TABLES = [CPYTHON, LLVMLITE, NUMBA, NUMBA_CUDA, NUMPY, SCIPY]
 
 
 def ours(written=""):

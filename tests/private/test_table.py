@@ -19,6 +19,7 @@ from flowvm.private.cpython import CPYTHON
 from flowvm.private.llvmlite import LLVMLITE
 from flowvm.private.numba import NUMBA
 from flowvm.private.numba_cuda import NUMBA_CUDA, SIMULATOR
+from flowvm.private.numpy import NUMPY
 from flowvm.private.scipy import SCIPY
 from flowvm.private.table import MISSING, SKIPPED, Package, Use, found_at
 
@@ -54,7 +55,9 @@ def change(monkeypatch, name):
 # --- tables -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("table", [CPYTHON, LLVMLITE, NUMBA, SCIPY], ids=lambda t: t.distribution)
+@pytest.mark.parametrize(
+    "table", [CPYTHON, LLVMLITE, NUMBA, NUMPY, SCIPY], ids=lambda t: t.distribution
+)
 def test_all_is_as_tested_here(table):
     assert [s for s in table.report() if s.verdict != OK] == []
 

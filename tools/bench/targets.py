@@ -150,40 +150,125 @@ def cnn(lib: Any) -> Training:
     return Training(model, lib.optim.SGD(model.parameters(), lr=0.01), x, y)
 
 
-def transformer(lib: Any, blocks: int = 2) -> Training:
+def transformer(
+    lib: Any, blocks: int = 2, width: int = 128, batch: int = 4, length: int = 32
+) -> Training:
     """Blocks (d 128, 4 heads) on 4 sequences of 32, vocabulary of 256, AdamW."""
     nn, functional = lib.nn, lib.nn.functional
+    each = width // 4
 
     class Block(nn.Module):  # type: ignore[name-defined,misc]
         def __init__(self) -> None:
             super().__init__()
-            self.norm1, self.norm2 = nn.LayerNorm(128), nn.LayerNorm(128)
-            self.qkv, self.out = nn.Linear(128, 384), nn.Linear(128, 128)
-            self.up, self.down = nn.Linear(128, 512), nn.Linear(512, 128)
+            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
         def forward(self, x: Any) -> Any:
-            qkv = self.qkv(self.norm1(x)).reshape(4, 32, 3, 4, 32).permute(2, 0, 3, 1, 4)
-            scores = qkv[0] @ qkv[1].transpose(-2, -1) * 32**-0.5
+            qkv = self.qkv(self.norm1(x)).reshape(batch, length, 3, 4, each)
+            qkv = qkv.permute(2, 0, 3, 1, 4)
+            scores = qkv[0] @ qkv[1].transpose(-2, -1) * each**-0.5
             mixed = functional.softmax(scores.masked_fill(mask, -1e9), -1) @ qkv[2]
-            x = x + self.out(mixed.transpose(1, 2).reshape(4, 32, 128))
+            x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
             return x + self.down(functional.gelu(self.up(self.norm2(x))))
 
     class Model(nn.Module):  # type: ignore[name-defined,misc]
         def __init__(self) -> None:
             super().__init__()
-            self.embed, self.place = nn.Embedding(256, 128), nn.Embedding(32, 128)
+            self.embed, self.place = nn.Embedding(256, width), nn.Embedding(length, width)
             self.blocks = nn.Sequential(*[Block() for _ in range(blocks)])
-            self.norm, self.head = nn.LayerNorm(128), nn.Linear(128, 256)
+            self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 256)
 
         def forward(self, tokens: Any) -> Any:
             x = self.embed(tokens) + self.place(places)
             return self.head(self.norm(self.blocks(x))).reshape(-1, 256)
 
-    places = lib.arange(32)
-    mask = lib.triu(lib.ones(32, 32), 1) > 0
+    places = lib.arange(length)
+    mask = lib.triu(lib.ones(length, length), 1) > 0
     model = Model()
-    x, y = lib.randint(0, 256, (4, 32)), lib.randint(0, 256, (128,))
+    x, y = lib.randint(0, 256, (batch, length)), lib.randint(0, 256, (batch * length,))
     return Training(model, lib.optim.AdamW(model.parameters(), lr=1e-3), x, y)
+
+
+def gpt(lib: Any) -> Training:
+    """Four blocks (d 256, 4 heads) on 8 sequences of 128, vocabulary of 256, AdamW."""
+    return transformer(lib, blocks=4, width=256, batch=8, length=128)
+
+
+def resnet18(lib: Any) -> Training:
+    """ResNet-18 (He and others, 2015) of full width, two images of 64x64, SGD with momentum."""
+    nn, functional = lib.nn, lib.nn.functional
+
+    class Block(nn.Module):  # type: ignore[name-defined,misc]
+        def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+            super().__init__()
+            self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+            self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+            self.norm1, self.norm2 = nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs)
+            self.short = nn.Sequential()
+            if stride != 1 or inputs != outputs:
+                self.short = nn.Sequential(
+                    nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+                )
+
+        def forward(self, x: Any) -> Any:
+            y = self.norm2(self.conv2(functional.relu(self.norm1(self.conv1(x)))))
+            return functional.relu(y + self.short(x))
+
+    layers, inputs = [], 64
+    for outputs, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        layers += [Block(inputs, outputs, stride), Block(outputs, outputs, 1)]
+        inputs = outputs
+    model = nn.Sequential(
+        nn.Conv2d(3, 64, 7, 2, padding=3, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
+        nn.MaxPool2d(3, 2, 1), *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(512, 1000),
+    )  # fmt: skip
+    x, y = lib.randn(2, 3, 64, 64), lib.randint(0, 1000, (2,))
+    return Training(model, lib.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), x, y)
+
+
+def yolo(lib: Any) -> Training:
+    """YOLOv3-tiny (Redmon and Farhadi, 2018) for 80 classes, two images of 160x160, SGD.
+
+    The loss is cross entropy over the 85 numbers of each box: all layers learn, with no matching
+    of boxes, which takes no time beside them.
+    """
+    nn = lib.nn
+
+    def unit(inputs: int, outputs: int, size: int = 3) -> Any:
+        return nn.Sequential(
+            nn.Conv2d(inputs, outputs, size, padding=size // 2, bias=False),
+            nn.BatchNorm2d(outputs), nn.LeakyReLU(0.1),
+        )  # fmt: skip
+
+    def boxes(x: Any) -> Any:
+        return x.reshape(x.shape[0], 3, 85, -1).transpose(2, 3).reshape(-1, 85)
+
+    class Model(nn.Module):  # type: ignore[name-defined,misc]
+        def __init__(self) -> None:
+            super().__init__()
+            fine: list[Any] = []
+            for inputs, outputs in ((3, 16), (16, 32), (32, 64), (64, 128)):
+                fine += [unit(inputs, outputs), nn.MaxPool2d(2)]
+            self.fine = nn.Sequential(*fine, unit(128, 256))
+            self.coarse = nn.Sequential(
+                nn.MaxPool2d(2), unit(256, 512), nn.ZeroPad2d((0, 1, 0, 1)), nn.MaxPool2d(2, 1),
+                unit(512, 1024), unit(1024, 256, 1),
+            )  # fmt: skip
+            self.far = nn.Sequential(unit(256, 512), nn.Conv2d(512, 255, 1))
+            self.up = nn.Sequential(unit(256, 128, 1), nn.Upsample(scale_factor=2))
+            self.near = nn.Sequential(unit(384, 256), nn.Conv2d(256, 255, 1))
+
+        def forward(self, x: Any) -> Any:
+            fine = self.fine(x)
+            coarse = self.coarse(fine)
+            near = self.near(lib.cat([self.up(coarse), fine], 1))
+            return lib.cat([boxes(self.far(coarse)), boxes(near)])
+
+    model = Model()
+    x, y = lib.randn(2, 3, 160, 160), lib.randint(0, 85, (2 * 3 * (25 + 100),))
+    return Training(model, lib.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), x, y)
 
 
 def stepping(make: Callable[[Any], Training]) -> Callable[[Any], Callable[[], Any]]:

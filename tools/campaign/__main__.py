@@ -30,7 +30,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = ROOT / "build" / "campaign"
@@ -59,9 +59,9 @@ def main() -> int:
     if options.batch:
         return batch(options.name, *options.batch)
     if options.case:
-        return check_one(options.name, json.loads(Path(options.case).read_text()))
+        check_one(options.name, json.loads(Path(options.case).read_text()))
     if options.seed is not None:
-        return check_one(options.name, campaign(options.name).case(options.seed))
+        check_one(options.name, campaign(options.name).case(options.seed))
     names = CAMPAIGNS if options.name == "all" else [options.name]
     seconds, first, again = options.minutes * 60, options.first, options.once_more
     return max([run(name, seconds, first, again) for name in names])
@@ -100,11 +100,11 @@ def checked(module: Any, case: Any) -> dict[str, Any]:
     return {"outcome": outcome, "problem": problem, "amounts": dict(amounts)}
 
 
-def check_one(name: str, case: Any) -> int:
-    """Check one case, and print its problem."""
+def check_one(name: str, case: Any) -> NoReturn:
+    """Check one case, print its problem, and end the process."""
     outcome = checked(campaign(name), case)
-    print(outcome["problem"] or outcome["outcome"])
-    return 1 if outcome["problem"] else 0
+    print(outcome["problem"] or outcome["outcome"], flush=True)
+    os._exit(1 if outcome["problem"] else 0)  # errors that a case has left unread are its own
 
 
 # --- the process that watches ---------------------------------------------------------------------

@@ -105,7 +105,9 @@ class ParameterGroup:
         self.syncs = True
         self.divisor: float | None = None  # of summed gradients; None: the number of ranks
         self.before_forward: list[ParameterGroup] = []  # to be gathered with it
-        self.before_backward: list[ParameterGroup] = []
+        self.before_backward: list[ParameterGroup] = []  # empty: the one that `follows` says
+        self.follows: ParameterGroup | None = None  # whose forward ended last before its own
+        self.order: list[ParameterGroup] = []  # in which forwards ended inside the outermost one
         self.pending: dict[int, Tensor] = {}  # whole gradients that are not averaged yet
         self.depth = 0
         self._whole: list[Tensor] | None = None
@@ -182,7 +184,10 @@ class ParameterGroup:
         """Call a module's `forward` with whole parameters."""
         if not self.here:
             return forward(*args, **kwargs)
-        alone = outermost()
+        outer = _running.now()
+        alone = outer is None
+        if not self.depth:
+            self.order = [] if outer is None else outer.order
         reshards = self.reshard_after_forward
         reshards = not alone if reshards is None else reshards
         if self.policy.param_dtype is not None and self.policy.cast_forward_inputs:
@@ -208,6 +213,9 @@ class ParameterGroup:
                     self.reshard()
                 else:
                     self._show(self.params)
+        if not self.depth and current_backward() is None:  # else a checkpoint computes it again
+            self.follows = self.order[-1] if self.order else None
+            self.order.append(self)
         if self.policy.output_dtype is not None:
             out = as_dtype(out, self.policy.output_dtype)
         if grad_enabled() and self.unshards_in_backward:
@@ -253,9 +261,19 @@ class ParameterGroup:
         backward_run.kept[self] = None
         with recording(False):
             self.unshard()
-            for other in self.before_backward:
+            for other in self.before_backward or self._next():
                 other.whole()
+                backward_run.ends.append(other._backward_ends)
         backward_run.ends.append(self._backward_ends)
+
+    def _next(self) -> list[ParameterGroup]:
+        """Return the group whose backward is probably next, if it is to be gathered: then its
+        exchange stands before this group's, which has to wait for gradients.
+        """
+        other = self.follows
+        if other is None or other.depth or not other.unshards_in_backward:
+            return []
+        return [] if current_recorder() is not None else [other]
 
     def _backward_ends(self) -> None:
         if self.reshard_after_backward and not self.depth:

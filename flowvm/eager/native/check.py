@@ -21,6 +21,7 @@ from flowvm.eager.calls import call_function
 from flowvm.eager.native.objects import activate, new_call
 from flowvm.eager.native.tables import Table, shared_table, site_table
 from flowvm.eager.native.words import (
+    AS_ARRAY,
     AS_LIST,
     FRONT,
     NOTED,
@@ -51,6 +52,15 @@ class PlainStorage:
 
     id: int
     version: int
+
+
+class PlainLoan:
+    """As Loan, but it ends nothing."""
+
+    __slots__ = ("__weakref__", "id", "storage")
+
+    id: int
+    storage: Any
 
 
 class PlainTensor:
@@ -84,7 +94,7 @@ class Apart:
     def __init__(self) -> None:
         self.words = bytearray(8 * RING.SLOTS * RING.WORDS)
         self.finished: list[str] = []
-        self.lent = np.zeros(1, np.int64)
+        self.lent = np.zeros(64, np.int64)
         free = list(range(5000, 100, -1))
         self.names: dict[str, Any] = {
             **hot,
@@ -98,7 +108,7 @@ class Apart:
             "releases": [(9 << 40) + n for n in range(5)],
             "adopted": {},
             "stream_of": {},
-            "lent": {},
+            "lent": self.lent.data,
             "lent_at": self.lent.ctypes.data,
             "codes": ["nobody"] * RING.SLOTS,  # not None, which is counted
             "lasts": [0] * RING.SLOTS,
@@ -109,6 +119,7 @@ class Apart:
             "user_files": {__file__},
             "Tensor": PlainTensor,
             "Storage": PlainStorage,
+            "Loan": PlainLoan,
             "Parameter": PlainParameter,
             "Node": Node,
             "after": lambda: self.finished.append("after"),
@@ -475,23 +486,72 @@ def trouble_at_values(address: int, codes: dict[Any, int]) -> str:
     return ""
 
 
+def trouble_at_arrays(address: int, dtypes: dict[Any, tuple[Any, int]]) -> str:
+    """Return the trouble with arrays on tensors' memory, of each dtype, and what they hold."""
+    apart, asked = Apart(), list[Any]()
+    memory = mmap.mmap(-1, 8 * ARRAY.WORDS, mmap.MAP_PRIVATE | _NORESERVE)  # few pages are touched
+    m = memoryview(memory).cast("q")
+    apart.names["control"], storage = memoryview(memory), 21
+    shared, at = shared_table(apart.names), STO.AT + 21 * STO.WORDS
+    m[CTL.RECEIVED] = RING.SLOTS - 2
+    facts = {"TWIN": asked.append, "FUNCTION": asked.append, "KIND": READ, "CACHE": dtypes}
+    site = Table(SITE, shared, SHARED=shared.address, HOW=AS_ARRAY, **facts)
+    call: Any = new_call(asked.append, None)
+    activate(call, site.words, address, site)
+    lent = apart.lent.data
+    for dtype, (kind, size) in dtypes.items():
+        array = np.arange(12).astype(kind)
+        m[at + STO.POINTER] = array.ctypes.data
+        tensor = plain_tensor(storage + (size << 20), TensorMeta.of((3, 2), dtype, stride=(1, 4)))
+        tensor._storage = plain_tensor(storage, None, version=0)._storage
+        view = call(tensor)
+        wanted = np.lib.stride_tricks.as_strided(array[1:], (3, 2), (size, 4 * size))
+        if type(view) is not np.ndarray or view.dtype is not kind or not view.flags.writeable:
+            return f"a {dtype} tensor gives {view!r}"
+        same = view.__array_interface__ == wanted.__array_interface__
+        if not same or view.flags.num != wanted.flags.num or not np.array_equal(view, wanted):
+            return f"a {dtype} tensor gives {view.__array_interface__} {view.flags}"
+        base: Any = view.base
+        if not isinstance(base, PlainLoan) or (base.storage, base.id) != (tensor._storage, storage):
+            return f"an array is on {base!r}"
+    if (lent[storage], lent[0]) != (len(dtypes), 1) or asked:
+        return f"{apart.lent.tolist()} are lent, and {asked} left to the twin"
+    held, counts = (tensor, tensor._meta, kind, tensor._storage, storage, None), list[Any]()
+    for _ in range(3):
+        for _ in range(_TIMES):
+            call(tensor)
+        counts.append([getrefcount(value) for value in held])
+    if counts[1] != counts[2]:
+        return f"references before and after arrays: {counts}"
+    m[DEP.AT + storage * DEP.WORDS + DEP.FIRST] = 1  # somebody reads or writes it
+    call(tensor)
+    tensor._node = object()
+    call(tensor)
+    return "" if asked == [tensor] * 2 else f"but {asked} left to the twin"
+
+
 def trouble_at_death(address: int) -> str:
     """The same for the native call at `address` that is `Tensor.__del__`."""
     apart, asked = Apart(), list[Any]()
     kept = plain_tensor(1, None), plain_tensor(2, None, version=1), PlainTensor(), object()
     owns_nothing = PlainTensor()
     owns_nothing._storage = None
+    loan = PlainLoan()
+    loan.id = 4
+    apart.lent[[0, 4]] = 1, _TIMES
     call = new_call(asked.append, None)
     site = site_table(callee("x"), call.twin, shared_table(apart.names))
     activate(call, site.words, address, site)
     before = getrefcount(None)
     for _ in range(_TIMES):
-        for value in (*kept, owns_nothing):
+        for value in (*kept, owns_nothing, loan):
             call(value)
     if getrefcount(None) != before:
         return "None is not given back"
+    if apart.lent.any():
+        return f"of loans that end, there are {apart.lent.tolist()}"
     if apart.names["dead"] != [1] * _TIMES or asked != [kept[-1]] * _TIMES:
-        return f"of five that die, dead are {apart.names['dead']}, and asked for {asked}"
+        return f"of six that die, dead are {apart.names['dead']}, and asked for {asked}"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""The functions of CPython's public C API that native calls use, and words in memory.
+"""The functions of CPython's and NumPy's C APIs that native calls use, and words in memory.
 
 References are int64 numbers, the addresses of objects; which of them are new, borrowed or stolen
 is CPython's to say, and is said once more below.  All need the GIL, which a native call has, being
@@ -17,6 +17,7 @@ from typing import Any
 from flowvm.compiler.jit import provide
 from flowvm.compiler.native import Intrinsic
 from flowvm.loading.lazy import lazy
+from flowvm.private.numpy import PLACES, array_function
 from flowvm.private.objects import api_address, api_function
 from flowvm.vm.machine.lang import load_word, store_word
 
@@ -27,7 +28,7 @@ intrinsics = lazy("flowvm.eager.native.intrinsics")  # Numba, for a compilation 
 
 def _external(name: str, signature: str) -> Any:
     def python(*values: int) -> Any:
-        return api_function(name, signature)(*values)
+        return api_function(name, signature, _address(name))(*values)
 
     def define() -> Any:
         return intrinsics.external(PREFIX + name, signature)
@@ -40,7 +41,11 @@ def _external(name: str, signature: str) -> Any:
 def provide_api() -> None:
     """Let compiled code call the functions below; VMError if this CPython lacks one."""
     for name in _names:
-        provide(PREFIX + name, api_address(name))
+        provide(PREFIX + name, _address(name))
+
+
+def _address(name: str) -> int:
+    return array_function(name) if name in PLACES else api_address(name)
 
 
 # references: 0 is allowed
@@ -58,6 +63,7 @@ make_error = _external("PyErr_NormalizeException", "void(int64, int64, int64)")
 error_is = _external("PyErr_GivenExceptionMatches", "int32(int64, int64)")
 set_traceback = _external("PyException_SetTraceback", "int32(int64, int64)")
 traceback_of = _external("PyException_GetTraceback", "int64(int64)")  # new, or 0
+set_error = _external("PyErr_SetObject", "void(int64, int64)")
 restore_error = _external("PyErr_Restore", "void(int64, int64, int64)")
 # numbers; new references, or -1 and maybe an exception
 int_of = _external("PyLong_FromLongLong", "int64(int64)")
@@ -103,6 +109,12 @@ vectorcall = _external("PyObject_Vectorcall", "int64(int64, int64, int64, int64)
 iterator = _external("PyObject_GetIter", "int64(int64)")
 next_item = _external("PyIter_Next", "int64(int64)")
 weak_reference = _external("PyWeakref_NewRef", "int64(int64, int64)")
+# arrays, of NumPy's C API; its ints are numbers whose high half is not looked at.  New, and steals
+# the dtype, the second; steals what shall be the base
+new_array = _external(
+    "PyArray_NewFromDescr", "int64(int64, int64, int64, int64, int64, int64, int64, int64)"
+)
+set_base = _external("PyArray_SetBaseObject", "int32(int64, int64)")
 # threads: the state of this one, and a number that no other has
 this_thread = _external("PyThreadState_Get", "int64()")
 thread_number = _external("PyThreadState_GetID", "int64(int64)")

@@ -10,16 +10,18 @@ from collections.abc import Callable
 from flowvm.eager.native.backward import call_unrecorded, run_backward, run_ready
 from flowvm.eager.native.call import issue_call
 from flowvm.eager.native.cpython import append, incref, put_word, vectorcall, word
+from flowvm.eager.native.errors import refuse_name
 from flowvm.eager.native.module import call_module, call_noted_module
 from flowvm.eager.native.optimizer import call_each
 from flowvm.eager.native.tensor import class_of, is_tensor
 from flowvm.eager.native.trace import replay_call
-from flowvm.eager.native.values import read_value
+from flowvm.eager.native.values import end_loan, read_value
 from flowvm.eager.native.words import (
     EACH,
     FAILED,
     FRONT,
     GRADIENT,
+    LACK,
     LEARN,
     MISS,
     MODULE,
@@ -52,11 +54,13 @@ def entry(site_at: int) -> Callable[[int, int, int, int], int]:
                 result, twin = MISS, SITE.TWIN
         elif names == 0 and kind == READ:
             result = read_value(site, args, count & COUNT)
+        elif names == 0 and kind == LACK:
+            result = refuse_name(site, args, count & COUNT)
         elif names == 0 and kind == EACH:
             result = call_each(site, args, count & COUNT)
         elif names == 0 and kind == START:
             result = run_backward(site, args, count & COUNT)
-        elif names == 0 and kind != READ:
+        elif names == 0 and kind not in (READ, LACK):
             result = run_ready(site, args, count & COUNT)
         if result != MISS:
             return result
@@ -88,7 +92,7 @@ def around(site_at: int) -> Callable[[int, int, int, int], int]:
 
 
 def death(site_at: int) -> Callable[[int, int, int, int], int]:
-    """The same for `__del__` of Tensor and Storage, which is a Python frame for each otherwise."""
+    """The same for `__del__` of Tensor, Storage and Loan, a Python frame for each otherwise."""
 
     def call(self: int, args: int, count: int, names: int) -> int:
         site = load_word(self + site_at)
@@ -104,6 +108,8 @@ def death(site_at: int) -> Callable[[int, int, int, int], int]:
                     number = load_word(x + word(shared, SHARED.TENSOR_REF))
             elif class_of(shared, x) == word(shared, SHARED.STORAGE):
                 number = load_word(x + word(shared, SHARED.STORAGE_ID))
+            elif class_of(shared, x) == word(shared, SHARED.LOAN):
+                end_loan(shared, x)
             else:
                 number = MISS
         if number == MISS:

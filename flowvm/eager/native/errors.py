@@ -5,6 +5,7 @@ from __future__ import annotations
 from flowvm.eager.native.cpython import (
     clear_error,
     decref,
+    dict_item,
     error_is,
     fetch_error,
     incref,
@@ -12,12 +13,14 @@ from flowvm.eager.native.cpython import (
     put_word,
     restore_error,
     scratch,
+    set_error,
     set_traceback,
     traceback_of,
     vectorcall,
     word,
 )
-from flowvm.eager.native.words import FAILED
+from flowvm.eager.native.tensor import class_of
+from flowvm.eager.native.words import FAILED, MISS, SHARED, SITE
 
 
 def tell_error(function: int, kind: int, about: int) -> None:
@@ -45,3 +48,20 @@ def tell_error(function: int, kind: int, about: int) -> None:
         decref(word(error, 2))
         put_word(error, 2, traceback_of(word(error, 1)))
     restore_error(word(error, 0), word(error, 1), word(error, 2))
+
+
+def refuse_name(site: int, args: int, count: int) -> int:
+    """Raise the AttributeError of a tensor that lacks a name which was asked for before: FAILED;
+    or MISS.
+    """
+    shared = word(site, SITE.SHARED)
+    if count != 2 or class_of(shared, word(args, 0)) != word(shared, SHARED.TENSOR):
+        return MISS
+    if class_of(shared, word(args, 1)) != word(shared, SHARED.STR):
+        return MISS
+    message = dict_item(word(site, SITE.CACHE), word(args, 1))
+    if message == 0:
+        clear_error()
+        return MISS
+    set_error(word(shared, SHARED.ATTRIBUTE_ERROR), message)
+    return FAILED

@@ -13,9 +13,20 @@ from flowvm.eager.modes import recording
 from flowvm.eager.native import install
 from flowvm.eager.native.entry_points import around
 from flowvm.eager.native.objects import new_call
-from flowvm.eager.native.tables import CODES, Table
+from flowvm.eager.native.tables import ARRAYS, CODES, Table
 from flowvm.eager.native.trace_cache import TraceCache, traces_of
-from flowvm.eager.native.words import BACKWARD, EACH, MODULE, NOTED, READ, SITE, START, UNRECORDED
+from flowvm.eager.native.words import (
+    AS_ARRAY,
+    BACKWARD,
+    EACH,
+    LACK,
+    MODULE,
+    NOTED,
+    READ,
+    SITE,
+    START,
+    UNRECORDED,
+)
 from flowvm.vm.callers.scopes import NOTES
 from flowvm.vm.engine.engine import engine
 
@@ -99,13 +110,29 @@ def noted_module_call(
 
 def value_method(function: Function, how: int) -> Function:
     """The method, which reads a tensor's value: natively (`flowvm.eager.native.values`) as `how`
-    says, AS_ITEM to AS_LIST, where all is usual.
+    says, AS_ITEM to AS_ARRAY, where all is usual.
+    """
+    if not install.wanted():
+        return function
+
+    known: Any = ARRAYS if how == AS_ARRAY else CODES
+
+    def table() -> Table:
+        return install.front_table(function, function, READ, known, "", HOW=how)
+
+    call: Any = new_call(function, functools.partial(install.begin_with, table))
+    return call  # type: ignore[no-any-return]
+
+
+def lacking(function: Function, names: dict[str, str]) -> Function:
+    """`__getattr__` of Tensor: natively it raises AttributeError where `names`, which the function
+    fills, has the name, with the message.
     """
     if not install.wanted():
         return function
 
     def table() -> Table:
-        return install.front_table(function, function, READ, CODES, "", HOW=how)
+        return install.front_table(function, function, LACK, names, "")
 
     call: Any = new_call(function, functools.partial(install.begin_with, table))
     return call  # type: ignore[no-any-return]

@@ -31,6 +31,7 @@ from flowvm.config import config, say
 from flowvm.eager.calls import Callee
 from flowvm.eager.native.check import (
     trouble,
+    trouble_at_arrays,
     trouble_at_death,
     trouble_at_modules,
     trouble_at_pins,
@@ -43,6 +44,7 @@ from flowvm.eager.native.cpython import provide_api
 from flowvm.eager.native.entry_points import SIGNATURE, around, death, entry
 from flowvm.eager.native.objects import SITE_AT, Call, activate, new_call
 from flowvm.eager.native.tables import (
+    ARRAYS,
     CODES,
     Table,
     inline_cache_table,
@@ -59,6 +61,7 @@ from flowvm.private.cpython import TESTED
 from flowvm.version import VERSION
 from flowvm.vm.callers.hot import counted, hot
 from flowvm.vm.engine.engine import engine
+from flowvm.vm.engine.loans import Loan
 
 metadata = lazy("importlib.metadata")  # when calls are to be native, and not with flowvm
 CACHE_SLOTS = {FRONT: 8, GRADIENT: 64}  # calls that are known again without a look into a dict
@@ -156,7 +159,7 @@ def _begin_with(table: Callable[[], Table], call: Call, made_by: Any = entry) ->
         activate(call, site.words, _address(made_by), site)
         call.begin = None
         if wanted() and Tensor.__del__ is not native_death(Tensor):
-            for kind in (Tensor, Storage):
+            for kind in (Tensor, Storage, Loan):
                 type.__setattr__(kind, "__del__", native_death(kind))
 
 
@@ -234,7 +237,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 @functools.cache
 def native_death(kind: type[Any]) -> Call:
-    """The native call that is the `__del__` of Tensor and of Storage where calls are native."""
+    """The native call that is the `__del__` of Tensor, Storage or Loan where calls are native."""
     twin = kind.__del__
     call = new_call(twin, None)
     site = Table(SITE, _shared(), SHARED=_shared().address, TWIN=twin)
@@ -362,6 +365,7 @@ def tested() -> str:
         calls = trouble(_address()) or trouble_at_release(_address())
         calls = calls or trouble_at_pins(_address()) or trouble_at_traces(_address())
         calls = calls or trouble_at_values(_address(), CODES)
+        calls = calls or trouble_at_arrays(_address(), ARRAYS)
         calls = calls or trouble_at_regions(_address(around))
         calls = calls or trouble_at_modules(_address(around))
         return calls or trouble_at_death(_address(death))

@@ -229,7 +229,7 @@ def gradient_key_of(shared: int, args: int, count: int, call_key: int, values: i
     for k in range(inputs):
         if tuple_item(edges, k) != word(shared, SHARED.NONE):
             wanted |= 1 << k
-        put_word(call_key, at + k, tuple_item(metas, k))
+        put_word(call_key, at + k, tuple_item(metas, k) | 1)  # a global tensor's, perhaps
     at += inputs
     for k in range(rest):
         if at != MISS:

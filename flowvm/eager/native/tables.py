@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from flowvm.eager.calls import Callee, finish_function
 from flowvm.eager.native.words import (
     BOOLEAN,
@@ -47,6 +49,7 @@ from flowvm.vm.machine.words import RING
 _SLOTS = {
     "Tensor": ("_extra", "_kin", "_meta", "_node", "_ref", "_storage"),
     "Storage": ("id", "version"),
+    "Loan": ("id", "storage"),
     "Node": (
         "attrs", "edges", "metas", "operator", "out_metas", "_saved", "seq", "versions",
     ),
@@ -75,6 +78,14 @@ CODES: dict[Any, int] = {
         "float32": 4 | FLOATING,
         "float64": 8 | FLOATING,
     }.items()
+}
+
+
+# of the dtypes of arrays that native calls make
+ARRAYS: dict[Any, tuple[Any, int]] = {
+    dtype: (dtype.storage, dtype.itemsize)
+    for dtype in dtypes.ALL_DTYPES
+    if dtype is not dtypes.bfloat16
 }
 
 
@@ -137,6 +148,8 @@ def shared_table(names: dict[str, Any]) -> Table:
         TENSOR=names["Tensor"],
         PARAMETER=names.get("Parameter", 0),
         STORAGE=names["Storage"],
+        LOAN=names["Loan"],
+        ARRAY=np.ndarray,
         NODE=names["Node"],
         OUTPUT_EDGE=names["OutputEdge"],
         LEAF=leaf or 0,

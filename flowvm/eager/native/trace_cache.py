@@ -48,6 +48,7 @@ from flowvm.eager.nodes import Node, OutputEdge, askers
 from flowvm.eager.tensor import Tensor
 from flowvm.eager.trace_recorder import Call, Into, Pieces, Record, TraceRecorder, View
 from flowvm.guards.lru_cache import LRUCache
+from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.lines import INTERNAL
@@ -82,8 +83,10 @@ def _trace_of(recorder: TraceRecorder, tensors: list[Tensor], result: Any) -> Ta
     kept: list[Any] = []
     words: list[int] = []
     explained: dict[int, Any] = {}  # by tensor made: what its Node is to be of
+    called: set[int] = set()  # tensors that operators made
     changes = 0
     for step in recorder.steps:
+        called.update(map(id, step.outs) if isinstance(step, Call) else ())
         # a change comes last: what was changed is not to be changed again by a call that is made
         # from its beginning; several are copies, each of which Python can make by itself
         changes += isinstance(step, Into)
@@ -96,8 +99,10 @@ def _trace_of(recorder: TraceRecorder, tensors: list[Tensor], result: Any) -> Ta
             node.__class__ is not Node or node.operator is not explained[id(x)]
         ):
             raise LookupError
-        if x.__class__ is not Tensor or x._meta.__class__ is not TensorMeta:
+        if x.__class__ is not Tensor or x._meta.__class__ not in (TensorMeta, GlobalMeta):
             raise LookupError
+        if x._meta.__class__ is GlobalMeta and id(x) not in called:
+            raise LookupError  # a view of one knows of more than its memory
     several = isinstance(result, (tuple, list))
     given = [-1 if x is None else _value(values, x) for x in result] if several else []
     kind = type(result)

@@ -1,4 +1,5 @@
-"""Values read where they lie: `item()`, `tolist()`, and a tensor as a bool, float or int.
+"""Values read where they lie: `item()`, `tolist()`, a tensor as a bool, float or int, and arrays
+on a tensor's memory.
 
 Nothing is issued for that.  A value whose writers are done is there; one that is on its way is
 waited for a moment without the GIL, in which this thread helps (`settle_soon` of
@@ -9,6 +10,7 @@ profiler, a capture), or is not on the CPU, is left to the Python function (`flo
 from __future__ import annotations
 
 from flowvm.eager.native.cpython import (
+    allocate,
     as_int,
     clear_error,
     decref,
@@ -17,9 +19,13 @@ from flowvm.eager.native.cpython import (
     float_of,
     incref,
     int_of,
+    new_array,
     new_list,
+    put_word,
     restore_thread,
     save_thread,
+    scratch,
+    set_base,
     set_list_item,
     set_size,
     single_of,
@@ -29,8 +35,9 @@ from flowvm.eager.native.cpython import (
 )
 from flowvm.eager.native.module import counter_now
 from flowvm.eager.native.record import has_room
-from flowvm.eager.native.tensor import class_of, is_whole
+from flowvm.eager.native.tensor import class_of, is_unrecorded, is_whole, lend, own_storage
 from flowvm.eager.native.words import (
+    AS_ARRAY,
     AS_BOOL,
     AS_FLOAT,
     AS_INT,
@@ -49,6 +56,8 @@ from flowvm.vm.machine.machine import is_settled
 from flowvm.vm.machine.words import ARRAY, CTL, OPERAND, STO
 
 BYTES = 15  # of a dtype's code: those of an element
+MOST_DIMENSIONS = 32  # of an array
+WRITEABLE = 0x400  # of NumPy's flags of arrays
 
 
 def read_value(site: int, args: int, count: int) -> int:
@@ -70,10 +79,13 @@ def read_value(site: int, args: int, count: int) -> int:
     if known == 0:
         clear_error()
         return MISS
-    code, numel = as_int(known), as_int(load_word(meta + word(shared, SHARED.META_NUMEL)))
+    numel = as_int(load_word(meta + word(shared, SHARED.META_NUMEL)))
+    if how == AS_ARRAY:
+        return array(shared, x, meta, known) if numel > 0 else MISS
+    code = as_int(known)
     if numel < 1 or (numel != 1 and how != AS_LIST):
         return MISS
-    address = address_of(shared, x)
+    address = address_of(shared, x, 0)
     if address == 0 or address & ((code & BYTES) - 1) != 0:
         return MISS
     if how == AS_LIST:
@@ -89,8 +101,10 @@ def ref_of(shared: int, x: int) -> int:
     return ref
 
 
-def address_of(shared: int, x: int) -> int:
-    """Where the first element of a whole tensor lies, once its writers are done; 0."""
+def address_of(shared: int, x: int, alone: int) -> int:
+    """Where the first element of a whole tensor lies, once its writers are done, and where `alone`
+    is 1, its readers; 0.
+    """
     ref, control = ref_of(shared, x), word(shared, SHARED.CONTROL)
     m, storage = words_at(control, ARRAY.WORDS), ref & OPERAND.STORAGE_MASK
     if ref == -1 or m[CTL.LEVEL] > 1 or not has_room(shared, 0):
@@ -99,11 +113,11 @@ def address_of(shared: int, x: int) -> int:
     if counter == 0:  # a fork is made
         return 0
     before = load_word(counter + word(shared, SHARED.COUNTER_AT))
-    if not is_settled(m, storage, before, False):
+    if not is_settled(m, storage, before, alone != 0):
         if m[CTL.SETTLE] == 0:
             return 0
         state = save_thread()  # others may run: a kernel that waits for one of them goes on
-        settled = call_kernel(m[CTL.SETTLE], control, storage, before, 0, CALL_STREAM)
+        settled = call_kernel(m[CTL.SETTLE], control, storage, before, alone, CALL_STREAM)
         restore_thread(state)
         if settled == 0 or not is_whole(shared, x) or ref_of(shared, x) != ref:
             return 0
@@ -208,3 +222,74 @@ def row_of(shared: int, code: int, address: int, count: int, step: int) -> int:
             return FAILED
         set_list_item(made, k, value)
     return int(made)
+
+
+def array(shared: int, x: int, meta: int, known: int) -> int:
+    """An array on the memory of a tensor outside of the autograd graph, as `lent_array` of
+    `flowvm.eager.values` makes it: a new reference; MISS or FAILED.
+    """
+    ndim = as_int(load_word(meta + word(shared, SHARED.META_NDIM)))
+    if ndim > MOST_DIMENSIONS or not is_unrecorded(shared, x):
+        return MISS
+    done = own_storage(shared, x)
+    if done != 1:
+        return done
+    loan = loan_of(shared, x)
+    if loan == FAILED:
+        return FAILED
+    # on loan already: what another thread issues now waits for itself
+    address = address_of(shared, x, 1)
+    # others may have run, and a collection
+    same = address != 0 and load_word(x + word(shared, SHARED.TENSOR_META)) == meta
+    storage = load_word(loan + word(shared, SHARED.LOAN_STORAGE))
+    if not same or load_word(x + word(shared, SHARED.TENSOR_STORAGE)) != storage:
+        decref(loan)
+        return MISS
+    if not is_unrecorded(shared, x):
+        decref(loan)
+        return MISS
+    shape = load_word(meta + word(shared, SHARED.META_SHAPE))
+    stride = load_word(meta + word(shared, SHARED.META_STRIDE))
+    dtype, size = tuple_item(known, 0), as_int(tuple_item(known, 1))
+    lengths, steps = scratch(), scratch()
+    for k in range(ndim):
+        put_word(lengths, k, as_int(tuple_item(shape, k)))
+        put_word(steps, k, as_int(tuple_item(stride, k)) * size)
+    incref(dtype)
+    made = new_array(word(shared, SHARED.ARRAY), dtype, ndim, lengths, steps, address, WRITEABLE, 0)
+    if made == 0:
+        decref(loan)
+        return FAILED
+    if set_base(made, loan) != 0:
+        decref(made)
+        return FAILED
+    return int(made)
+
+
+def loan_of(shared: int, x: int) -> int:
+    """A Loan of the Storage of a tensor that has one: a new reference, or FAILED."""
+    loan = allocate(word(shared, SHARED.LOAN), 0)
+    if loan == 0:
+        return FAILED
+    storage = load_word(x + word(shared, SHARED.TENSOR_STORAGE))
+    number = load_word(storage + word(shared, SHARED.STORAGE_ID))
+    lend(loan, word(shared, SHARED.LOAN_STORAGE), storage)
+    lend(loan, word(shared, SHARED.LOAN_ID), number)
+    count_loan(shared, as_int(number), 1)
+    return int(loan)
+
+
+def count_loan(shared: int, storage: int, more: int) -> None:
+    """Count one more or, by -1, one less who has the memory of a storage."""
+    lent = word(shared, SHARED.LENT)
+    count = word(lent, storage) + more
+    put_word(lent, storage, count)
+    if count == (1 if more > 0 else 0):
+        put_word(lent, 0, word(lent, 0) + more)
+
+
+def end_loan(shared: int, loan: int) -> None:
+    """Count a Loan no more that dies."""
+    number = load_word(loan + word(shared, SHARED.LOAN_ID))
+    if number != 0:  # else it had not begun
+        count_loan(shared, as_int(number), -1)

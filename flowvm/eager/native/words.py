@@ -26,8 +26,8 @@ MOST_STEPS = 18  # of a trace
 MOST_SCALARS = 16  # dynamic numbers of an operator whose kinds are known
 MOST_KEY = 24  # words by which a call is known again
 # of SITEs
-OPERATOR, FRONT, GRADIENT, BACKWARD, START, UNRECORDED, EACH, MODULE, NOTED, READ = range(10)
-AS_ITEM, AS_BOOL, AS_FLOAT, AS_INT, AS_LIST = range(5)  # what a READ gives
+OPERATOR, FRONT, GRADIENT, BACKWARD, START, UNRECORDED, EACH, MODULE, NOTED, READ, LACK = range(11)
+AS_ITEM, AS_BOOL, AS_FLOAT, AS_INT, AS_LIST, AS_ARRAY = range(6)  # what a READ gives
 SIGNED, FLOATING, BOOLEAN = 16, 32, 64  # of a dtype's code, beside the bytes of an element
 CALL, VIEW, ALIAS, RECORD, INTO, PIECES = range(6)  # kinds of STEPs
 FLOAT, INT = ord("d"), ord("q")  # the kinds of numbers in a record, as `struct` calls them
@@ -48,6 +48,8 @@ class SHARED(Record):
     TENSOR_STORAGE = field("its _storage")
     STORAGE_ID = field("a Storage's id")
     STORAGE_VERSION = field("its version")
+    LOAN_ID = field("a Loan's id")
+    LOAN_STORAGE = field("its storage")
     NODE_ATTRS = field("a Node's attrs")
     NODE_EDGES = field("its edges")
     NODE_METAS = field("its metas")
@@ -80,6 +82,8 @@ class SHARED(Record):
     TENSOR = field("the class Tensor")
     PARAMETER = field("the class Parameter, or 0")
     STORAGE = field("the class Storage")
+    LOAN = field("the class Loan")
+    ARRAY = field("the class numpy.ndarray")
     NODE = field("the class Node")
     OUTPUT_EDGE = field("the class OutputEdge")
     LEAF = field("the class AccumulateGrad, or 0")
@@ -143,7 +147,7 @@ class SHARED(Record):
     RELEASES = field("list of the entries that release so many")
     ADOPTED = field("dict: not empty while storages have memory that is not the VM's")
     STREAM_OF = field("dict: not empty while storages are of other streams")
-    LENT = field("address of a word for each storage: 1 while it is lent; the first: how many are")
+    LENT = field("address of a word for each storage: who has it lent; the first: how many are")
     RELEASED = field("the ids that are being released", words=MOST_RELEASED, by="who has the GIL")
     CODES = field("list of the code objects that issued")
     LASTS = field("list of the offsets in them")
@@ -186,13 +190,14 @@ class SITE(Record):
     TWIN = field("the Python function")
     CACHE = field(
         "dict from metas and attributes to entries, from keys to traces; of START, from "
-        "metas to ones; of READ, from dtypes to their codes"
+        "metas to ones; of READ, from dtypes to their codes, or to NumPy's and "
+        "the bytes of an element; of LACK, from names that tensors lack to what is said of it"
     )
     ARGUMENTS = field("how many there are: inputs, attributes and scalars; -1: never native")
     KIND = field(
         "OPERATOR; what follows traces: FRONT or GRADIENT; the engine's loop: BACKWARD; "
         "all of backward: START; UNRECORDED: FUNCTION in a region that records nothing; READ: "
-        "gives a tensor's value"
+        "gives a tensor's value; LACK: raises AttributeError"
     )
     FUNCTION = field(
         "of all but an OPERATOR: makes calls that have no trace; of MODULE and NOTED, is told of "
@@ -222,7 +227,7 @@ class SITE(Record):
         "the SITE of `op(tensor, number)`, or 0; that of gradients, of BACKWARD and "
         "START; that of the operator, of EACH; of NOTED the NOTES"
     )
-    HOW = field("of READ: what it gives, AS_ITEM to AS_LIST")
+    HOW = field("of READ: what it gives, AS_ITEM to AS_ARRAY")
     HITS = field("calls made natively", by="whoever has the GIL")
     MISSES = field("calls left to the twin", by="whoever has the GIL")
 

@@ -51,6 +51,10 @@ class GraphModule:
         stage = ModuleConfig(self._module).stage
         return None if stage is None else stage.number
 
+    @stage_id.setter
+    def stage_id(self, number: int) -> None:
+        ModuleConfig(self._module).set_stage(number)
+
     @property
     def stage_placement(self) -> Any:
         """The placement of the module's pipeline stage; None without one."""

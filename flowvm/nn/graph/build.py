@@ -143,6 +143,7 @@ class GraphBuild(Holding):
 
     def _step_eagerly(self, args: Any, kwargs: Any) -> Any:
         self._cut()
+        self._place_scaler()
         with spread.within(self.config.zero[1]):
             return self._eager_step(args, kwargs)
 
@@ -166,7 +167,7 @@ class GraphBuild(Holding):
         """Have the scale where the parameters are: a graph computes on one device."""
         params = [p for optimizer, _ in self._optimizers for p in optimizer._all_params()]
         if self._scaler is not None and params:
-            self._scaler._follow(params[0]._meta.device)
+            self._scaler.follow(params[0]._meta.device)
 
     def _optimized(self, graph: LogicalGraph) -> LogicalGraph:
         without = self.config.without

@@ -7,6 +7,9 @@ attribute is read, which container is gone through, what is called with what.  C
 is not seen inside: of what it is given, everything that it may read is taken to be read, and where
 its answer depends on something else (a clock, a file), that is said.
 
+What Python calls between two instructions, a signal's handler or a finalizer, is no part of the
+user's code: nothing in it is looked at, nor in what it calls.
+
 A debugger's or a coverage tool's trace function that was there before is called as ever.
 """
 
@@ -21,6 +24,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable
+from itertools import pairwise
 from types import CodeType, FrameType
 from typing import Any
 
@@ -84,6 +88,7 @@ class Observer:
         self._own: Any = None  # the trace function, while it is set
         self._printing = False  # what runs now is how output is made: no state of the program's
         self._code: CodeType | None = None  # of the trace functions of frames
+        self._between = False  # what runs now is what Python called between two instructions
         self._lookups: dict[tuple[CodeType, int], Any] = {}
 
     def start(self) -> None:
@@ -121,12 +126,41 @@ class Observer:
         steps = self._lookups.get(known)
         if steps is None:
             steps = self._lookups[known] = _steps(code) if _is_function(code) else ()
-        if not steps or self._printing:
+        if not steps or self._printing or self._between:
             return local
+        if _is_finalizer(code) or self._handles_signal(frame, code):
+            return traced_by(frame, self._to_the_end(local, frame.f_trace_opcodes))
         if not _is_users(frame) and not self._leads(frame, frame.f_back):
             return local
         self._enter(frame, code)
         return traced_by(frame, self._inside(steps, local, frame.f_trace_opcodes))
+
+    def _handles_signal(self, frame: FrameType, code: CodeType) -> bool:
+        """Return True if Python itself has called the function for a signal: with its number, and
+        the frame that it came in.
+        """
+        stack, count, more = Stack(frame, self._places), code.co_argcount, bool(code.co_flags & 4)
+        if count + 2 * more < 2:
+            return False
+        given = [_content(stack.variable(k)) for k in range(min(count, 3))]
+        if more:
+            given += _content(stack.variable(count + code.co_kwonlyargcount))[:2]
+        came = ((a, b) for a, b in pairwise(given) if type(b) is FrameType and type(a) is int)
+        return any(b is frame.f_back for _, b in came)
+
+    def _to_the_end(self, prior: Any, prior_opcodes: bool) -> Any:
+        """Return the trace function of a frame that Python has called between two instructions."""
+        self._between = True
+
+        def outside(frame: FrameType, event: str, arg: Any) -> Any:
+            nonlocal prior
+            if event == "return":
+                self._between = False
+            if prior is not None and (event != "opcode" or prior_opcodes):
+                prior = prior(frame, event, arg)
+            return outside
+
+        return outside
 
     def _leads(self, frame: FrameType, caller: FrameType | None) -> bool:
         """Return True if a library's frame runs for the user: a user's frame called it, or it
@@ -387,11 +421,14 @@ def _is_function(code: CodeType) -> bool:
     """Return True for the code of a function (not of a module or a class) whose reads are
     recorded.
     """
-    if code.co_name == "__del__" or (
-        code.co_filename == weakref.__file__ and code.co_name in _FINALIZERS
-    ):
-        return False  # when it runs is nobody's choice
     return bool(code.co_flags & 1) and is_seen(code.co_filename)
+
+
+def _is_finalizer(code: CodeType) -> bool:
+    """Return True for a function that runs when nobody has chosen to."""
+    return code.co_name == "__del__" or (
+        code.co_filename == weakref.__file__ and code.co_name in _FINALIZERS
+    )
 
 
 # --- what each instruction reads ------------------------------------------------------------------

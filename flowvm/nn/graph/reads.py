@@ -157,6 +157,11 @@ _ATOMS = (
     slice, frozenset, np.generic, decimal.Decimal, datetime.date, datetime.time, uuid.UUID,
     datetime.timedelta, types.CodeType,
 )  # fmt: skip
+# a run's own: no other run has them, and a frame keeps what is in its variables alive
+_RUNNING = (
+    types.FrameType, types.TracebackType, types.GeneratorType, types.CoroutineType,
+    types.AsyncGeneratorType,
+)  # fmt: skip
 _KEYS = (str, int, float, bool, bytes, type(None), complex)
 _PLAIN_GETTERS = (property, types.FunctionType, functools.cached_property)
 _C_GETTERS = (types.MemberDescriptorType, types.GetSetDescriptorType)
@@ -656,11 +661,20 @@ class Reads:
             return
         if key in self._written or isinstance(guard.then, Live) or id(guard.owner) in self._ours:
             return
-        if self._around.is_computed(guard.then):
+        if self._around.is_computed(guard.then) or self._is_of_run(guard):
             return
         self._guards[key] = guard
         if not isinstance(guard.then, _ATOMS):
             self._value(guard.then, guard.label)
+
+    def _is_of_run(self, guard: Guard) -> bool:
+        """Whether a value is one of this run alone: a frame, or of an error that was raised in it,
+        and is not by any name.
+        """
+        owner = guard.owner
+        if isinstance(owner, BaseException):
+            return id(owner) not in self._labels or isinstance(guard.then, _RUNNING)
+        return isinstance(owner, _RUNNING) or isinstance(guard.then, _RUNNING[:2])
 
     def _value(self, value: Any, label: str) -> None:
         """A value that was read, by the name of where it was."""

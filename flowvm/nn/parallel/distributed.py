@@ -73,17 +73,21 @@ class DistributedDataParallel(Module):
 
     process_group           a group of `flow.distributed.new_group`, None for all ranks
     broadcast_buffers       before each forward in training, buffers become those of the first rank
-    init_sync               parameters and buffers become those of the first rank now
+    init_sync               parameters become those of the first rank now, and with
+                            `broadcast_buffers` the buffers
     bucket_cap_mb           how large a bucket is at most; where it is not given 25, as PyTorch has
                             it, for CUDA devices, and 1 for CPUs, where a larger exchange is no
                             quicker for its size and a small one begins before backward ends
+    bucket_size             OneFlow's: parameters of a bucket at most, without `use_bucket` one; then
+                            parameters that an output does not depend on have gradients of zeros
     find_unused_parameters  parameters that an output does not depend on count as done; with
                             static_graph, too.  The gradients of those that no rank has used stay
                             what they are
 
     The other arguments are taken: flowvm has one device a rank, and gradients are views of buckets
-    anyway.  ArgumentError for a module without parameters that require gradients; a module that is
-    another one on another rank is a CommunicationError where that is seen.
+    anyway.  Attributes of the module are seen through this one.  ArgumentError for a module with
+    neither parameters that require gradients nor buffers; a module that is another one on another
+    rank is a CommunicationError where that is seen.
 
     >>> model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
     >>> list(model.state_dict())
@@ -104,18 +108,23 @@ class DistributedDataParallel(Module):
         check_reduction: bool = False,
         gradient_as_bucket_view: bool = False,
         static_graph: bool = False,
+        *,
+        bucket_size: int | None = None,
+        use_bucket: bool = True,
     ) -> None:
         super().__init__()
         if not isinstance(module, Module):
             raise ArgumentError(f"DistributedDataParallel: expected a Module, got {module!r}")
         wanted = [p for p in module.parameters() if p.requires_grad]
-        if not wanted:
+        if not wanted and next(module.buffers(), None) is None:
             raise ArgumentError(
                 "DistributedDataParallel is not needed when a module doesn't have any parameters "
                 "that require a gradient"
             )
         if bucket_cap_mb is not None and not bucket_cap_mb > 0:
             raise ArgumentError(f"bucket_cap_mb is above 0, got {bucket_cap_mb}")
+        if bucket_size is not None and bucket_size < 1:
+            raise ArgumentError(f"bucket_size is 1 or more, got {bucket_size}")
         if device_ids is not None and len(set(device_ids)) > 1:
             raise ArgumentError(
                 f"DistributedDataParallel: a rank has one device, got device_ids {device_ids}"
@@ -123,19 +132,23 @@ class DistributedDataParallel(Module):
         self.module = module
         self.device_ids, self.output_device, self.dim = device_ids, output_device, dim
         self.broadcast_buffers = broadcast_buffers
-        self.find_unused_parameters = find_unused_parameters or static_graph
+        self._zeros_unused = bucket_size is not None
+        self.find_unused_parameters = find_unused_parameters or static_graph or self._zeros_unused
         self.static_graph = static_graph
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self.require_backward_grad_sync = True
         self.process_group = Group.of(process_group)
-        cap = MOST_MB[wanted[0].device.type] if bucket_cap_mb is None else bucket_cap_mb
-        self._buckets = _buckets(wanted, min(FIRST_MB, cap), cap)
+        kind = wanted[0].device.type if wanted else "cpu"
+        cap = MOST_MB[kind] if bucket_cap_mb is None else bucket_cap_mb
+        count = bucket_size if use_bucket else 1
+        self._buckets = _buckets(wanted, min(FIRST_MB, cap), cap, count) if wanted else []
         self._bucket_of = {id(p): k for k, b in enumerate(self._buckets) for p in b.members}
         self._backward = _Backward()
         self._grad_hooks: list[RemovableHandle] = []
         if self.process_group.size > 1:
             if init_sync:
-                self._copy_from_first([*module.parameters(), *module.buffers()])
+                own = module.buffers() if broadcast_buffers else ()
+                self._copy_from_first([*module.parameters(), *own])
             hook = partial(_arrived, self)
             self._grad_hooks = [p.register_post_accumulate_grad_hook(hook) for p in wanted]
 
@@ -215,8 +228,17 @@ class DistributedDataParallel(Module):
             anywhere = all_reduce_(used, "max", self.process_group).tolist()
             bucket.reduce(self.process_group)
             for p, grad, known in zip(bucket.members, kept, anywhere, strict=True):
-                if not known:
+                if not known and not self._zeros_unused:
                     p.grad = grad
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            module = self.__dict__.get("_modules", {}).get("module")
+            if module is None or name.startswith("_"):
+                raise
+            return getattr(module, name)
 
     def __getstate__(self) -> dict[str, Any]:
         raise ArgumentError("a DistributedDataParallel is not copied; copy its .module")
@@ -226,13 +248,16 @@ def _arrived(ddp: DistributedDataParallel, p: Tensor) -> None:
     ddp._arrive(p)
 
 
-def _buckets(parameters: Sequence[Tensor], first: float, most: float) -> list[Bucket]:
-    """The last parameters first, of one dtype each."""
+def _buckets(
+    parameters: Sequence[Tensor], first: float, most: float, count: int | None
+) -> list[Bucket]:
+    """The last parameters first, of one dtype each; `count` of them at most."""
     made: list[Bucket] = []
     members: list[Tensor] = []
     size, room = 0, int(first * (1 << 20))
     for p in reversed(parameters):
-        if members and (size + p._meta.nbytes > room or p.dtype is not members[0].dtype):
+        full = len(members) == count or size + p._meta.nbytes > room
+        if members and (full or p.dtype is not members[0].dtype):
             made.append(Bucket(members))
             members, size, room = [], 0, int(most * (1 << 20))
         members.append(p)

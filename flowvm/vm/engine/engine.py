@@ -92,7 +92,7 @@ SIGNATURES = {
     "helper_loop": "int64(int64, int64, int64, int64)",
     "wake_stream": "int64(int64, int64)",
     "wake_scheduler": "int64(int64)",
-    "wait_cell": "int64(int64, int64, int64)",
+    "wait_cell": "int64(int64, int64, int64, int64)",
     "settle_soon": "int64(int64, int64, int64, int64, int64)",
     "wait_room": "int64(int64, int64, int64)",
     "host_next": "int64(int64, int64, int64)",
@@ -645,7 +645,7 @@ class Engine:
         monotonic clock.  The instruction's sequence number.
         """
         seq = self._issue(entry, operands, scalars, until, traced)
-        if hot["lent"]:
+        if hot["lent"][0]:
             self.lending.settle(seq)
         return seq
 
@@ -851,7 +851,7 @@ class Engine:
                 for i in ids:
                     self.stream_of.pop(i, None)
             are_gone(ids)
-            if hot["lent"]:
+            if hot["lent"][0]:
                 self.lending.forget(ids)
             hot["free"].extend(ids)
         del owners  # last: their finalizers may make tensors, and so come here again
@@ -981,7 +981,8 @@ class Engine:
         deadline = None if seconds is None else time.monotonic() + seconds
         seq = self._issue(entry, operands, (address,), deadline, traced)
         begun, started = self.flight.begin_wait(), time.monotonic()
-        while not (outcome := self.call("wait_cell")(self.base, address, SLICE_US)):
+        at = self.base, address, SLICE_US, CALL_STREAM
+        while not (outcome := self.call("wait_cell")(*at)):
             if deadline is not None and time.monotonic() > deadline:
                 return -1
             cancel.name_wait(self, started)

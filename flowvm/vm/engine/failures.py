@@ -18,17 +18,23 @@ import weakref
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from types import CodeType, FunctionType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import Status, VMError, exception_for
 from flowvm.files.printable import printable
 from flowvm.guards.forks import held_at_fork
+from flowvm.loading.lazy import lazy
 from flowvm.vm.callers.hot import FRAMES, hot
 from flowvm.vm.callers.lines import apart, short_position
 from flowvm.vm.callers.tracebacks import users
 from flowvm.vm.machine.lang import load_acquire
 from flowvm.vm.machine.words import ARG, CTL, ENT, ERR
 from flowvm.vm.watch.notes import Failing, caret_lines, note_of
+
+if TYPE_CHECKING:
+    from flowvm.vm.engine import exit_code
+else:  # at the end of a process, if anything failed
+    exit_code = lazy("flowvm.vm.engine.exit_code")
 
 KEEP = 1024  # failures remembered; an older one still raises, with less to say
 
@@ -246,7 +252,9 @@ class Failures:
             failure.seen = True
 
     def report_unseen(self) -> None:
-        """Print the failures that nobody has seen, at exit."""
+        """Print the failures that nobody has seen, at exit.  The process has failed then, but not a
+        prompt.
+        """
         self.collect()
         unseen = [f for f in self.by_seq.values() if not f.seen]
         for failure in unseen[:5]:
@@ -258,6 +266,8 @@ class Failures:
             print(printable(text, lines=True), file=sys.stderr)
         if len(unseen) > 5:
             print(f"flowvm: and {len(unseen) - 5} more failed instructions", file=sys.stderr)
+        if unseen and not hasattr(sys, "ps1"):
+            exit_code.fail()
 
 
 def _another(error: BaseException) -> BaseException:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 import logging  # noqa: F401  # see above
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -97,6 +98,7 @@ class Forking:
         self.held = Held()
         self.gate: Gate | None = None
         self.why = ""  # the child that is made now cannot compute
+        self.interrupted = False  # a Ctrl-C came, which is to be raised behind the fork
 
     @protected
     def before(self) -> None:
@@ -110,7 +112,7 @@ class Forking:
             self.held.take(True, time.monotonic() + TRY_S)
             return
         try:
-            if not self._rest(time.monotonic() + PATIENCE_S):
+            if not self._rest_in_spite_of_one_interrupt(time.monotonic() + PATIENCE_S):
                 self.why = (
                     f"this process was forked while its parent's VM was busy for more than "
                     f"{PATIENCE_S:g} s; its tensors are lost.  Start workers with "
@@ -118,6 +120,18 @@ class Forking:
                 )
         except BaseException as error:
             self.why = f"waiting for the VM before a fork failed: {error!r}"
+
+    def _rest_in_spite_of_one_interrupt(self, deadline: float) -> bool:
+        """Return `_rest(deadline)`.  The next Ctrl-C ends the wait: then the child cannot compute.
+
+        Python would ignore it in a hook of a fork, and who gets it is the parent.
+        """
+        try:
+            return self._rest(deadline)
+        except KeyboardInterrupt:
+            self.interrupted = True
+            self._let_go()
+            return self._rest(deadline)
 
     def _rest(self, deadline: float) -> bool:
         """Come to rest, with the gate closed and locks held.  Return True if that succeeded."""
@@ -147,6 +161,9 @@ class Forking:
         """Let the parent's VM go on."""
         self.why = ""
         self._let_go()
+        if self.interrupted:
+            self.interrupted = False
+            signal.raise_signal(signal.SIGINT)  # it is put off in here
 
     def _let_go(self) -> None:
         gate, self.gate = self.gate, None
@@ -160,7 +177,7 @@ class Forking:
         starts its threads on demand.
         """
         vm, words = self.vm, self.vm.words
-        vm.broken, self.why = vm.broken or self.why, ""
+        vm.broken, self.why, self.interrupted = vm.broken or self.why, "", False
         vm.local = threading.local()
         vm.threads, vm.running = [], False
         for stream in range(vm.streams):

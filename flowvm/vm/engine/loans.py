@@ -7,7 +7,8 @@ stay asynchronous; while none is lent, a call looks at one word.
 
 Two ways of lending:
 
-- a tensor's memory is lent to an array (`Loan`, until the array has gone);
+- a tensor's memory is lent to an array (`Loan`, until the array has gone).  A native call makes
+  the Loan itself (`flowvm.eager.native.values`);
 - an array's memory is lent to a tensor (`adopt`, as long as its storage lives, or until nobody else
   has the array any more: then it cannot be written from outside).
 
@@ -28,8 +29,6 @@ from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.interrupt import protected
 from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND, RING, STO
 
-_ended: list[int] = []  # ids of storages, one for each Loan that has ended
-
 
 class Loan:
     """The memory of a storage as NumPy takes it, `interface`.  Arrays keep this object alive, and
@@ -45,11 +44,29 @@ class Loan:
         self.id: int = storage.id
 
     @protected
-    def __del__(self, _ends: Any = _ended.append) -> None:
+    def __del__(self, _hot: Any = hot) -> None:
         try:  # noqa: SIM105 - a context manager would cost more than all of it
-            _ends(self.id)
-        except AttributeError:  # interrupted before it had begun
-            pass
+            _end(_hot["lent"], self.id)
+        except (AttributeError, TypeError):
+            pass  # interrupted before it had begun; or Python ends: no `_end`
+
+
+@protected
+def _begin(words: Any, storage: int) -> None:
+    """Count one that has the memory of a storage.
+
+    Native calls do the same, without a lock.  So do these lines: within a line that makes no call
+    and no loop CPython lets no other thread run, and between them one may.
+    """
+    count = words[storage] = words[storage] + 1
+    words[0] += count == 1
+
+
+@protected
+def _end(words: Any, storage: int) -> None:
+    """Count it no more, in the same way."""
+    count = words[storage] = words[storage] - 1
+    words[0] -= count == 0
 
 
 class Lending:
@@ -57,68 +74,41 @@ class Lending:
 
     def __init__(self, engine: Any) -> None:
         self.engine = engine
-        # storage id -> [Loans, the array whose memory a tensor has, or None]; empty: none is lent
-        self.lent: dict[int, list[Any]] = {}
-        # the same for native calls: word i is 1 while storage i is lent, word 0 is 0 if none is
+        # word i: how many have the memory of storage i; word 0: how many storages that are
         self.words = np.zeros(STO.LENGTH, np.int64)
         self._words = self.words.data
-        hot.update(lent=self.lent, settle=self.settle, lent_at=self.words.ctypes.data)
+        self._arrays: dict[int, Any] = {}  # by storage: the array whose memory a tensor has
+        hot.update(lent=self._words, settle=self.settle, lent_at=self.words.ctypes.data, Loan=Loan)
 
     @protected
     def begin(self, storage: int) -> None:
         """Add a Loan of a storage."""
-        with self.engine.lock:
-            if _ended:
-                self._end_some()
-            self._entry(storage)[0] += 1
+        _begin(self._words, storage)
 
     @protected
     def adopt(self, storage: int, array: Any) -> None:
         """Note that a storage has the memory of `array`, which others have, too."""
         with self.engine.lock:
-            self._end_some()
-            self._entry(storage)[1] = array
-
-    def _entry(self, storage: int) -> list[Any]:
-        entry = self.lent.get(storage)
-        if entry is None:  # the words first: an exception in between leaves calls that wait in vain
-            self._words[storage], self._words[0] = 1, len(self.lent) + 1
-            entry = self.lent[storage] = [0, None]
-        return entry
-
-    @protected
-    def _drop(self, storage: int) -> None:
-        self.lent.pop(storage, None)
-        if self._words[storage]:  # so also where an exception came in between
-            self._words[storage], self._words[0] = 0, len(self.lent)
-
-    @protected
-    def _end_some(self) -> None:
-        """Note the Loans that have ended."""
-        while _ended:
-            storage = _ended.pop()
-            entry = self.lent[storage]
-            entry[0] -= 1
-            if entry[0] == 0 and entry[1] is None:
-                self._drop(storage)
+            _begin(self._words, storage)  # first: after an exception calls wait in vain
+            self._arrays[storage] = array
 
     @protected
     def forget(self, ids: list[int]) -> None:
         """Forget storages that were freed, since their ids may name others."""
         with self.engine.lock:
-            self._end_some()
             for storage in ids:
-                self._drop(storage)
+                self._arrays.pop(storage, None)
+                if self._words[storage]:
+                    self._words[storage] = 1
+                    _end(self._words, storage)
 
     def holds(self, operand: int) -> bool:
         """Return True if the storage of an operand word is lent."""
-        return operand & OPERAND.STORAGE_MASK in self.lent
+        return self._words[operand & OPERAND.STORAGE_MASK] != 0
 
     def settle(self, seq: int) -> None:
         """Wait until instruction `seq`, of this thread, is done, if it accesses lent memory."""
         with self.engine.lock:
-            if _ended:
-                self._end_some()
             ids = [i for i in self._lent_of(seq) if not self._is_alone(i)]
         if ids and self.engine.words[CTL.HEAD] <= seq:
             self.engine.wait_done(ids)
@@ -145,16 +135,17 @@ class Lending:
             operands = np.frombuffer(ctypes.string_at(block, 8 * count), np.int64).tolist()
         else:
             operands = words[first - words[entry + ENT.COUNT] + 1 : first + 1].tolist()
-        return {o & OPERAND.STORAGE_MASK for o in operands} & self.lent.keys()
+        return {i for o in operands if self._words[i := o & OPERAND.STORAGE_MASK]}
 
     def _is_alone(self, storage: int) -> bool:
         """Return True if only the VM still refers to an adopted array; then its loan ends."""
-        entry = self.lent[storage]
-        if entry[0] or not isinstance(entry[1], np.ndarray):
+        arrays = self._arrays
+        if self._words[storage] != 1 or not isinstance(arrays.get(storage), np.ndarray):
             return False
-        if _references(entry) > _ADOPTED or not _owns(entry[1]):
+        if _references(arrays, storage) > _ADOPTED or not _owns(arrays[storage]):
             return False
-        self._drop(storage)
+        del arrays[storage]
+        _end(self._words, storage)
         return True
 
 
@@ -171,8 +162,8 @@ def _owns(array: np.ndarray[Any, Any]) -> bool:
     return not weakref.getweakrefcount(array)
 
 
-def _references(entry: list[Any]) -> int:
-    return getrefcount(entry[1])
+def _references(arrays: dict[int, Any], storage: int) -> int:
+    return getrefcount(arrays[storage])
 
 
 def _references_to_base(array: np.ndarray[Any, Any]) -> int:
@@ -183,9 +174,9 @@ def _fewest() -> tuple[int, int]:
     """Return the least numbers of references: to an adopted array, and to the base of a view.
     Interpreters count references differently.
     """
-    entry = [0, np.empty(2)]
-    adopted = {0: entry[1]}
-    return _references(entry) + 0 * len(adopted), _references_to_base(np.empty(2)[:1])
+    arrays = {0: np.empty(2)}
+    adopted = {0: arrays[0]}
+    return _references(arrays, 0) + 0 * len(adopted), _references_to_base(np.empty(2)[:1])
 
 
 _ADOPTED, _VIEWED = _fewest()

@@ -240,7 +240,7 @@ class INS(Region):
     POISONED = 1 << 20  # STATUS of an instruction skipped because an operand was poisoned
 
 
-@region(_STREAMS, words=35 * LINE, by=WORKER)
+@region(_STREAMS, words=36 * LINE, by=WORKER)
 class STR(Region):
     """A stream and its worker, which is the *leader* of the stream's helpers."""
 
@@ -278,6 +278,7 @@ class STR(Region):
     STOPPABLE = field("number + 1 of the kernel, if a cancel may end it between chunks; else 0")
     PRIORITY = field("of a policy: streams with a lower number go first", by=MAIN)
     HELD = field("of a policy: ready instructions of it that compute something", by=SCHEDULER)
+    RETURNED = line("blocks of its allocator that other workers released", by="any worker")
     LAUNCHED = line("instructions that were handed to the device")
     TAKEN = line("1 while a thread is the worker: its own, or one that waits", by="who took it")
 

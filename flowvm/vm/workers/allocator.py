@@ -2,7 +2,9 @@
 
 A stream runs in order, so a block that one instruction freed may be handed to any later instruction
 of the same stream without further thought; that is why ReleaseTensor runs on the stream that
-allocated.
+allocated.  Under a policy another stream may have run the instruction: then the block goes back to
+that stream's allocator (STR.RETURNED), or one stream's lists would grow without end and the other's
+be empty.
 
 Sizes are rounded up to classes: 64 bytes, then four steps to each doubling, so at most a fifth of a
 block is unused. Classes up to 1 MiB are cut from slabs; larger blocks come from the system one by
@@ -225,6 +227,8 @@ def take_locked(m: Words, at: int, size_class: int) -> int:
 def take(m: Words, at: int, size_class: int) -> int:
     """A block of the class, cached or new; 0 when the system has none."""
     rounded = size_of(size_class)
+    if m[at + STR.CLASSES + size_class] == 0 and load_acquire(m, at + STR.RETURNED) != 0:
+        take_back(m, at)
     if m[at + STR.CLASSES + size_class] != 0:
         if size_class > LARGE_CLASS:
             m[at + STR.CACHED] -= rounded
@@ -287,6 +291,33 @@ def release(m: Words, stream: int, block: int, size_class: int) -> None:
     fetch_add(counters(m, at), CTL.LIVE_BYTES, -rounded)
 
 
+def hand_back(m: Words, owner: int, block: int, size_class: int) -> None:
+    """Free a block of the host's memory that `allocate` of another stream, `owner`, returned.  Its
+    worker puts it on its list when it needs one.
+    """
+    at = STR.AT + owner * STR.WORDS
+    store_word(block + 8, size_class)
+    first = load_acquire(m, at + STR.RETURNED)
+    store_word(block, first)
+    while not compare_exchange(m, at + STR.RETURNED, first, block):
+        first = load_acquire(m, at + STR.RETURNED)
+        store_word(block, first)
+    fetch_add(counters(m, at), CTL.LIVE_BYTES, -size_of(size_class))
+
+
+def take_back(m: Words, at: int) -> None:
+    """Put the blocks that other workers released on the stream's lists."""
+    block = load_acquire(m, at + STR.RETURNED)
+    while not compare_exchange(m, at + STR.RETURNED, block, 0):
+        block = load_acquire(m, at + STR.RETURNED)
+    while block != 0:
+        after, size_class = load_word(block), load_word(block + 8)
+        push(m, at, size_class, block)
+        if size_class > LARGE_CLASS:
+            m[at + STR.CACHED] += size_of(size_class)
+        block = after
+
+
 # --- giving back --------------------------------------------------------------------------------
 
 
@@ -341,6 +372,8 @@ def trim_for(m: Words, at: int, by: int) -> int:
 def give_back(m: Words, at: int, by: int) -> int:
     """Give the stream's cached large blocks back.  Return the number of bytes."""
     given = 0
+    if load_acquire(m, at + STR.RETURNED) != 0:
+        take_back(m, at)
     for size_class in range(LARGE_CLASS + 1, STR.N_CLASSES):
         while m[at + STR.CLASSES + size_class] != 0:
             to_system(m, at, by, pop(m, at, size_class))

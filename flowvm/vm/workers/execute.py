@@ -17,7 +17,7 @@ from flowvm.vm.machine.machine import access_of, count_of, entry_of, operand_of
 from flowvm.vm.machine.stamps import stamp_end, stamp_start
 from flowvm.vm.machine.words import ARG, CTL, ENT, ERR, INS, KIND, OPERAND, RING, STO, STR
 from flowvm.vm.workers.allocation import MOST_BYTES, OWNED, out_of_memory, own
-from flowvm.vm.workers.allocator import allocate, class_of, release
+from flowvm.vm.workers.allocator import allocate, class_of, hand_back, release
 from flowvm.vm.workers.error_report import report
 from flowvm.vm.workers.launch import poison_launch, run_launch
 from flowvm.vm.workers.ranges import run_phases
@@ -221,7 +221,11 @@ def release_storages(m: Words, stream: int, slot: int, entry: int, over: bool) -
     for k in range(count_of(m, slot, entry)):
         storage = STO.AT + (operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK) * STO.WORDS
         if m[storage + STO.POINTER] != 0 and m[storage + STO.CLASS] >= OWNED:
-            release(m, stream, m[storage + STO.POINTER], m[storage + STO.CLASS] - OWNED)
+            owner, size_class = m[storage + STO.STREAM], m[storage + STO.CLASS] - OWNED
+            if owner == stream or CHECKED:
+                release(m, stream, m[storage + STO.POINTER], size_class)
+            else:
+                hand_back(m, owner, m[storage + STO.POINTER], size_class)
         m[storage + STO.POINTER] = 0
         m[storage + STO.ROWS] = 0
         if over:

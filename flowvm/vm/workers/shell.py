@@ -589,7 +589,7 @@ def wake_scheduler(base: int) -> int:
     return 0
 
 
-def wait_cell(base: int, cell: int, microseconds: int) -> int:
+def wait_cell(base: int, cell: int, microseconds: int, stream: int) -> int:
     """Wait at most `microseconds` for a waiter's cell to be filled.  Return its value, or 0.
 
     From level 2 on, the cell says when the wait was over, and after one that is worth the look, how
@@ -598,6 +598,11 @@ def wait_cell(base: int, cell: int, microseconds: int) -> int:
     m = words_at(base, ARRAY.WORDS)
     word = words_at(cell, WAIT.WORDS)
     begun = clock() if m[CTL.LEVEL] > 1 else 0
+    if may_help(m) and m[CTL.LEVEL] <= 1:  # a profiler that sees each wait sees threads as they are
+        polls, end = 0, clock() + 1000 * microseconds
+        while polls >= 0 and load_acquire(word, WAIT.OUTCOME) == 0:
+            polls = -1 if clock() > end else help_once(m, base, stream, polls)
+        leave_rest(m, stream)
     if load_acquire(word, WAIT.OUTCOME) == 0:  # else: the sequential engine must go on looking
         rouse(m)  # asleep
     outcome = wait_while(m, word, WAIT.OUTCOME, 0, WAIT.SLEEPERS, microseconds)
@@ -627,21 +632,35 @@ def settle_soon(base: int, storage: int, before: int, alone: int, stream: int) -
     m = words_at(base, ARRAY.WORDS)
     if m[POL.KIND] != 0:
         return 1 if is_settled(m, storage, before, alone != 0) else 0
-    schedule, work, polls = m[CTL.SCHEDULE], m[CTL.WORK], 0
+    polls = 0
     end = clock() + 1000 * NAP
-    while not is_settled(m, storage, before, alone != 0):
-        did = 0
-        if schedule != 0 and work != 0:
-            did = call_kernel(schedule, base, stream, 0, 0, 0)
-            did += call_kernel(work, base, stream, 1, 0, 0)
-        polls = 0 if did > 0 else polls + 1
-        if polls <= HASTY:  # on a busy machine, who yields is away for milliseconds
-            continue
-        if not keep_polling(m, 2 * (polls - HASTY)) or clock() > end:
-            leave_rest(m, stream)
-            return 0
+    while polls >= 0 and not is_settled(m, storage, before, alone != 0):
+        polls = -1 if clock() > end else help_once(m, base, stream, polls)
     leave_rest(m, stream)
-    return 1
+    return 0 if polls < 0 else 1
+
+
+def may_help(m: Words) -> bool:
+    """Return True if a waiting thread may do the scheduler's and the worker's work."""
+    return m[CTL.SCHEDULE] != 0 and m[CTL.WORK] != 0 and m[POL.KIND] == 0
+
+
+def help_once(m: Words, base: int, stream: int, polls: int) -> int:
+    """Do what there is of the scheduler's work, and brief instructions of `stream`, on a waiting
+    thread, where it may help.  Return `polls`, the looks since there was something, with this one;
+    -1 if these were enough.
+    """
+    if may_help(m):
+        did = call_kernel(m[CTL.SCHEDULE], base, stream, 0, 0, 0)
+        did += call_kernel(m[CTL.WORK], base, stream, 1, 0, 0)
+        if did > 0:
+            return 0
+        if polls == 0:  # what is left at the head is the worker's
+            leave_rest(m, stream)
+    # on a busy machine, who yields is away for milliseconds
+    if polls < HASTY or keep_polling(m, 2 * (polls + 1 - HASTY)):
+        return polls + 1
+    return -1
 
 
 def leave_rest(m: Words, stream: int) -> None:

@@ -18,11 +18,13 @@ import decimal
 import enum
 import fractions
 import functools
+import gc
 import itertools
 import logging
 import operator
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -1410,6 +1412,100 @@ def test_a_counter_that_is_read_and_set_back_counts_again():
         return function, lambda: n.count
 
     alike_at_each_call(make, calls=8)
+
+
+@pytest.mark.parametrize("how", ["function", "method", "any arguments"])
+def test_what_a_signal_handler_reads_is_not_the_codes(how):
+    seen, limits = [], Plain(factor=1)
+
+    def note(frame):
+        seen.append((frame.f_lineno, limits.factor))
+
+    def plain(signum, frame):
+        note(frame)
+
+    class Handler:
+        def handle(self, signum, frame, more=None):
+            note(frame)
+
+    ways = {
+        "function": plain,
+        "method": Handler().handle,
+        "any arguments": lambda *given: note(given[1]),
+    }
+
+    def build(x):
+        signal.raise_signal(signal.SIGUSR1)
+        return x * SCALE
+
+    before = signal.signal(signal.SIGUSR1, ways[how])
+    try:
+        graph = flow.compile(build)
+        x = flow.ones(2)
+        assert graph(x).tolist() == [2.0, 2.0]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert seen
+    seen.append("changed")
+    limits.factor = 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RecaptureWarning)
+        assert graph(x).tolist() == [2.0, 2.0]
+
+
+def test_what_a_finalizer_calls_is_not_the_codes():
+    counts = Plain(ended=0)
+
+    def note():
+        counts.ended += 1
+
+    class Ending:
+        def __del__(self):
+            note()
+
+    def build(x):
+        Ending()
+        return x + 1
+
+    graph = flow.compile(build)
+    assert graph(flow.ones(2)).tolist() == [2.0, 2.0]
+    assert counts.ended == 1
+    counts.ended = 5
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RecaptureWarning)
+        assert graph(flow.ones(2)).tolist() == [2.0, 2.0]
+
+
+def test_no_guard_keeps_the_frames_of_an_error():
+    """Of one that the code raises and looks at; of one from elsewhere its values are watched."""
+    known, kept = ValueError(2.0), []
+
+    class Held:
+        pass
+
+    def fail(error):
+        held = Held()
+        kept.append(weakref.ref(held))
+        raise error
+
+    def build(x):
+        try:
+            fail(KeyError(3.0))
+        except KeyError as error:
+            lines = error.__traceback__.tb_lineno, error.__traceback__.tb_frame.f_lineno
+            factor = error.args[0] + 0 * sum(lines)
+        return x * factor * known.args[0]
+
+    graph = flow.compile(build)
+    gc.collect()
+    gc.disable()
+    try:
+        assert graph(flow.ones(2)).tolist() == [6.0, 6.0]
+        assert [ref() for ref in kept] == [None]
+    finally:
+        gc.enable()
+    known.args = (5.0,)
+    assert graph(flow.ones(2)).tolist() == [15.0, 15.0]
 
 
 def test_a_counter_in_a_slot_a_class_a_dict_and_a_list_counts():

@@ -107,9 +107,9 @@ def wrong_now(before):
     """Return the difference from before, in words, or the failure of the VM to compute."""
     if text := difference(before):
         return text
-    unmarked = [i for i in engine.lending.lent if not engine.lending.words[[0, i]].all()]
-    if unmarked:
-        return f"native calls do not know that storages {unmarked} are lent"
+    words = engine.lending.words
+    if words[0] != np.count_nonzero(words[1:]):
+        return f"{words[0]} storages are said to be lent, and {np.count_nonzero(words[1:])} are"
     y = (ONES + 1).numpy()
     return "" if (y == 2).all() else f"1 + 1 is {y}"
 
@@ -298,6 +298,43 @@ def test_a_context_manager(name, seed, monkeypatch):
         return use
 
     driven(start, most=SLOW.get(name), seed=seed)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["autograd.modes:no_grad", "autograd.backward:seeded", "flowvm.eager.autocast:autocasting",
+     "flowvm.nn.graph.steps:eager_step", "flowvm.guards.collection:Uncollected"],
+)  # fmt: skip
+def test_an_exception_that_is_kept_keeps_no_mode(name, seed):
+    """As `sys.last_exc` is at a prompt, with the frames in which it came."""
+
+    def start():
+        def use():
+            with MANAGERS[name]():
+                pass
+
+        return use
+
+    driven(start, most=60, seed=seed, keep=True)
+
+
+def test_a_frame_that_is_kept_keeps_no_mode():
+    """A thread that looks at another one keeps frames that return meanwhile."""
+    kept, before = [], state()
+
+    def look(frame, event, arg):
+        kept.append(frame)
+        return look
+
+    prior = sys.gettrace()
+    sys.settrace(look)
+    try:
+        with flow.no_grad(), modes.recording(False), Uncollected(), config(tb="full"):
+            pass
+    finally:
+        sys.settrace(prior)
+    assert {"_prepared", "within", "__get__"} <= {frame.f_code.co_name for frame in kept}
+    assert not (text := difference(before)), text
 
 
 def test_a_vm_that_comes_to_rest_takes_records_again(monkeypatch, seed):

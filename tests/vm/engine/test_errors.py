@@ -8,6 +8,8 @@ import linecache
 import os
 import re
 import struct
+import subprocess
+import sys
 import traceback
 import weakref
 
@@ -456,13 +458,47 @@ def test_errors_that_nobody_saw_are_reported_at_exit():
         except Exception: pass
         for t in unseen:
             fail(t, t, 9077)
-        """
+        """,
+        check=False,
     )
+    assert done.returncode == 1
     assert done.stderr.count("failed and nobody looked at its result") == 5
     assert "status 9077" in done.stderr
     assert "status 9064" not in done.stderr
     assert "and 2 more failed instructions" in done.stderr
     assert re.search(r"^    <string>:\d+\n", done.stderr, re.M)
+
+
+FAILS = "import flowvm as flow, os, sys; x = flow.tensor([1]) // flow.tensor([0]); print('out')"
+SEEN = """
+try:
+    x.numpy()
+except flow.FlowError:
+    {}"""
+
+
+@pytest.mark.parametrize(
+    ("then", "code"),
+    [("", 1), ("sys.exit()", 1), ("sys.exit(3)", 3), ("raise SystemExit(4)", 4), ("os._exit(0)", 0),
+     ("raise ValueError", 1), (SEEN.format("flow.vm.restore()"), 0), (SEEN.format("pass"), 0)],
+)  # fmt: skip
+def test_the_exit_code_of_a_program_whose_work_failed(then, code):
+    done = python("-c", f"{FAILS}\n{then}")
+    assert done.returncode == code, done.stderr
+    assert ("nobody looked" in done.stderr) == ("os._exit" not in then and "try" not in then)
+    assert done.stdout == "out\n" or "os._exit" in then  # which may not write it out
+
+
+def test_the_exit_code_of_a_script_and_of_a_prompt(tmp_path):
+    (path := tmp_path / "fails.py").write_text(FAILS)
+    assert python(path).returncode == 1
+    assert python("-i", input=f"{FAILS}\n").returncode == 0
+
+
+def python(*args, **options):
+    return subprocess.run(
+        [sys.executable, *map(str, args)], capture_output=True, text=True, timeout=250, **options
+    )
 
 
 def test_a_waiter_hears_of_the_error_while_others_still_wait():

@@ -131,9 +131,8 @@ def test_a_loan_ends_with_the_last_array_on_it():
     x + 1
     assert not engine.lending.holds(x._ref)
     words = engine.lending.words
-    assert words[0] == len(engine.lending.lent)
+    assert words[0] == np.count_nonzero(words[1:])
     assert not words[x._ref & OPERAND.STORAGE_MASK]
-    assert all(words[i] for i in engine.lending.lent)
 
 
 @pytest.mark.parametrize("view", [False, True])
@@ -153,7 +152,7 @@ def test_an_array_that_nobody_else_has_is_not_waited_for(view):
 def test_memory_outlives_the_tensor_and_storages_are_given_back():
     gc.collect()
     flow.vm.sync()
-    before = len(engine.lending.lent)
+    before = engine.lending.words[0]
     array = flow.full((1000,), 3.0).numpy()
     mine = np.full(1000, 4.0)
     for k in range(3000):  # ids come round
@@ -168,7 +167,7 @@ def test_memory_outlives_the_tensor_and_storages_are_given_back():
     for _ in range(40):
         flow.zeros(1).add_(1)
     flow.vm.sync()
-    assert len(engine.lending.lent) == before + 1
+    assert engine.lending.words[0] == before + 1
 
 
 def test_what_cannot_be_promised_is_read_only():
@@ -236,13 +235,16 @@ def test_programs_see_what_they_see_in_torch(seed):
 
 
 def test_threads_and_loans(rng):
-    """Each of some threads writes its own array and reads by the tensor, all of one storage."""
+    """Each of some threads writes its own array and reads by the tensor, all of one storage.  Half
+    of them borrow by the Python function, which native calls do not wait for.
+    """
     x = flow.zeros(4, 100)
     faults: list[str] = []
+    python = getattr(flow.Tensor.numpy, "twin", flow.Tensor.numpy)
 
     def work(k: int) -> None:
         for n in range(200):
-            row = x[k].numpy()
+            row = python(x[k], force=True) if k % 2 else x[k].numpy()
             row[...] = n
             y = x[k] + 1
             row[...] = -1

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
+import flowvm as flow
 from flowvm.errors import KernelError
 from flowvm.vm import sequential
 from flowvm.vm.engine.engine import engine
+from flowvm.vm.engine.forks import Forking
 from flowvm.vm.machine.words import CTL, OPERAND
 from tests.vm.kernels import USER_STATUS, fail, mix, tensor, update
 from tests.vm.live import Background, script
@@ -363,3 +368,23 @@ def test_a_process_that_is_sequential_from_the_start(how):
         **how,
     )
     assert done.stdout == "at the call 1\n4 False 0\n"
+
+
+def test_a_ctrl_c_in_front_of_a_fork_comes_behind_it(monkeypatch):
+    """Python would ignore it in the hook that waits for the VM, and the child would not compute."""
+    ones, quiet, seen, interrupts = flow.ones(3), Forking._quiet, [], [KeyboardInterrupt]
+
+    def interrupted(self):
+        if interrupts:
+            raise interrupts.pop()
+        return quiet(self)
+
+    monkeypatch.setattr(Forking, "_quiet", interrupted)
+    before = signal.signal(signal.SIGINT, lambda *_: seen.append(True))
+    try:
+        if not (child := os.fork()):
+            os._exit(int((ones + 1).sum().item()))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 6
+    assert seen == [True]

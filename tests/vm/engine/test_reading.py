@@ -54,6 +54,38 @@ def test_numbers_are_those_of_numpy() -> None:
         assert [int(e) for e in x[0]] == [int(e) for e in array[0]]
 
 
+def test_arrays_are_those_of_the_python_function() -> None:
+    base = flow.arange(24).reshape(2, 3, 4)
+    names = ("bool", "uint8", "int16", "int64", "float16", "float32", "complex64")
+    for x in (base, base.transpose(0, 2)[1:], base[0, 1, 2], base[:, :1]):
+        for y in (x, *(x.to(getattr(flow, name)) for name in names)):
+            y = y.expand(2, *y.shape)
+            flow.vm.sync()
+            array, wanted = y.numpy(), y.numpy(force=True)  # keywords are the Python function's
+            assert array.dtype is wanted.dtype
+            assert array.flags.num == wanted.flags.num
+            assert array.__array_interface__ == wanted.__array_interface__
+            assert type(array.base) is type(wanted.base)
+    x = flow.ones(3, requires_grad=True)
+    assert x.numpy().base is None
+    assert not x.numpy().flags.writeable
+    with pytest.raises(TypeError, match="bfloat16"):
+        flow.ones(2, dtype=flow.bfloat16).numpy()
+
+
+def test_names_that_tensors_lack_are_refused_again() -> None:
+    x = flow.ones(2)
+    for _ in range(3):
+        with pytest.raises(AttributeError, match="a Tensor has no attribute '__array_struct__'"):
+            x.__array_struct__  # noqa: B018
+        with pytest.raises(AttributeError, match=r"rellu.*relu"):
+            x.rellu  # noqa: B018
+        with pytest.raises(AttributeError, match="a Parameter has no attribute"):
+            flow.nn.Parameter(x).__array_struct__  # noqa: B018
+    x.__array_struct__ = 5
+    assert x.__array_struct__ == 5
+
+
 def test_a_profiler_sees_reads() -> None:
     x = flow.ones(3) + 1
     flow.vm.sync()

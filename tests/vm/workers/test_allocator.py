@@ -21,6 +21,7 @@ from flowvm.vm.workers.allocator import (
     SMALLEST,
     allocate,
     class_of,
+    hand_back,
     release,
     size_of,
     trim,
@@ -150,6 +151,25 @@ def test_a_freed_block_is_used_for_its_class_and_its_stream_only(system):
     assert allocate(m, 0, 1000) != block
     assert allocate(m, 1, 100) != block
     assert allocate(m, 0, class_of(100) and 112) == block  # another size of that class
+
+
+def test_blocks_that_another_stream_frees_come_back_to_their_own(system):
+    m = memory()
+    for size in (100, LARGE + 1):
+        blocks = {allocate(m, 0, size) for _ in range(3)}
+        held, live = system.held, m[CTL.LIVE_BYTES]
+        for block in blocks:
+            hand_back(m, 0, block, class_of(size))
+        assert m[CTL.LIVE_BYTES] == live - 3 * size_of(class_of(size))
+        assert allocate(m, 1, size) not in blocks
+        before = system.held
+        assert {allocate(m, 0, size) for _ in range(3)} == blocks
+        assert system.held == before >= held
+    large = min(blocks)
+    hand_back(m, 0, large, class_of(size))
+    trim(m, 0)  # of what came back, too
+    assert large not in system.blocks
+    assert m[STR.AT + STR.CACHED] == 0
 
 
 def test_no_memory_is_no_block(monkeypatch):

@@ -1,0 +1,76 @@
+"""Helper processes and their jobs."""
+
+import os
+import queue
+from pathlib import Path
+
+import pytest
+
+from flowvm.compiler import cache, helpers
+
+JOBS = """
+import os
+from pathlib import Path
+def note(path):
+    Path(path).write_text(str(os.getpid()))
+def fail(path):
+    raise ValueError(path)
+"""
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a module of jobs that helpers find."""
+    (tmp_path / "noted_jobs.py").write_text(JOBS)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("pressing", [False, True])
+def test_one_process_does_the_jobs_of_a_priority(jobs: Path, pressing: bool) -> None:
+    done: queue.Queue[str] = queue.Queue()
+    gate: queue.Queue[None] = queue.Queue()
+    for name in "abc":
+        path = jobs / name
+        helpers.later(
+            f"noted_jobs:note:{path}",
+            lambda path=path: (done.put(path.read_text()), gate.get(timeout=60))[0],  # type: ignore[misc]
+            pressing=pressing,
+        )
+    for _ in "abc":
+        gate.put(None)
+    processes = {done.get(timeout=60) for _ in "abc"}
+    assert len(processes) == 1
+    assert processes != {str(os.getpid())}
+
+
+def test_a_job_that_fails_is_over_and_the_next_is_done(jobs: Path) -> None:
+    done: queue.Queue[str] = queue.Queue()
+    helpers.later(f"noted_jobs:fail:{jobs}", lambda: done.put("failed"))
+    helpers.later(f"noted_jobs:note:{jobs / 'x'}", lambda: done.put("noted"))
+    assert [done.get(timeout=60), done.get(timeout=60)] == ["failed", "noted"]
+    assert (jobs / "x").exists()
+
+
+def test_a_guess_does_not_wait_for_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job is done last, and then it waits."""
+    order: list[tuple[str, bool]] = []
+
+    def do(job: str, lock: str) -> None:
+        order.append((job, helpers.jit.patient))
+        if job == "busy" and not helpers.jit.patient:
+            with cache.alone(tmp_path, job), cache.alone(tmp_path, job, waiting=False):
+                raise AssertionError("two are alone")
+
+    def sent(jobs: list[str]):  # type: ignore[no-untyped-def]
+        jobs += ["first", "busy"]
+        while jobs:
+            yield jobs.pop()
+
+    monkeypatch.setattr(helpers, "_do", do)
+    monkeypatch.setattr(helpers, "_sent", sent)
+    monkeypatch.setattr(helpers.jit, "patient", True)
+    helpers._guess()
+    assert order == [("busy", False), ("first", False), ("busy", True)]
