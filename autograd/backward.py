@@ -137,26 +137,26 @@ def grad(
     keep = create_graph if retain_graph is None else retain_graph
     nodes = [t._node for t in wanted]
     if is_grads_batched:
-        found = _batched(sources, grad_outputs, nodes, keep, create_graph)
+        gradients = _batched(sources, grad_outputs, nodes, keep, create_graph)
     else:
         watch = Watch(nodes, accumulate=False)
         run(_roots(sources, grad_outputs), keep, create_graph, watch)
-        found = watch.found
-    for i, (t, g) in enumerate(zip(wanted, found, strict=True)):
+        gradients = watch.found
+    for i, (t, g) in enumerate(zip(wanted, gradients, strict=True)):
         if g is not None:
             continue
         if materialize_grads:
-            found[i] = filled_of(t._meta, 0)
+            gradients[i] = filled_of(t._meta, 0)
             if is_grads_batched:
                 rows = len(_listed(cast("Tensors", grad_outputs), "grad_outputs")[0])
-                found[i] = found[i].expand(rows, *t.shape)
+                gradients[i] = gradients[i].expand(rows, *t.shape)
         elif not allow_unused:
             raise AutogradError(
                 "One of the differentiated Tensors appears to not have been used in the graph: "
                 f"inputs[{i}] of shape "
                 f"{tuple(t.shape)}.  Set allow_unused=True if this is the desired behavior"
             )
-    return tuple(found)
+    return tuple(gradients)
 
 
 def _batched(

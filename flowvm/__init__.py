@@ -34,7 +34,7 @@ from flowvm.eager.receivers import check_receivers as _check_receivers
 from flowvm.eager.tensor import Tensor as Tensor
 from flowvm.errors import MissingNameError as _MissingNameError
 from flowvm.interop import copying as _copying  # noqa: F401 - makes tensors pickle and copy
-from flowvm.loading.absent import instead_of as _instead_of
+from flowvm.loading.missing_names import instead_of as _instead_of
 from flowvm.meta.device import Device
 from flowvm.meta.dtype import DType
 from flowvm.meta.formats import Layout, MemoryFormat

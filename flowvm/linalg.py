@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flowvm.loading.absent import other_names
 from flowvm.loading.listing import listing
+from flowvm.loading.missing_names import other_names
 
 # --- public names, by `python -m tools.faces`
 # isort: off

@@ -329,10 +329,10 @@ def get_overridable_functions() -> dict[Any, list[Any]]:
     >>> flow.add in flow.overrides.get_overridable_functions()[flow]
     True
     """
-    found: dict[Any, list[Any]] = {}
+    overridable: dict[Any, list[Any]] = {}
     for _, owner, _, public in _surface():
-        found.setdefault(owner, []).append(public)
-    return {owner: list(dict.fromkeys(functions)) for owner, functions in found.items()}
+        overridable.setdefault(owner, []).append(public)
+    return {owner: list(dict.fromkeys(functions)) for owner, functions in overridable.items()}
 
 
 def get_testing_overrides() -> dict[Any, Any]:
@@ -341,7 +341,7 @@ def get_testing_overrides() -> dict[Any, Any]:
     >>> flow.overrides.get_testing_overrides()[flow.exp](flow.ones(2))
     -1
     """
-    found: dict[Any, Any] = {}
+    stand_ins: dict[Any, Any] = {}
     for public in _names():
 
         def dummy(*args: Any, **kwargs: Any) -> int:
@@ -349,8 +349,8 @@ def get_testing_overrides() -> dict[Any, Any]:
 
         with suppress(TypeError, ValueError):  # a property's method has none
             dummy.__signature__ = inspect.signature(public)  # type: ignore[attr-defined]
-        found[public] = dummy
-    return found
+        stand_ins[public] = dummy
+    return stand_ins
 
 
 def get_ignored_functions() -> set[Any]:

@@ -12,8 +12,8 @@ from typing import Any
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError
 from flowvm.guards.regions import Switched
-from flowvm.loading.absent import other_names
 from flowvm.loading.listing import listing
+from flowvm.loading.missing_names import other_names
 from flowvm.meta.dtype import DType, float32, float64, int32, int64
 from flowvm.ops.sparse import conversion, rules
 from flowvm.ops.sparse.table import RULES

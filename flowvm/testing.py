@@ -338,8 +338,8 @@ def make_tensor(
         out = out[..., ::2]
     if requires_grad:
         out.requires_grad_(True)
-    made: Tensor = out
-    return made
+    tensor: Tensor = out
+    return tensor
 
 
 __all__ = own_names(globals())

@@ -186,13 +186,13 @@ def test_a_function_may_be_decorated():
 
 
 def test_other_threads_are_not_in_the_region():
-    found = []
+    results = []
     with flow.autocast(dtype=half):
-        thread = threading.Thread(target=lambda: found.append(product()))
+        thread = threading.Thread(target=lambda: results.append(product()))
         thread.start()
         thread.join()
         assert product() is half
-    assert found == [single]
+    assert results == [single]
 
 
 def test_double_integers_and_outputs_are_left_alone():
@@ -332,15 +332,15 @@ def test_custom_functions_compute_in_what_they_are_given():
 def test_a_checkpoint_computes_again_as_it_did():
     flow.manual_seed(0)
     model, x = MODELS["mlp"][0](), flow.randn(6, 8)
-    found = []
+    results = []
     for run in (model, lambda v: flow.utils.checkpoint.checkpoint(model, v)):
         for p in model.parameters():
             p.grad = None
         with flow.autocast(dtype=half):
             out = run(x).sum()
         out.backward()
-        found.append([p.grad.numpy() for p in model.parameters()])
-    for ours, theirs in zip(*found, strict=True):
+        results.append([p.grad.numpy() for p in model.parameters()])
+    for ours, theirs in zip(*results, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
@@ -499,7 +499,7 @@ def test_training_in_mixed_precision_comes_to_the_same_loss():
 @pytest.mark.parametrize("around", [None, "bfloat16"])
 def test_custom_functions_know_their_region(cast, around):
     torch = pytest.importorskip("torch")
-    found = []
+    results = []
     for lib in (flow, torch):
         seen = []
         amp = lib.amp
@@ -526,8 +526,8 @@ def test_custom_functions_know_their_region(cast, around):
         with lib.autocast("cpu", dtype=kind, enabled=around is not None):
             out = Twice.apply(x, w)
         out.float().sum().backward()
-        found.append(str(seen).replace("torch", "flow"))
-    assert found[0] == found[1]
+        results.append(str(seen).replace("torch", "flow"))
+    assert results[0] == results[1]
 
 
 def test_custom_functions_need_a_device_type():

@@ -13,6 +13,8 @@ from tools import changed
         ("ops/rows/softmax.py", "tests/ops/test_generated.py::test_forward[softmax-float32]"),
         ("ops/rows/scan.py", "tests/ops/test_generated.py::test_gradcheck[cumsum]"),
         ("flowvm/vm/small.py", "tests/vm/test_small.py"),
+        ("flowvm/nn/utils/prune.py", "tests/nn/test_parametrize.py"),
+        ("flowvm/fx/passes/graph_drawer.py", "tests/fx/test_rewriter.py"),
         ("tests/boundaries.py", "tests/eager/test_first_uses.py"),
         ("tests/vm/test_small.py", "tests/vm/test_small.py"),
         ("flowvm/vm/engine/engine.py", "tests/vm/machine/test_sharing.py"),
@@ -28,3 +30,19 @@ def test_tests_of_a_file(path: str, wanted: str) -> None:
 def test_only_files_that_differ_are_followed() -> None:
     assert all((changed.ROOT / path).parts for path in changed.changed_files(None))
     assert changed.tests_of([Path("pyproject.toml")]) == []
+
+
+MODULES = [p for p in changed.python_files(*changed.PRODUCT) if p.stem != "__init__"]
+
+
+def test_each_module_has_tests() -> None:
+    assert not [str(path) for path in MODULES if not changed.tests_of_module(path)]
+
+
+def test_each_row_of_the_table_is_needed_and_leads_to_tests() -> None:
+    listed = {
+        row for p in MODULES if not changed.has_direct_test(p) for row in changed.rows_of(p)
+        if not changed.tests_by_names(p)
+    }  # fmt: skip
+    assert not set(changed.table()) - listed
+    assert all(list(changed.ROOT.glob(tests)) for _, tests in changed.table())

@@ -34,7 +34,7 @@ LAYERS = (
     (
         "compiler", "config", "errors", "files.bounds", "files.printable", "files.schema",
         "files.writer", "guards", "interop.capsules",
-        "loading.absent", "loading.lazy", "loading.listing", "meta", "private", "version",
+        "loading.missing_names", "loading.lazy", "loading.listing", "meta", "private", "version",
     ),
     ("vm",),
     ("eager", "memory", "profiler", "streams"),

@@ -31,16 +31,16 @@ CALLS = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_function_is_the_method(name):
-    found = []
+    results = []
     for call in (getattr(flow, name), getattr(flow.Tensor, name)):
         flow.manual_seed(0)
         x = flow.tensor([[0.25, 0.5], [0.75, -0.5]])
         out = call(x, *CALLS[name])
         assert (out is x) == (name.endswith("_") or name == "contiguous")
-        found.append(out.to_local() if out.is_global else out)
-    assert found[0].shape == found[1].shape
+        results.append(out.to_local() if out.is_global else out)
+    assert results[0].shape == results[1].shape
     if name != "new_empty":
-        np.testing.assert_array_equal(found[0].numpy(), found[1].numpy())
+        np.testing.assert_array_equal(results[0].numpy(), results[1].numpy())
     with pytest.raises(TypeError, match=f"{name}.*int"):
         getattr(flow, name)(3, *CALLS[name])
 

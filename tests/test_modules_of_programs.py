@@ -306,8 +306,8 @@ class FakeOwnWriter:
 
 def test_scalars_go_through_tensorboard_where_that_is_all(monkeypatch: pytest.MonkeyPatch) -> None:
     package, summary = types.ModuleType("tensorboard"), types.ModuleType("tensorboard.summary")
-    made: list[FakeOwnWriter] = []
-    summary.Writer = lambda path: made.append(FakeOwnWriter(path)) or made[-1]  # type: ignore[attr-defined]
+    results: list[FakeOwnWriter] = []
+    summary.Writer = lambda path: results.append(FakeOwnWriter(path)) or results[-1]  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     monkeypatch.setitem(sys.modules, "tensorboard", package)
     monkeypatch.setitem(sys.modules, "tensorboard.summary", summary)
@@ -322,7 +322,7 @@ def test_scalars_go_through_tensorboard_where_that_is_all(monkeypatch: pytest.Mo
         writer.close()
     loss = ("loss", 0.5, 3, None, None)
     rates = [("lr/a", 1.0, 4, 9.0, None), ("lr/b", 2.0, 4, 9.0, None)]
-    assert made[0].calls == ["runs/a", loss, *rates, "flushed", "closed"]
+    assert results[0].calls == ["runs/a", loss, *rates, "flushed", "closed"]
     assert writer.logdir == "runs/a"
     with pytest.raises(ValueError, match="max_queue is an option of tensorboardX"):
         flow.utils.tensorboard.SummaryWriter(max_queue=1)

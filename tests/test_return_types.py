@@ -47,7 +47,7 @@ ARGUMENTS: dict[str, Any] = {
 def test_a_function_returns_its_class(name: str) -> None:
     torch = pytest.importorskip("torch")
     short, out = name.removesuffix("_out"), name.endswith("_out")
-    made = []
+    results = []
     for lib in (flow, torch):
         x = lib.tensor(SQUARE)
         args = ARGUMENTS.get(short, lambda lib, x: (x,))(lib, x)
@@ -58,35 +58,35 @@ def test_a_function_returns_its_class(name: str) -> None:
             outs = tuple(lib.empty(0, dtype=part.dtype) for part in found)
             found = function(*args, out=outs)
             assert all(a is b for a, b in zip(found, outs, strict=True))
-        made.append(found)
-    mine, theirs = made
+        results.append(found)
+    mine, theirs = results
     assert type(theirs) is getattr(torch.return_types, name)
     assert type(mine) is getattr(return_types, name)
     assert repr(mine).split("=")[0] == repr(theirs).split("=")[0].replace("torch", "flow")
 
 
 def test_they_are_tuples_with_names() -> None:
-    found = flow.tensor([[1.0, 5.0], [7.0, 2.0]]).max(1)
-    values, indices = found
-    assert isinstance(found, tuple)
-    assert found.values is values is found[0]
-    assert found.indices is indices
-    assert repr(found) == (
+    tensor = flow.tensor([[1.0, 5.0], [7.0, 2.0]]).max(1)
+    values, indices = tensor
+    assert isinstance(tensor, tuple)
+    assert tensor.values is values is tensor[0]
+    assert tensor.indices is indices
+    assert repr(tensor) == (
         "flow.return_types.max(\nvalues=tensor([5., 7.]),\nindices=tensor([1, 0]))"
     )
-    assert not hasattr(found, "_fields")
-    moved = type(found)(t + 1 for t in found)  # as programs go through nested tuples
+    assert not hasattr(tensor, "_fields")
+    moved = type(tensor)(t + 1 for t in tensor)  # as programs go through nested tuples
     assert moved.values.tolist() == [6, 8]
-    for other in (copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
+    for other in (copy.deepcopy(tensor), pickle.loads(pickle.dumps(tensor))):
         assert type(other) is return_types.max
         assert other.values.tolist() == [5, 7]
-    match found:
+    match tensor:
         case return_types.max(first, _):
             assert first is values
     with pytest.raises(AttributeError):
-        found.values = indices  # type: ignore[misc]
+        tensor.values = indices  # type: ignore[misc]
     with pytest.raises(AttributeError):
-        found.other = 1
+        tensor.other = 1
     with pytest.raises(TypeError, match=r"max\(\) takes a 2-sequence \(3-sequence given\)"):
         return_types.max((1, 2, 3))
 

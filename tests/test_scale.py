@@ -297,10 +297,10 @@ def test_the_command_prints_a_table_or_json(capsys):
     assert printed[2].split()[:3] == ["ranks", "mix", "step"]
     assert len({len(line.rstrip()) for line in printed[2:]}) == 1  # columns
     assert main([*SMALL, "--ranks", "8", "--mix", "tensor=2,zero=1", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [m["ranks"] for m in found["mixes"]] == [1, 8]
-    assert found["mixes"][1]["mix"]["data"] == 4
-    assert found["mixes"][0]["seconds"] == pytest.approx(found["seconds"])
+    data = json.loads(capsys.readouterr().out)
+    assert [m["ranks"] for m in data["mixes"]] == [1, 8]
+    assert data["mixes"][1]["mix"]["data"] == 4
+    assert data["mixes"][0]["seconds"] == pytest.approx(data["seconds"])
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,8 @@ def test_the_questions_are_answered() -> None:
 
 @pytest.mark.parametrize("script", scripts(), ids=lambda script: script.stem)
 def test_a_notebook_is_its_script(script: Path) -> None:
-    made = json.loads(notebook_of(script).read_text())
-    assert sources(made) == cells_of(script.read_text()), f"python -m tools.notebooks {script.stem}"
+    data = json.loads(notebook_of(script).read_text())
+    assert sources(data) == cells_of(script.read_text()), f"python -m tools.notebooks {script.stem}"
 
 
 def test_cells_of_a_script() -> None:

@@ -9,6 +9,8 @@ A changed test file runs whole.  A changed module is followed to
 - the test files that import it, or a helper of tests that is changed;
 - the test file of its name in the room of its name (`ops/rows/sort.py`: `tests/ops/rows/
   test_sort.py`);
+- if it has none of these, the test files that name what it alone defines; else those that the
+  table `tests/modules.txt` says;
 - the products (`tests/conftest.py`) of the ops that it defines, or whose module imports it: all
   dtypes and checks of at most OPS ops;
 - the structure of the house (`tests/test_layout.py`).
@@ -24,6 +26,7 @@ import ast
 import importlib
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -31,9 +34,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 TOPS = ("flowvm", "ops", "graph", "autograd", "tools")
-MOVED = ("ops", "graph", "autograd")  # `flowvm.ops` is the folder `ops`
+PRODUCT = ("flowvm", "ops", "graph", "autograd")
+MOVED = PRODUCT[1:]  # `flowvm.ops` is the folder `ops`
 WIDE = 12
 OPS = 12
+SHORT = 4
 CHECKS = "tests/ops/test_generated.py"
 
 
@@ -102,18 +107,104 @@ def tests_of_helper(path: Path) -> Iterator[Path]:
             yield test
 
 
-def tests_of_module(path: Path) -> Iterator[Path]:
-    """Yield the test files of a module: files that import it, and the one of its name."""
-    module = module_of(path)
+def tests_of_module(path: Path) -> list[Path]:
+    """Return the test files of a module, each once."""
+    tests = [*_importers(path), *_of_its_name(path)]
+    return [*dict.fromkeys(tests or tests_by_names(path) or _in_table(path))]
+
+
+def has_direct_test(path: Path) -> bool:
+    """Return True if a test imports a module, or has its name."""
+    return bool(_importers(path)) or any(_of_its_name(path))
+
+
+def _importers(path: Path) -> list[Path]:
+    return _tests_by("imports").get(module_of(path), [])
+
+
+@cache
+def _tests_by(what: str) -> dict[str, list[Path]]:
+    """Map modules, or names, to the test files that import, or use, them."""
+    tests: dict[str, list[Path]] = {}
     for test in filter(is_test, python_files("tests")):
-        if module in imports(test):
-            yield test
+        for name in imports(test) if what == "imports" else used(test):
+            tests.setdefault(name, []).append(test)
+    return tests
+
+
+def _of_its_name(path: Path) -> Iterator[Path]:
     room = path.parts[1:-1] if path.parts[0] == "flowvm" else path.parts[:-1]
     for length in range(len(room), -1, -1):
         test = Path("tests", *room[:length], f"test_{path.stem.strip('_')}.py")
         if (ROOT / test).exists():
             yield test
             return
+
+
+def tests_by_names(path: Path) -> list[Path]:
+    """List the test files that use a public name which only this module defines, of SHORT letters
+    or more.
+    """
+    names = {
+        name
+        for name in defined(path)
+        if len(name) >= SHORT and name[0] != "_" and _definitions()[name] == 1
+    }
+    tests = {test for name in names for test in _tests_by("names").get(name, ())}
+    return sorted(tests)
+
+
+@cache
+def _definitions() -> Counter[str]:
+    """Count the product modules that define each name."""
+    return Counter(name for path in python_files(*PRODUCT) for name in defined(path))
+
+
+@cache
+def defined(path: Path) -> frozenset[str]:
+    """Return the names that a module binds at its top level, without imports."""
+    names = set()
+    for node in ast.parse((ROOT / path).read_text()).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return frozenset(names)
+
+
+@cache
+def used(path: Path) -> frozenset[str]:
+    """Return the names that a file uses: variables, attributes, and texts that are one name."""
+    names = set()
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            names.add(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names |= {node.value} if node.value.isidentifier() else set()
+    return frozenset(names)
+
+
+@cache
+def table() -> list[tuple[str, str]]:
+    """Return the rows of the table: a pattern of modules in one folder, and one of tests."""
+    lines = (ROOT / "tests" / "modules.txt").read_text().splitlines()
+    rows = [line.split(maxsplit=2) for line in lines if line and line[0] != "#"]
+    return [(modules, tests) for modules, tests, _ in rows]
+
+
+def rows_of(path: Path) -> list[tuple[str, str]]:
+    """Return the rows of a module: those that name it, else those of its folder."""
+    exact = [row for row in table() if row[0] == str(path)]
+    parts = len(path.parts)
+    return exact or [r for r in table() if len(Path(r[0]).parts) == parts and path.match(r[0])]
+
+
+def _in_table(path: Path) -> list[Path]:
+    tests = [p for _, pattern in rows_of(path) for p in sorted(ROOT.glob(pattern))]
+    return [test.relative_to(ROOT) for test in tests if is_test(test.relative_to(ROOT))]
 
 
 def cases_of_ops(modules: set[str]) -> list[str]:
@@ -160,7 +251,7 @@ def tests_of(files: Iterable[Path]) -> list[str]:
             wanted |= dict.fromkeys(map(str, tests_of_helper(path)))
         elif path.parts[0] in TOPS:
             modules.add(module_of(path))
-            tests = [*dict.fromkeys(map(str, tests_of_module(path)))]
+            tests = [*map(str, tests_of_module(path))] if (ROOT / path).exists() else []
             if len(tests) > WIDE:
                 print(f"{path}: {len(tests)} test files import it: the quick tier instead")
                 tests = quick()

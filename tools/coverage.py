@@ -56,12 +56,12 @@ class Row(NamedTuple):
 
 def names() -> dict[str, list[str]]:
     """PyTorch's names by namespace, in the file's order."""
-    found: dict[str, list[str]] = {}
+    names_of: dict[str, list[str]] = {}
     for line in NAMES.read_text().splitlines():
         if line and not line.startswith("#"):
             space, _, name = line.rpartition(".")
-            found.setdefault(space, []).append(name)
-    return found
+            names_of.setdefault(space, []).append(name)
+    return names_of
 
 
 def place_of(space: str) -> Any:
@@ -195,10 +195,10 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     now = page()
     if parser.parse_args().check:
-        there = PAGE.read_text() if PAGE.exists() else ""
-        if there != now:
+        text = PAGE.read_text() if PAGE.exists() else ""
+        if text != now:
             print(f"{PAGE.relative_to(ROOT)} is out of date: run python -m tools.coverage")
-        return int(there != now)
+        return int(text != now)
     PAGE.write_text(now)
     return 0
 

@@ -60,15 +60,15 @@ class FacesError(Exception):
 
 def modules(root: Path = ROOT) -> dict[str, Path]:
     """Every module of flowvm by its dotted name."""
-    found = {}
+    module_names = {}
     for folder, prefix in ((root / "flowvm", ""), *((root / name, name + ".") for name in MOVED)):
         for path in sorted(folder.rglob("*.py")):
             parts = path.relative_to(folder).with_suffix("").parts
             if parts[0] == ROOM and parts[-1] != "__init__":
                 parts = parts[1:]
             dotted = (prefix + ".".join(parts)).removesuffix("__init__").rstrip(".")
-            found[f"flowvm.{dotted}" if dotted else "flowvm"] = path
-    return found
+            module_names[f"flowvm.{dotted}" if dotted else "flowvm"] = path
+    return module_names
 
 
 def static(module: str) -> str:

@@ -21,6 +21,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from tools import changed
+
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("flowvm", "ops", "graph", "autograd")
 OTHERS = ("tests", "tools", "tutorials")
@@ -89,6 +91,19 @@ def annotations_of_any() -> int:
     return count
 
 
+def modules_by_tests() -> dict[str, int]:
+    """Count modules of product: all, those that no test imports or has the name of, and those of
+    the latter none of whose own names a test names, so that only `tests/modules.txt` leads there.
+    """
+    modules = [p for p in changed.python_files(*PRODUCT) if p.stem != "__init__"]
+    indirect = [p for p in modules if not changed.has_direct_test(p)]
+    return {
+        "all": len(modules),
+        "not imported by a test": len(indirect),
+        "in the table": sum(not changed.tests_by_names(p) for p in indirect),
+    }
+
+
 def total(rooms: dict[str, dict[str, int]], tops: tuple[str, ...], what: str) -> int:
     """Return the sum of a figure over the rooms of some top folders."""
     return sum(counts[what] for room, counts in rooms.items() if room.split("/")[0] in tops)
@@ -111,6 +126,7 @@ def figures() -> dict[str, Any]:
         "product": {what: total(rooms, PRODUCT, what) for what in ("lines", "files", "folders")},
         "tests": {what: total(rooms, ("tests",), what) for what in ("lines", "files", "folders")},
         "Any in product": {"count": annotations_of_any()},
+        "modules": modules_by_tests(),
         **json.loads(done.stdout.splitlines()[-1]),
     }
 

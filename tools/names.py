@@ -7,7 +7,7 @@ A name is dotted, from an import on: `nn.functional.relu` behind `from torch imp
 `torch.nn.functional.relu`.  It is looked up as `import torch` finds it under
 `flowvm.compat.torch`; modules, classes and their attributes count, and what instances have does
 not.  Programs are read and never run.  A missing name has a sentence that says why and what to use,
-if `flowvm.loading.absent` has one.
+if `flowvm.loading.missing_names` has one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from flowvm import mock_torch
 from flowvm.compat import torch as compat
-from flowvm.loading.absent import ABSENT
+from flowvm.loading.missing_names import ABSENT
 
 
 class Use(NamedTuple):

@@ -28,7 +28,7 @@ OPENINGS = frozenset(
         *["Such", "So", "Likewise", "Do-it", "There-is", "There-are"],
     ]
 )
-LIMIT = 100
+LIMIT = 120
 _FIRST = re.compile(r"\W*([A-Za-z']+)(?:\s+([A-Za-z']+))?")
 _DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

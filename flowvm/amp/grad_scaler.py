@@ -159,8 +159,8 @@ class GradScaler:
         were not finite.
         """
         overflow = unscale_(grad, self._scale.to(device=grad._meta.device))
-        told: Tensor = overflow.to(device=self._scale._meta.device)
-        return told
+        flag: Tensor = overflow.to(device=self._scale._meta.device)
+        return flag
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Step the optimizer, unless an unscaled gradient has an infinity or a NaN.  Return the

@@ -198,10 +198,10 @@ class Reports:
 
 def addresses() -> list[str]:
     """Return the addresses of this host's interfaces, by which others may reach it."""
-    found = []
+    hosts = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):  # an interface without an address
                 got = fcntl.ioctl(asked, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-                found.append(socket.inet_ntoa(got[20:24]))
-    return [*(a for a in found if not a.startswith("127.")), socket.gethostname()]
+                hosts.append(socket.inet_ntoa(got[20:24]))
+    return [*(a for a in hosts if not a.startswith("127.")), socket.gethostname()]

@@ -8,8 +8,8 @@ from typing import Any
 from flowvm import cuda, vm
 from flowvm.eager.tensor import Tensor as Tensor
 from flowvm.errors import FlowError
-from flowvm.loading.absent import other_names
 from flowvm.loading.listing import own_names
+from flowvm.loading.missing_names import other_names
 from flowvm.ops.collectives.texts import broadcast_bytes
 
 

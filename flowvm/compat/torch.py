@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from flowvm.errors import ArgumentError, MissingNameError
-from flowvm.loading.absent import instead_of
+from flowvm.loading.missing_names import instead_of
 from flowvm.version import Version
 from flowvm.vm.callers.tracebacks import border
 

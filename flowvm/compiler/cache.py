@@ -149,12 +149,12 @@ def files(folder: Path) -> list[tuple[Path, os.stat_result]]:
     """Return the files in a folder and below it.  Files that another process removes meanwhile are
     left out: locks and halves of entries come and go.
     """
-    found = []
+    entries = []
     for at, _, names in os.walk(folder):
         for path in (Path(at, name) for name in names):
             with contextlib.suppress(OSError):
-                found.append((path, path.lstat()))
-    return found
+                entries.append((path, path.lstat()))
+    return entries
 
 
 def trouble(folder: Path) -> str:

@@ -259,8 +259,8 @@ def read(
     of one rank that says no placement.
     """
     tree, said = contents(folder)
-    made = together(f"flow.load: {str(folder)!r}", lambda: _read(folder, said, where, held, load))
-    return tree, made
+    loaded = together(f"flow.load: {str(folder)!r}", lambda: _read(folder, said, where, held, load))
+    return tree, loaded
 
 
 def _read(

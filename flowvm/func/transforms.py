@@ -130,11 +130,11 @@ def grad_and_value(func: Function, argnums: Any = 0, has_aux: bool = False) -> F
                     f"grad: the function gives one real number, got {value.dtype.name}; "
                     f"take .real or .abs()"
                 )
-            found = _back([value], made, [ones_like(value)], wanted)
+            gradients = _back([value], made, [ones_like(value)], wanted)
         trees, at = [], 0
         for n in numbers:
             count = len(leaves(args[n]))
-            trees.append(rebuilt(args[n], found[at : at + count]))
+            trees.append(rebuilt(args[n], gradients[at : at + count]))
             at += count
         gradient = _done(tuple(trees) if isinstance(argnums, tuple) else trees[0], wanted)
         value, aux = _done(value, wanted), _done(aux, wanted)
@@ -297,8 +297,8 @@ def _of_units(
     count = x.numel()
     units: Any = eye(count, dtype=x.dtype, device=x.device).reshape((count, *x.shape))
     over = vmap(function, out_dims=out_dim, randomness="same", chunk_size=chunk_size)
-    found: list[Any] = over(units)
-    return found
+    columns: list[Any] = over(units)
+    return columns
 
 
 def jacfwd(

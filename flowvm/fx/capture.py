@@ -102,9 +102,9 @@ class _Build:
         graph.output(result).meta.update(line="", scope="")
 
     def node(self, name: str, op: str, target: Any, args: Any, kwargs: Any, meta: Any) -> Node:
-        made = self.graph.create_node(op, target, args, kwargs, name)
-        made.meta.update(meta)
-        return made
+        created = self.graph.create_node(op, target, args, kwargs, name)
+        created.meta.update(meta)
+        return created
 
     def add(self, node: OpNode) -> None:
         operator = node.operator
@@ -113,20 +113,20 @@ class _Build:
         args = (*inputs, *node.attrs, *node.scalars)
         if node.into:
             into = [self.place(o, facts) for o in node.outputs]
-            made = self.call(operator, args, {"out": tuple(into)}, facts, node.outputs[0].meta)
+            created = self.call(operator, args, {"out": tuple(into)}, facts, node.outputs[0].meta)
             for operand in node.outputs:
-                self.changed(operand, made)
+                self.changed(operand, created)
             return
         only = node.outputs[0].meta if len(node.outputs) == 1 else None
-        made = self.call(operator, args, {}, facts, only)
+        created = self.call(operator, args, {}, facts, only)
         for access, operand in node.accesses():
             if access == "mut" and operand in node.inputs:
-                self.changed(operand, made)
+                self.changed(operand, created)
         for place, operand in enumerate(node.outputs):
-            own = made
+            own = created
             if only is None:
                 meta = {**_meta(operand.meta), **facts}
-                own = self.node("item", "call_function", item, (made, place), {}, meta)
+                own = self.node("item", "call_function", item, (created, place), {}, meta)
             self.whole[operand.buffer] = own, operand
 
     def call(

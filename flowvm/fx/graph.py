@@ -208,8 +208,8 @@ class Graph:
 
     def __deepcopy__(self, memo: Any = None) -> Graph:
         copy = Graph()
-        found: dict[Node, Any] = {}
-        result = copy.graph_copy(self, found, return_output_node=True)
+        copies: dict[Node, Any] = {}
+        result = copy.graph_copy(self, copies, return_output_node=True)
         copy._calling = self._calling
         if result is not None:
             copy.output(result[0], result[1].type).meta = dict(result[1].meta)

@@ -250,8 +250,8 @@ def _replaced(
     place = next((node for node in graph.nodes if node in outside), graph.output_node())
     before = set(values)
     with graph.inserting_before(place):
-        made = graph.graph_copy(put, values)
-    results = list(made) if isinstance(made, (tuple, list)) else [made]
+        copied = graph.graph_copy(put, values)
+    results = list(copied) if isinstance(copied, (tuple, list)) else [copied]
     if len(results) != len(shown):
         raise ArgumentError(
             f"replace_pattern: the pattern gives {len(shown)} values, the replacement "

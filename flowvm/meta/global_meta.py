@@ -63,12 +63,12 @@ class GlobalMeta(TensorMeta):
         """
         size = shape if type(shape) is Size else as_shape(shape)
         key = size, dtype, device, sbp, local_stride, stride, is_copy
-        found: GlobalMeta | None = _kept.young.get(key)
-        if found is None:
-            found = _kept.find(key)
-        if found is None:
-            found = _kept.put(key, _made(*key), _META_BYTES)
-        return found
+        interned: GlobalMeta | None = _kept.young.get(key)
+        if interned is None:
+            interned = _kept.find(key)
+        if interned is None:
+            interned = _kept.put(key, _made(*key), _META_BYTES)
+        return interned
 
     @property
     def placement(self) -> Any:

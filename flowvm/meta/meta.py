@@ -205,8 +205,8 @@ def _make(
 
 
 def _put(key: tuple[Any, ...], meta: TensorMeta) -> TensorMeta:
-    found: TensorMeta = _kept.put(key, meta, _META_BYTES)
-    return found
+    interned: TensorMeta = _kept.put(key, meta, _META_BYTES)
+    return interned
 
 
 def array_interface(meta: TensorMeta, address: int, read_only: bool) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import flowvm.nn.graph.function  # it gives Graph its `trace`
 import flowvm.nn.module_calls  # noqa: F401 - calls are told to captures
-from flowvm.loading.absent import other_names
 from flowvm.loading.listing import listing
+from flowvm.loading.missing_names import other_names
 from flowvm.nn import attention as attention
 from flowvm.nn import common_types as common_types
 from flowvm.nn import functional as functional

@@ -17,8 +17,8 @@ from flowvm import ops
 from flowvm.autograd import no_grad
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
-from flowvm.loading.absent import other_names
 from flowvm.loading.listing import listing, own_names
+from flowvm.loading.missing_names import other_names
 from flowvm.meta.dtype import float64
 
 _GAINS = {

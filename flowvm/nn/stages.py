@@ -127,8 +127,8 @@ class ModuleConfig:
                 )
         if where is None:
             raise ArgumentError(f"set_stage: {name} has no parameters that say where: placement=")
-        found: placement = where
-        return found
+        place: placement = where
+        return place
 
 
 class Configured:

@@ -101,7 +101,7 @@ def _walk(spec: Any, value: Any, names: Sequence[str], found: list[Axes]) -> Non
 def _axes(
     axes: Mapping[Any, Any], name: str, ndim: int, shape: Sequence[int] | None = None
 ) -> Axes:
-    found: Axes = {}
+    named_axes: Axes = {}
     for axis, dim in axes.items():
         if type(axis) is not int or not -ndim <= axis < ndim:
             raise ArgumentError(
@@ -110,12 +110,12 @@ def _axes(
         axis %= ndim
         called = _called(dim, f"{name}_dim_{axis}")
         if called is not None:
-            found[axis] = called
+            named_axes[axis] = called
         elif type(dim) is int and shape is not None and shape[axis] != dim:
             raise ArgumentError(
                 f"onnx.export: dimension {axis} of {name} is {shape[axis]}, and was to be {dim}"
             )
-    return found
+    return named_axes
 
 
 def _called(dim: Any, own: str) -> str | None:

@@ -107,8 +107,8 @@ class Memory:
 
         def values() -> np.ndarray[Any, Any]:
             tensor = new_tensor(buffer.held.id, meta, buffer.held).cpu()
-            found = tensor.float().numpy() if dtype.name == "bfloat16" else tensor.numpy()
-            return meta.dtype.stored(found)
+            array = tensor.float().numpy() if dtype.name == "bfloat16" else tensor.numpy()
+            return meta.dtype.stored(array)
 
         name = self.writer.variable(buffer.name or "tensor", buffer.held, meta, values)
         return Contents(name, meta.shape, meta.dtype)
@@ -120,31 +120,31 @@ class Memory:
         shape = tuple(meta.shape)
         if not meta.numel:
             return w.constant(np.zeros(shape), meta.dtype)
-        found = _way(contents.shape, operand)
-        if found is None:
+        steps = _way(contents.shape, operand)
+        if steps is None:
             flat = w.reshape(contents.value, [-1])
             return w.op("Gather", flat, w.constant(places(operand), int64), axis=0)
         value, now = contents.value, contents.shape
-        if found.radix != now:
-            value, now = w.reshape(value, found.radix), found.radix
-        cut = [d for d, (start, size) in enumerate(found.cuts) if (start, size) != (0, now[d])]
+        if steps.radix != now:
+            value, now = w.reshape(value, steps.radix), steps.radix
+        cut = [d for d, (start, size) in enumerate(steps.cuts) if (start, size) != (0, now[d])]
         if cut:
-            starts = [found.cuts[d][0] for d in cut]
-            ends = [sum(found.cuts[d]) for d in cut]
+            starts = [steps.cuts[d][0] for d in cut]
+            ends = [sum(steps.cuts[d]) for d in cut]
             value = w.op("Slice", value, w.ints(*starts), w.ints(*ends), w.ints(*cut))
-        now = tuple(size for _, size in found.cuts)
-        value = w.transpose(value, found.order)
-        now = tuple(now[d] for d in found.order)
+        now = tuple(size for _, size in steps.cuts)
+        value = w.transpose(value, steps.order)
+        now = tuple(now[d] for d in steps.order)
         narrow = tuple(
             1 if s == 0 else n for n, s in zip(shape, meta.stride, strict=True)
         )  # before it is expanded
         if narrow != now:
             value = w.reshape(value, narrow)
-        if found.flipped:
-            ends = [-(1 << 62)] * len(found.flipped)
-            starts = [-1] * len(found.flipped)
+        if steps.flipped:
+            ends = [-(1 << 62)] * len(steps.flipped)
+            starts = [-1] * len(steps.flipped)
             value = w.op(
-                "Slice", value, w.ints(*starts), w.ints(*ends), w.ints(*found.flipped),
+                "Slice", value, w.ints(*starts), w.ints(*ends), w.ints(*steps.flipped),
                 w.ints(*starts),
             )  # fmt: skip
         return value if narrow == shape else w.expand(value, shape)
@@ -216,8 +216,8 @@ def _dense_order(meta: TensorMeta) -> list[int] | None:
 def places(operand: Operand) -> np.ndarray[Any, Any]:
     """Return, for each element of the operand, the index of its element in the storage."""
     meta = operand.meta
-    found = np.zeros(tuple(meta.shape), np.int64) + operand.offset // meta.dtype.itemsize
+    indices = np.zeros(tuple(meta.shape), np.int64) + operand.offset // meta.dtype.itemsize
     for d, (n, s) in enumerate(zip(meta.shape, meta.stride, strict=True)):
         along = np.arange(n, dtype=np.int64) * s
-        found += along.reshape([-1 if k == d else 1 for k in range(meta.ndim)])
-    return found
+        indices += along.reshape([-1 if k == d else 1 for k in range(meta.ndim)])
+    return indices

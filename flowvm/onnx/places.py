@@ -62,8 +62,8 @@ def put(c: Call) -> Values:
     where = w.expand(w.reshape(c.x(1), (1, -1, 1)), shape)
     one = source.numel == 1 and math.prod(shape) != 1
     values = w.expand(w.reshape(c.x(2), [1]), shape) if one else w.reshape(c.x(2), shape)
-    made = _scattered(c, w.reshape(c.x(0), (outer, n, inner)), where, values, 1)
-    return [w.reshape(made, x.shape)]
+    scattered = _scattered(c, w.reshape(c.x(0), (outer, n, inner)), where, values, 1)
+    return [w.reshape(scattered, x.shape)]
 
 
 def _scattered(c: Call, x: str, where: str, values: str, dim: int) -> str:
@@ -92,8 +92,8 @@ def isin(c: Call) -> Values:
         return [c.w.expand(c.number(c.attrs["invert"]), c.out.shape)]
     each = c.w.op("Unsqueeze", c.x(0), c.w.ints(-1))
     same = c.w.cast(c.w.op("Equal", each, c.w.reshape(c.x(1), [-1])), int64)
-    found = c.w.cast(c.w.op("ReduceMax", same, c.w.ints(-1), keepdims=0), bool_)
-    return [c.w.op("Not", found) if c.attrs["invert"] else found]
+    is_in = c.w.cast(c.w.op("ReduceMax", same, c.w.ints(-1), keepdims=0), bool_)
+    return [c.w.op("Not", is_in) if c.attrs["invert"] else is_in]
 
 
 def masked_scatter(c: Call) -> Values:
@@ -141,11 +141,11 @@ def embedding_bag(c: Call) -> Values:
     _only_first(c)
     w, (rows, inside) = c.w, _bags(c)
     chosen = w.cast(inside, c.out.dtype)
-    made = w.op("MatMul", chosen, w.op("Mul", rows, w.op("Unsqueeze", c.x(3), w.ints(1))))
+    sums = w.op("MatMul", chosen, w.op("Mul", rows, w.op("Unsqueeze", c.x(3), w.ints(1))))
     if c.attrs["mean"]:
         many = w.op("ReduceSum", chosen, w.ints(1), keepdims=1)
-        made = w.op("Div", made, w.op("Max", many, c.number(1)))
-    return [made, *[None] * (len(c.outs) - 1)]
+        sums = w.op("Div", sums, w.op("Max", many, c.number(1)))
+    return [sums, *[None] * (len(c.outs) - 1)]
 
 
 def embedding_bag_max(c: Call) -> Values:
@@ -153,9 +153,9 @@ def embedding_bag_max(c: Call) -> Values:
     _only_first(c)
     w, (rows, inside) = c.w, _bags(c)
     each = w.op("Where", w.op("Unsqueeze", inside, w.ints(2)), rows, c.number(-math.inf))
-    made = w.op("ReduceMax", each, w.ints(1), keepdims=0)
+    largest = w.op("ReduceMax", each, w.ints(1), keepdims=0)
     some = w.op("ReduceMax", w.cast(inside, int64), w.ints(1), keepdims=1)
-    return [w.op("Where", w.cast(some, bool_), made, c.number(0)), None]
+    return [w.op("Where", w.cast(some, bool_), largest, c.number(0)), None]
 
 
 def _only_first(c: Call) -> None:

@@ -39,11 +39,11 @@ def conv(c: Call) -> Values:
         _behind(*one)
         for one in zip(c.metas[0].shape[2:], size, kernel, stride, dilation, front, strict=True)
     ]
-    made = c.w.op(
+    output = c.w.op(
         "Conv", *[c.x(k) for k in range(c.count)], kernel_shape=list(kernel), strides=stride,
         pads=[*front, *behind], dilations=dilation, group=how.groups,
     )  # fmt: skip
-    return [made]
+    return [output]
 
 
 def transposed(c: Call) -> Values:
@@ -58,12 +58,12 @@ def transposed(c: Call) -> Values:
             c.metas[0].shape[2:], stride, dilation, kernel, front, size, strict=True
         )
     ]
-    made = c.w.op(
+    output = c.w.op(
         "ConvTranspose", *[c.x(k) for k in range(c.count)], kernel_shape=list(kernel),
         strides=stride, pads=[*front, *[max(0, o) for o in over]], dilations=dilation,
         output_padding=[max(0, -o) for o in over], group=how.groups,
     )  # fmt: skip
-    return [made]
+    return [output]
 
 
 # --- pooling --------------------------------------------------------------------------------------
@@ -225,11 +225,11 @@ def fold(c: Call) -> Values:
     """Columns as patches of images, added where they overlap."""
     t, w, shape = c.attrs["t"], c.w, c.metas[0].shape
     columns = w.reshape(c.x(), (math.prod(shape[:-2]), *shape[-2:]))
-    made = w.op(
+    image = w.op(
         "Col2Im", columns, w.ints(t.h, t.w), w.ints(t.kh, t.kw), dilations=[t.dh, t.dw],
         pads=[t.ph, t.pw, t.ph, t.pw], strides=[t.sh, t.sw],
     )  # fmt: skip
-    return [w.reshape(made, c.out.shape)]
+    return [w.reshape(image, c.out.shape)]
 
 
 def unfold(c: Call) -> Values:

@@ -198,18 +198,18 @@ def class_loss(kind: str) -> Callable[[Call], Values]:
 def normalize(c: Call) -> Values:
     """Batch norm by kept statistics, and layer, group, instance and batch norm by their own."""
     if "kind" not in c.attrs:
-        made = c.w.op(
+        output = c.w.op(
             "BatchNormalization", *[c.x(k) for k in range(5)], epsilon=c.attrs["eps"]
         )  # fmt: skip
-        return [made, None]
+        return [output, None]
     kind, size, meta = c.attrs["kind"], c.attrs["size"], c.metas[0]
     if kind == "layer":
         return [_layer(c, list(range(meta.ndim - len(size), meta.ndim))), None]
     if kind == "batch":
-        made = _apart(c, c.x(), [0, *range(2, meta.ndim)], c.attrs["center"])
+        output = _apart(c, c.x(), [0, *range(2, meta.ndim)], c.attrs["center"])
     else:
-        made = _groups(c, size if kind == "group" else meta.shape[1])
-    return [_scaled(c, made, (-1,) + (1,) * (meta.ndim - 2)), None]
+        output = _groups(c, size if kind == "group" else meta.shape[1])
+    return [_scaled(c, output, (-1,) + (1,) * (meta.ndim - 2)), None]
 
 
 def _layer(c: Call, dims: list[int]) -> str:
@@ -229,8 +229,8 @@ def _groups(c: Call, groups: int) -> str:
     x = c.w.reshape(c.x(), (shape[0], groups, -1)) if c.metas[0].numel else c.x()
     dtype = c.metas[0].dtype
     one, zero = c.number(np.ones(groups), dtype), c.number(np.zeros(groups), dtype)
-    made = c.w.op("InstanceNormalization", x, one, zero, epsilon=c.attrs["eps"])
-    return c.w.reshape(made, shape)
+    output = c.w.op("InstanceNormalization", x, one, zero, epsilon=c.attrs["eps"])
+    return c.w.reshape(output, shape)
 
 
 def _apart(c: Call, x: str, dims: list[int], center: bool) -> str:

@@ -243,8 +243,8 @@ class Merged:
         formulas = [self.probe.formula(c) for c in columns]
         if None in formulas:
             self._refuse(node, f"the numbers {differ[0]} are no sum of products of sizes")
-        made = [self._value(f) for f in formulas if f]
-        value = self._once("Concat", *made, axis=0) if len(made) > 1 else made[0]
+        values = [self._value(f) for f in formulas if f]
+        value = self._once("Concat", *values, axis=0) if len(values) > 1 else values[0]
         if not arrays[0].ndim:
             value = self._once("Reshape", value, self.w.constant(np.zeros(0), int64))
         if held[0].data_type != onnx.TensorProto.INT64:

@@ -317,11 +317,11 @@ class Optimizer:
             if grad is not None:
                 entry = before = self.state.get(param)
                 if not entry:
-                    made = self._first_state(param, group)
-                    for name, value in made.items():
+                    first_state = self._first_state(param, group)
+                    for name, value in first_state.items():
                         made_for(value, "optim", f"{type(self).__name__} {name}", param)
                     now = map(self.state.get, (param,))  # whole, or not there
-                    exchange(now, (before,), ((setitem, (self.state, param, made)),))
+                    exchange(now, (before,), ((setitem, (self.state, param, first_state)),))
                     entry = self.state[param]
                 yield param, grad, entry
 

@@ -83,10 +83,12 @@ def thread_state() -> int:
 @functools.cache
 def layout() -> Layout:
     """Return the offsets in this CPython.  VMError if they are not found, or fail the check."""
-    found: Layout = _nested(_looked_for)
-    if why := next(filter(None, (_nested(_differs(found)), next(map(_differs(found), "x")))), ""):
+    offsets: Layout = _nested(_looked_for)
+    if why := next(
+        filter(None, (_nested(_differs(offsets)), next(map(_differs(offsets), "x")))), ""
+    ):
         raise VMError(why)
-    return found
+    return offsets
 
 
 def why_not() -> str:

@@ -99,23 +99,23 @@ def depths(code: CodeType) -> dict[int, int]:
     """
     steps = {i.offset: i for i in dis.get_instructions(code)}
     following = dict(itertools.pairwise(steps))
-    found: dict[int, int] = {}
+    depth_of: dict[int, int] = {}
     left = [(0, 0)]
     bytecode: Any = dis.Bytecode(code)
     for entry in bytecode.exception_entries:
         left.append((entry.target, entry.depth + 1 + entry.lasti))
     while left:
         at, depth = left.pop()
-        if at in found or at not in steps:
+        if at in depth_of or at not in steps:
             continue
-        found[at] = depth
+        depth_of[at] = depth
         step = steps[at]
         if step.opname not in _ENDING and at in following:
             left.append((following[at], depth + _effect(step)))
         if step.opcode in _JUMPS:
             effect = dis.stack_effect(step.opcode, step.arg, jump=True)
             left.append((step.argval, depth + effect))
-    return found
+    return depth_of
 
 
 def _effect(step: dis.Instruction) -> int:
@@ -140,14 +140,14 @@ def ends(code: CodeType, found: Places) -> dict[int, int]:
 @functools.cache
 def places() -> Places:
     """Return the offsets in this CPython's frames; VMError if they are not found."""
-    found: list[Places] = _traced(_sample, _places_in)
-    if not found:
+    candidates: list[Places] = _traced(_sample, _places_in)
+    if not candidates:
         raise VMError("flowvm does not find the value stack in this CPython's frames")
-    if any(_traced(sample, _differs(found[0])) for sample in (_sample, _other)):
+    if any(_traced(sample, _differs(candidates[0])) for sample in (_sample, _other)):
         raise VMError(
             "the value stack of this CPython's frames is in another place than a test found"
         )
-    return found[0]
+    return candidates[0]
 
 
 def why_no_stack() -> str:

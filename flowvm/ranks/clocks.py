@@ -64,5 +64,5 @@ def measured_shifts(place: Place) -> list[int]:
                 took = time.monotonic_ns() - asked
                 if soonest < 0 or took < soonest:
                     soonest, shifts[other] = took, asked + took // 2 - theirs
-    found: list[int] = control.bcast(shifts)
-    return found
+    agreed: list[int] = control.bcast(shifts)
+    return agreed

@@ -85,12 +85,12 @@ def lane(way: str = "", peer: int = 0, device: Device = cpu) -> Lane:
 @protected
 def _lane(way: str, peer: int, device: Device) -> Lane:
     with world().lock:
-        made: Lane = makers[device.type](f"{way}{peer}" if way else "comm", bool(way), device)
-        return made
+        transport: Lane = makers[device.type](f"{way}{peer}" if way else "comm", bool(way), device)
+        return transport
 
 
 def lane_for(way: str, peer: int, device: Device = cpu) -> Lane:
     """The lane of messages to or from a rank."""
-    found = lane(way, peer, device)
-    found.peers.add(peer)
-    return found
+    own_lane = lane(way, peer, device)
+    own_lane.peers.add(peer)
+    return own_lane

@@ -221,10 +221,10 @@ class Group:
             return _everybody()
         size = world().size
         key = _checked(ranks, size)
-        found = _groups.get(key)
-        if found is None:
-            found = _groups.setdefault(key, Group(key))
-        return found
+        group = _groups.get(key)
+        if group is None:
+            group = _groups.setdefault(key, Group(key))
+        return group
 
     def rank_of(self, number: int, what: str) -> int:
         """The number in the group of rank `number` of the world; ArgumentError if it has none."""

@@ -16,8 +16,8 @@ from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.linalg import vector_norm
-from flowvm.loading.absent import other_names
 from flowvm.loading.listing import listing, own_names
+from flowvm.loading.missing_names import other_names
 from flowvm.meta.dtype import DType, bool_, iinfo, int64
 
 __dir__ = listing(globals())

@@ -105,9 +105,9 @@ def _turn(on: bool, report: bool) -> None:
         compat.install(report=report)
         return
     compat.uninstall()
-    found: dict[str, Any] = {**_aside}
+    modules: dict[str, Any] = {**_aside}
     _aside.clear()
-    sys.modules.update(found)
+    sys.modules.update(modules)
 
 
 __all__ = own_names(globals())

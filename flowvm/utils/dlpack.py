@@ -24,5 +24,5 @@ def to_dlpack(tensor: Tensor) -> Any:
     >>> y.fill_(1.0).data_ptr() == x.data_ptr()
     True
     """
-    found: Any = tensor
-    return found.__dlpack__()
+    x: Any = tensor
+    return x.__dlpack__()

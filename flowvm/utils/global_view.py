@@ -14,8 +14,8 @@ from typing import Any
 from flowvm.eager.global_calls import made_globally
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
-from flowvm.loading.absent import other_names
 from flowvm.loading.listing import listing, own_names
+from flowvm.loading.missing_names import other_names
 from flowvm.meta.placements import here
 from flowvm.ops.collectives.texts import broadcast_bytes
 from flowvm.ops.shapes.fill import empty

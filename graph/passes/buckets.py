@@ -117,7 +117,7 @@ def _is_gradient(node: OpNode) -> bool:
 def _with_buckets(graph: LogicalGraph, buckets: Sequence[_Bucket]) -> LogicalGraph:
     number = max(buffer.number for buffer in graph.buffers())
     gone = {place for bucket in buckets for place in bucket.moved}
-    made: dict[int, list[OpNode]] = {}
+    bucket_at: dict[int, list[OpNode]] = {}
     moved: dict[Buffer, Operand] = {}
     for bucket in buckets:
         members = [graph.nodes[place] for place in bucket.places]
@@ -130,7 +130,7 @@ def _with_buckets(graph: LogicalGraph, buckets: Sequence[_Bucket]) -> LogicalGra
             for k in (1, 2)
         )
         number += 2
-        made[bucket.places[-1]] = [
+        bucket_at[bucket.places[-1]] = [
             replace(last, operator=_cat_of(len(parts)), inputs=tuple(parts), outputs=(before,),
                     attrs=(0, False)),
             replace(last, inputs=(before, last.inputs[1]), outputs=(after,)),
@@ -143,7 +143,7 @@ def _with_buckets(graph: LogicalGraph, buckets: Sequence[_Bucket]) -> LogicalGra
     nodes = [
         node
         for place, old in enumerate(graph.nodes)
-        for node in made.get(place, () if place in gone else (old,))
+        for node in bucket_at.get(place, () if place in gone else (old,))
     ]
     return rebuilt(graph, nodes, moved)
 

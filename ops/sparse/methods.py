@@ -54,16 +54,16 @@ def _attach(name: str, layout: Layout, blocks: bool, shown: str, bounds: str) ->
     def blocked(x: Tensor, blocksize: Any, dense_dim: int | None = None) -> Tensor:
         return conversion.from_dense(x, layout, blocksize, dense_dim, name=name)
 
-    made: Any = blocked if blocks else plain
-    made.__name__ = made.__qualname__ = name
+    variant: Any = blocked if blocks else plain
+    variant.__name__ = variant.__qualname__ = name
     call = f"{name}((1, 1))" if blocks else f"{name}()"
-    made.__doc__ = f"""Return a sparse tensor with layout `flow.{layout.name}`.  Waits for the
+    variant.__doc__ = f"""Return a sparse tensor with layout `flow.{layout.name}`.  Waits for the
     number of elements that are not zero.
 
     >>> flow.tensor([[0.0, 2.0], [0.0, 0.0]]).{call}.{shown}()
     tensor({bounds})
     """
-    method(name)(made)
+    method(name)(variant)
 
 
 _attach("to_sparse_csr", sparse_csr, False, "crow_indices", "[0, 1, 1]")

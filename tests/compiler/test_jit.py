@@ -151,16 +151,18 @@ def test_numba_users_see_no_change(cache):
 
 
 def test_threads_get_one_address(cache):
-    found = []
+    results = []
     threads = [
-        threading.Thread(target=lambda: found.append(jit.native(triple, "int64(int64)", facts="t")))
+        threading.Thread(
+            target=lambda: results.append(jit.native(triple, "int64(int64)", facts="t"))
+        )
         for _ in range(4)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(set(found)) == 1
+    assert len(set(results)) == 1
     assert len(list(cache.glob("*.o"))) == 1
 
 

@@ -42,8 +42,8 @@ def compiled(tmp_path: Path, shipped: Path, cache: str, of: str = "") -> list[in
         [sys.executable, str(program), str(shipped)], env=env, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    found: list[int] = json.loads(done.stdout)
-    return found
+    data: list[int] = json.loads(done.stdout)
+    return data
 
 
 @pytest.fixture(scope="module")

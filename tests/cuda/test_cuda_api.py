@@ -67,11 +67,11 @@ def test_cuda_alone_is_the_current_device(device, simulated) -> None:
     assert flow.cuda.current_device() == 0
     flow.cuda.set_device(1)
     try:
-        found: list[int] = []
-        thread = threading.Thread(target=lambda: found.append(flow.cuda.current_device()))
+        results: list[int] = []
+        thread = threading.Thread(target=lambda: results.append(flow.cuda.current_device()))
         thread.start()
         thread.join()
-        assert found == [0]  # each thread has its own
+        assert results == [0]  # each thread has its own
     finally:
         flow.cuda.set_device(0)
     with pytest.raises(DeviceError, match="'cuda:2' is not available"):

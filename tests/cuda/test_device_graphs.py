@@ -138,7 +138,7 @@ def test_numbers_that_always_change_are_read_from_memory(device, seed, optimizer
 
 def test_numbers_are_drawn_for_each_micro_batch(device):
     """Each repetition reads numbers of its own; sums of integers have no rounding."""
-    found = []
+    results = []
     for place in (device, "cpu"):
         flow.manual_seed(5)
         weight = flow.nn.Parameter(flow.ones(4, device=place))
@@ -157,26 +157,26 @@ def test_numbers_are_drawn_for_each_micro_batch(device):
 
         graph = Graph()
         x = flow.arange(16, device=place).float().reshape(4, 4)
-        found.append([graph(x).tolist() for _ in range(4)] + [weight.tolist()])
-    assert found[0] == found[1]
-    assert len({str(losses) for losses in found[0][:4]}) == 4
+        results.append([graph(x).tolist() for _ in range(4)] + [weight.tolist()])
+    assert results[0] == results[1]
+    assert len({str(losses) for losses in results[0][:4]}) == 4
 
 
 def test_a_scaler_follows_to_the_device_and_skips_steps(device, rng):
     """The value by which a scaler decides ends a segment; each segment is a graph of its own."""
     xs = rng.standard_normal((6, 4, 5)).astype(np.float32)
     xs[3, 0, 0] = np.inf  # a step that is skipped
-    found = []
+    results = []
     for place in (device, "cpu"):
         step = Step(place, lr=0.1)
         step.set_grad_scaler(flow.amp.GradScaler(init_scale=8.0, growth_interval=2))
         y = flow.tensor([0, 1, 2, 0], device=place)
         losses = [step(flow.tensor(x, device=place), y).item() for x in xs]
-        found.append([*losses, step._scaler.get_scale(), *step.model[0].bias.tolist()])
+        results.append([*losses, step._scaler.get_scale(), *step.model[0].bias.tolist()])
         if place is device:
             assert step.explain().count("a CUDA graph, launched") == 2
-    np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-6)
-    assert np.isfinite(found[0][-8:]).all()
+    np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-6)
+    assert np.isfinite(results[0][-8:]).all()
 
 
 def test_addresses_that_differ_update_the_graph_and_in_the_end_give_it_up(device):
@@ -208,7 +208,7 @@ def test_addresses_that_differ_update_the_graph_and_in_the_end_give_it_up(device
 def test_large_inputs_are_not_copied(device, monkeypatch):
     """Then tasks go one by one, with numbers and lines like a graph's."""
     monkeypatch.setattr(device_graph, "MOST_COPIED", 8)
-    found = []
+    results = []
     for place in (device, "cpu"):
         flow.manual_seed(2)
 
@@ -218,12 +218,12 @@ def test_large_inputs_are_not_copied(device, monkeypatch):
 
         x = flow.arange(8, device=place).float() + 1
         made = [dropped(x, flow.tensor([k], device=place)) for k in (0, 1, 8, 7)]
-        found.append([made[k].tolist() for k in (0, 1, 3)])
+        results.append([made[k].tolist() for k in (0, 1, 3)])
         with pytest.raises(OutOfRangeError, match="index 8 is out of bounds"):
             made[2].numpy()
         if place is device:
             assert "inputs and outputs are more than" in dropped.explain()
-    assert found[0] == found[1]
+    assert results[0] == results[1]
 
 
 def test_what_a_graphs_kernel_finds_is_that_launchs(device):

@@ -172,9 +172,9 @@ def test_a_graph_on_a_device(device, rng):
 
 def test_a_trace_of_devices_keeps_its_order(work):
     """The oracle compares starts and ends, which overlap while instructions are handed over."""
-    found = flow.vm.trace(work)
-    assert flow.vm.verify(found).pairs > 0
-    assert all(ins.started <= ins.ended for ins in found.instructions)
+    trace = flow.vm.trace(work)
+    assert flow.vm.verify(trace).pairs > 0
+    assert all(ins.started <= ins.ended for ins in trace.instructions)
 
 
 def test_a_look_from_outside_knows_devices(work):

@@ -113,8 +113,8 @@ def given(**what):
     """A global tensor that is another one on rank 1."""
     where = flow.placement("cpu", what.get("ranks", [0, 1]))
     sbp = what.get("sbp", flow.sbp.split(0))
-    made = flow.ones(what.get("shape", (8, 8)), placement=where, sbp=sbp)
-    return made.sum()
+    tensor = flow.ones(what.get("shape", (8, 8)), placement=where, sbp=sbp)
+    return tensor.sum()
 
 
 def other_global_shape():

@@ -193,7 +193,7 @@ def check_sharded_training_is_captured():
             loss.backward()
             return loss
 
-    found = []
+    results = []
     for graph in (False, True):
         net = shard(model())
         optimizer = flow.optim.SGD(net.parameters(), lr=0.5)
@@ -206,8 +206,8 @@ def check_sharded_training_is_captured():
             losses.append((step(*mine) if graph else step.build(*mine)).item())
             if not graph:
                 optimizer.step()
-        found.append(losses)
-    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+        results.append(losses)
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-5)
 
 
 def check_captures_gather_for_themselves():

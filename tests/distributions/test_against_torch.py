@@ -189,16 +189,16 @@ def test_gradients_of_samples() -> None:
 @pytest.mark.parametrize("name", ["real", "positive", "unit_interval", "simplex", "corr_cholesky"])
 def test_transforms_to_constraints(name: str) -> None:
     x = real(2, 3)
-    found = []
+    results = []
     for lib, module in ((flow, ours), (torch, theirs)):
         transform = module.transform_to(getattr(module.constraints, name))
         given = lib.tensor(x)
         y = transform(given)
         back = transform.inv(y)
-        found.append((y.numpy(), back.numpy()))
+        results.append((y.numpy(), back.numpy()))
         assert bool(getattr(module.constraints, name).check(y).all())
-    np.testing.assert_allclose(found[0][0], found[1][0], 1e-9, 1e-12)
-    np.testing.assert_allclose(found[0][1], found[1][1], 1e-7, 1e-7)
+    np.testing.assert_allclose(results[0][0], results[1][0], 1e-9, 1e-12)
+    np.testing.assert_allclose(results[0][1], results[1][1], 1e-7, 1e-7)
     t, u = (m.biject_to(getattr(m.constraints, name)) for m in (ours, theirs))
     given, other = flow.tensor(x), torch.tensor(x)
     np.testing.assert_allclose(
@@ -217,7 +217,7 @@ def test_transforms_to_matrices(name: str) -> None:
 
 
 def test_composed() -> None:
-    found = []
+    results = []
     loc, scale, weights = real(2, 3), above(2, 3), share(2, 3)
     x = real(5, 2)
     for lib, m in ((flow, ours), (torch, theirs)):
@@ -228,7 +228,7 @@ def test_composed() -> None:
             m.Normal(t(loc), t(scale)),
             [m.AffineTransform(1.0, -2.0), m.TanhTransform(), m.AbsTransform()][:2],
         )
-        found.append(
+        results.append(
             [
                 mixture.log_prob(t(x)), mixture.mean, mixture.variance, mixture.cdf(t(x)),
                 independent.log_prob(t(loc)), independent.entropy(),
@@ -238,5 +238,5 @@ def test_composed() -> None:
         )  # fmt: skip
         assert tuple(mixture.sample((7,)).shape) == (7, 2)
         assert tuple(independent.event_shape) == (3,)
-    for a, b in zip(*found, strict=True):
+    for a, b in zip(*results, strict=True):
         np.testing.assert_allclose(a.numpy(), b.numpy(), 1e-9, 1e-12)

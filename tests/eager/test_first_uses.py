@@ -253,16 +253,16 @@ def test_hooks_of_a_node():
 def test_shapes_that_are_waited_for():
     def start():
         x = flow.tensor([0.0, 2.0, 3.0])
-        found = flow.nonzero(x)
+        indices = flow.nonzero(x)
 
         def run():
-            return found.shape
+            return indices.shape
 
         def check(a, b):
-            right = a == b == (2, 1) and found._meta is flow.nonzero(x)._meta
+            right = a == b == (2, 1) and indices._meta is flow.nonzero(x)._meta
             return "" if right else f"{a}, {b}"
 
-        return run, lambda: found.t().shape[::-1], check
+        return run, lambda: indices.t().shape[::-1], check
 
     assert meet(start, most=60) > 5
 

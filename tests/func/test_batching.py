@@ -361,11 +361,11 @@ def test_duals_through_a_map(rng):
 
 def test_maps_of_threads_are_apart(rng):
     a = flow.tensor(_floats(rng, 8, 3))
-    found = {}
+    results = {}
 
     def work(k):
         for _ in range(20):
-            found[k] = func.vmap(func.grad(lambda x: (x**3).sum() * (k + 1)))(a).numpy()
+            results[k] = func.vmap(func.grad(lambda x: (x**3).sum() * (k + 1)))(a).numpy()
 
     threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
     for t in threads:
@@ -373,7 +373,7 @@ def test_maps_of_threads_are_apart(rng):
     for t in threads:
         t.join()
     for k in range(3):
-        np.testing.assert_allclose(found[k], 3 * a.numpy() ** 2 * (k + 1), rtol=1e-5)
+        np.testing.assert_allclose(results[k], 3 * a.numpy() ** 2 * (k + 1), rtol=1e-5)
 
 
 def test_what_a_tensor_says_of_itself():

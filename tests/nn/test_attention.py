@@ -94,24 +94,24 @@ def test_a_graph_trains_a_transformer_as_eager_code_does():
 def test_an_encoder_skips_padding_where_torch_does(options, rng):
     """In evaluation without gradients, the outputs behind a sample's end are zero, or not."""
     torch = pytest.importorskip("torch")
-    made = []
+    encoders = []
     for lib in (flow, torch):
         layer = lib.nn.TransformerEncoderLayer(8, 2, 16, **{"batch_first": True, **options})
         encoder = lib.nn.TransformerEncoder(layer, 2, lib.nn.LayerNorm(8))
-        made.append(encoder.eval())
-    ours, theirs = made
+        encoders.append(encoder.eval())
+    ours, theirs = encoders
     theirs.load_state_dict({k: torch.tensor(v.numpy()) for k, v in ours.state_dict().items()})
     x = rng.standard_normal((3, 3, 8)).astype(np.float32)
     ends = [[False] * 3, [False, False, True], [False, True, True]]
     gaps = [[False] * 3, [True, False, True], [False, True, True]]
     for mask in (ends, gaps):
         for grad in (True, False):
-            found = []
+            results = []
             for lib, encoder in ((flow, ours), (torch, theirs)):
                 with lib.set_grad_enabled(grad):
                     out = encoder(lib.tensor(x), src_key_padding_mask=lib.tensor(mask))
-                found.append(out.detach().numpy())
-            np.testing.assert_allclose(*found, 1e-4, 1e-5)
+                results.append(out.detach().numpy())
+            np.testing.assert_allclose(*results, 1e-4, 1e-5)
 
 
 def test_autocast_computes_attention_in_its_dtype():

@@ -30,14 +30,14 @@ LAYERS = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_values_and_gradients_are_float32s_rounded(name, rng):
     numbers = bf.loaded(bf.stored(rng.standard_normal((8, 8))))
-    found = {}
+    results = {}
     for dtype in (bf, flow.float32):
         x = flow.tensor(numbers, dtype=dtype, requires_grad=True)
         out = LAYERS[name](x)
         (out * out).sum().backward()
         assert out.dtype is dtype is x.grad.dtype
-        found[dtype] = values_of(out), values_of(x.grad)
-    for low, full in zip(found[bf], found[flow.float32], strict=True):
+        results[dtype] = values_of(out), values_of(x.grad)
+    for low, full in zip(results[bf], results[flow.float32], strict=True):
         scale = float(np.abs(full).max()) + 1
         np.testing.assert_allclose(low, full, 8 * STEP, 8 * STEP * scale)
 

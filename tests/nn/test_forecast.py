@@ -90,7 +90,7 @@ def test_a_layer_that_cannot_be_sent_is_no_error(monkeypatch):
 
 
 def test_a_long_model_is_told_of_in_part(monkeypatch):
-    """Its last layers: this process begins with the first ones."""
+    """The warning names the last layers: this process begins with the first ones."""
     jobs = _jobs(monkeypatch, lambda job: len(job) < 900)
     net = Words()
     for k in range(40):

@@ -84,14 +84,14 @@ def test_rows_of_a_chunk_are_pytorchs() -> None:
 def test_the_module(rng: np.random.Generator) -> None:
     torch = pytest.importorskip("torch")
     weight = rng.uniform(0.5, 2, CLASSES)
-    made = []
+    results = []
     for lib in (flow, torch):
         loss = lib.nn.LinearCrossEntropyLoss(
             FEATURES, CLASSES, out_features=(2,), bias=True, dtype=lib.float64,
             weight=lib.tensor(weight), label_smoothing=0.1,
         )  # fmt: skip
-        made.append(loss)
-    mine, theirs = made
+        results.append(loss)
+    mine, theirs = results
     assert list(mine.state_dict()) == list(theirs.state_dict())
     assert repr(mine) == repr(theirs)
     mine.load_state_dict({k: t.numpy().copy() for k, t in theirs.state_dict().items()})

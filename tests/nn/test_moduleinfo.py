@@ -84,11 +84,11 @@ def test_it_is_pytorchs(info, training):
         wanted = torch.autograd.grad(
             [w for _, w in pairs], [x for x, _ in leaves], seeds, allow_unused=True
         )
-        found = flow.autograd.grad(
+        gradients = flow.autograd.grad(
             [g for g, _ in pairs], [x for _, x in leaves], [converted(s, []) for s in seeds],
             allow_unused=True,
         )  # fmt: skip
-        for g, w in zip(found, wanted, strict=True):
+        for g, w in zip(gradients, wanted, strict=True):
             if g is None or w is None:
                 assert w is None or not w.any()
                 assert g is None or not g.numpy().any()

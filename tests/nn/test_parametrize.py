@@ -86,12 +86,12 @@ def test_what_a_parametrization_may_not_do() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_norms_of_weights(where: str, what: str, layer: str, rng: np.random.Generator) -> None:
     torch = pytest.importorskip("torch")
-    made = []
+    results = []
     for lib in (flow, torch):
         room = lib.nn.utils if where == "utils" else lib.nn.utils.parametrizations
         args = (4, 3) if layer == "Linear" else (4, 3, 2)
-        made.append(getattr(room, what)(getattr(lib.nn, layer)(*args)).double())
-    mine, theirs = made
+        results.append(getattr(room, what)(getattr(lib.nn, layer)(*args)).double())
+    mine, theirs = results
     assert list(mine.state_dict()) == list(theirs.state_dict())
     mine.load_state_dict({key: t.numpy().copy() for key, t in theirs.state_dict().items()})
     x = rng.normal(size=(2, 4) if layer == "Linear" else (2, 4, 5))
@@ -121,15 +121,15 @@ def test_orthogonal_weights(kind: str, shape: Any, rng: np.random.Generator) -> 
     torch = pytest.importorskip("torch")
     x, weight = rng.normal(size=(2, shape[1])), rng.normal(size=shape)
     for trivial in (True, False):
-        made: list[Any] = []
+        results: list[Any] = []
         for lib in (flow, torch):
             utils = lib.nn.utils
             layer = lib.nn.Linear(*shape[::-1]).double()
             layer.weight.data.copy_(lib.tensor(weight))
-            made.append(
+            results.append(
                 utils.parametrizations.orthogonal(layer, "weight", kind, use_trivialization=trivial)
             )
-        mine, theirs = made
+        mine, theirs = results
         assert list(mine.state_dict()) == list(theirs.state_dict())
         if shape[0] == shape[1] or not trivial:  # else completed by random numbers
             for here, there in zip(

@@ -69,13 +69,13 @@ def test_parameters_as_a_vector() -> None:
 @pytest.mark.parametrize("order", [0, -1.0, -math.inf, 0.5])
 def test_unusual_orders_of_norms_are_pytorchs(order, rng):
     torch = pytest.importorskip("torch")
-    found = []
+    results = []
     grads = [rng.normal(size=(3, 2)), np.zeros(4) if order == 0 else rng.normal(size=4)]
     for library in (flow, torch):
         params = [library.nn.Parameter(library.tensor(g)) for g in grads]
         for p, g in zip(params, grads, strict=True):
             p.grad = library.tensor(g)
         norm = library.nn.utils.clip_grad_norm_(params, 0.01, order)
-        found.append([norm.item(), *(p.grad.numpy() for p in params)])
-    for ours, theirs in zip(*found, strict=True):
+        results.append([norm.item(), *(p.grad.numpy() for p in params)])
+    for ours, theirs in zip(*results, strict=True):
         np.testing.assert_allclose(ours, theirs, 1e-9, 1e-12)

@@ -490,13 +490,13 @@ def test_a_layer_with_complex_weights():
 
 @pytest.mark.parametrize("number", [-0j, complex(2, -0.0), complex(flow.inf, -0.0)])
 def test_a_zero_keeps_its_sign(number):
-    there = flow.zeros(2, dtype=flow.complex64)
-    there[1] = number
+    tensor = flow.zeros(2, dtype=flow.complex64)
+    tensor[1] = number
     for made in (
         flow.full((1,), number),
-        flow.full_like(there, number),
-        there.index_fill(0, flow.tensor([0]), number),
-        there[1:],
+        flow.full_like(tensor, number),
+        tensor.index_fill(0, flow.tensor([0]), number),
+        tensor[1:],
     ):
         assert str(made[0].item()) == str(number)
 

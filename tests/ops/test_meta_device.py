@@ -149,8 +149,8 @@ STORABLE = (*ALL_DTYPES, *MINIFLOATS)
 @pytest.mark.parametrize("kind", STORABLE, ids=lambda d: d.name)
 def test_tensors_of_every_dtype_go_there(kind, tmp_path):
     x = flow.zeros(2, 3).to(kind)
-    there = flow.empty(2, 3, device="meta")
-    for y in (x.to("meta"), x.to(device="meta", dtype=kind), there.to(kind)):
+    tensor = flow.empty(2, 3, device="meta")
+    for y in (x.to("meta"), x.to(device="meta", dtype=kind), tensor.to(kind)):
         assert (y.device.type, y.dtype, y.shape) == ("meta", kind, (2, 3))
     flow.save({"x": x}, tmp_path / "file")
     y = flow.load(tmp_path / "file", map_location="meta")["x"]

@@ -166,12 +166,12 @@ QUERIES = {
 @pytest.mark.parametrize("query", QUERIES)
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"attn_mask": True}])
 def test_attention_lies_as_its_queries_do(query, options):
-    found = []
+    results = []
     for lib, functions in ((flow, ours), (torch, theirs)):
         q, k = QUERIES[query](lib, 2, 3, 5, 8), QUERIES[query](lib, 2, 3, 5, 8)
         given = dict(options)
         if "attn_mask" in options:
             given["attn_mask"] = lib.zeros(5, 5)
-        found.append(functions.scaled_dot_product_attention(q, k, k, **given))
-    assert strides(found[0]) == strides(found[1])
-    torch.testing.assert_close(torch.tensor(found[0].tolist()), found[1])
+        results.append(functions.scaled_dot_product_attention(q, k, k, **given))
+    assert strides(results[0]) == strides(results[1])
+    torch.testing.assert_close(torch.tensor(results[0].tolist()), results[1])

@@ -26,7 +26,7 @@ def test_the_same_bits_with_1_and_3_workers(case, rng):
     size = min(SIZE, case.most)
     arrays = [OPERANDS[kind](rng, size) for kind in case.operands]
     function = eval(f"lambda x, y=None, z=None: {case.expr}", dict(OURS.space))
-    found = []
+    results = []
     for workers in (1, 3, 3):
         with flow.config(workers=workers):
             flow.manual_seed(7)
@@ -39,7 +39,7 @@ def test_the_same_bits_with_1_and_3_workers(case, rng):
                 (
                     result * flow.linspace(0.5, 2, result.numel()).reshape(result.shape)
                 ).sum().backward()
-                found.append(bits([result, *(t.grad for t in floats)]))
+                results.append(bits([result, *(t.grad for t in floats)]))
             else:
-                found.append(bits(function(*tensors)))
-    assert found[0] == found[1] == found[2]
+                results.append(bits(function(*tensors)))
+    assert results[0] == results[1] == results[2]

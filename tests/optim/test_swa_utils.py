@@ -65,7 +65,7 @@ def test_statistics_are_made_anew(rng: np.random.Generator) -> None:
                                      {"anneal_epochs": 0}])  # fmt: skip
 def test_annealing_like_torch(options: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch")
-    found = []
+    results = []
     for lib in (flow, torch):
         opt = lib.optim.SGD([lib.nn.Parameter(lib.ones(1))], lr=1.0)
         before = lib.optim.lr_scheduler.ExponentialLR(opt, 0.9)
@@ -75,8 +75,8 @@ def test_annealing_like_torch(options: dict[str, Any]) -> None:
             opt.step()
             (before if k < 3 else schedule).step()
             rates.append(opt.param_groups[0]["lr"])
-        found.append(rates)
-    assert found[0] == pytest.approx(found[1])
+        results.append(rates)
+    assert results[0] == pytest.approx(results[1])
 
 
 def test_misuse() -> None:

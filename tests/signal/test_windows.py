@@ -26,11 +26,11 @@ def test_windows_are_pytorchs(name: str, sym: bool) -> None:
         options = {"sym": sym, **given}
         for length in (0, 1, 2, 5, 8):
             for dtype in ("float64", "float32", None):
-                made = []
+                results = []
                 for lib in (flow, torch):
                     kind = {} if dtype is None else {"dtype": getattr(lib, dtype)}
-                    made.append(getattr(lib.signal.windows, name)(length, **options, **kind))
-                mine, theirs = made
+                    results.append(getattr(lib.signal.windows, name)(length, **options, **kind))
+                mine, theirs = results
                 assert mine.dtype.name == (dtype or "float32")
                 np.testing.assert_allclose(
                     mine.numpy(), theirs.numpy(), atol=1e-12 if dtype == "float64" else 2e-6

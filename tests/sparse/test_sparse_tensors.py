@@ -54,10 +54,10 @@ def test_files_of_pytorch_have_sparse_tensors(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     x = torch.tensor(DENSE)
     torch.save({"coo": x.to_sparse(), "csr": x.to_sparse_csr()}, tmp_path / "file")
-    found = flow.load(tmp_path / "file")
-    assert equal(found["coo"], made("sparse_coo"))
-    assert found["coo"].is_coalesced()
-    assert equal(found["csr"], made("sparse_csr"))
+    loaded = flow.load(tmp_path / "file")
+    assert equal(loaded["coo"], made("sparse_coo"))
+    assert loaded["coo"].is_coalesced()
+    assert equal(loaded["csr"], made("sparse_csr"))
 
 
 @pytest.mark.parametrize("form", ["coo", "csr", "csc", "bsr", "lil"])
@@ -185,15 +185,15 @@ def test_products_do_not_depend_on_threads(rng: np.random.Generator) -> None:
     matrix = scipy.sparse.random(3000, 500, 0.01, format="csr", dtype=np.float32, random_state=1)
     x, y = flow.sparse.from_scipy(matrix), flow.tensor(rng.random((500, 70), np.float32))
     before = flow.get_num_threads()
-    found = []
+    results = []
     try:
         for threads in (1, 2):
             flow.set_num_threads(threads)
-            found.append((x @ y).numpy())
+            results.append((x @ y).numpy())
     finally:
         flow.set_num_threads(before)
-    assert np.array_equal(*found)
-    assert np.allclose(found[0], matrix @ y.numpy(), rtol=1e-5, atol=1e-5)
+    assert np.array_equal(*results)
+    assert np.allclose(results[0], matrix @ y.numpy(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("width", [0, 1, 5, 16, 33, 64, 130])

@@ -137,26 +137,26 @@ def test_tensor_dataset_batches(workers: dict[str, Any]) -> None:
 
 
 def test_prefetch_is_bounded_and_runs_ahead() -> None:
-    made: list[int] = []
+    results: list[int] = []
     changed = threading.Condition()
 
     class Watched(Numbers):
         def __getitem__(self, index: int) -> int:
             with changed:
-                made.append(index)
+                results.append(index)
                 changed.notify_all()
             return index
 
     def wait_until_made(n: int) -> None:
         with changed:
-            assert changed.wait_for(lambda: len(made) >= n, WAIT)
+            assert changed.wait_for(lambda: len(results) >= n, WAIT)
 
     batches = iter(DataLoader(Watched(100), None, prefetch_factor=3, **threads()))
     wait_until_made(6)  # before anyone asked
     for taken in range(1, 20):
         assert next(batches) == taken - 1
         wait_until_made(6 + taken)
-        assert len(made) <= 6 + taken
+        assert len(results) <= 6 + taken
     del batches
 
 

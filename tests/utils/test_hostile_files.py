@@ -44,10 +44,10 @@ FORMS = {"zip": zipped, "legacy": legacy}
 def test_the_assembler_makes_files_that_are_read() -> None:
     value = mapping(text("a"), tensor(), row(number(1), text("b")), listed(tensor((2,), (2,), 1)))
     for form in FORMS.values():
-        found = flow.load(io.BytesIO(form(value)))
-        assert list(found) == ["a", (1, "b")]
-        found["a"].fill_(3.0)
-        assert found[1, "b"][0].tolist() == [3.0, 3.0]
+        loaded = flow.load(io.BytesIO(form(value)))
+        assert list(loaded) == ["a", (1, "b")]
+        loaded["a"].fill_(3.0)
+        assert loaded[1, "b"][0].tolist() == [3.0, 3.0]
 
 
 def refused(data: bytes, why: str | None = None, kind: type[Exception] = FileError) -> str:

@@ -49,26 +49,26 @@ def test_what_torch_saves_is_read(new: bool, tmp_path: Path) -> None:
     }
     path = tmp_path / "x.pt"
     torch.save(saved, path, _use_new_zipfile_serialization=new)
-    found = flow.load(path)
-    assert isinstance(found["model"], OrderedDict)
+    loaded = flow.load(path)
+    assert isinstance(loaded["model"], OrderedDict)
     for name, tensor in saved["model"].items():
-        np.testing.assert_array_equal(found["model"][name].numpy(), tensor.numpy())
-    np.testing.assert_array_equal(found["view"].numpy(), base.t()[1:].numpy())
-    assert found["half"].dtype is flow.bfloat16
-    assert found["half"].tolist() == [1.0, 1.0]
-    assert [t.tolist() for t in found["ints"]] == [[1, 2], True, 7]
-    assert [t.dtype for t in found["ints"]] == [flow.int64, flow.bool, flow.uint8]
-    assert tuple(found["empty"].shape) == (0, 3)
-    assert found["param"].tolist() == [1.0, 1.0]
-    assert found["plain"] == saved["plain"]
-    assert tuple(found["size"]) == (2, 3)
-    assert found["dtype"] is flow.float16
-    assert found["device"] == "cpu"
-    assert found["number"] == 1.5
+        np.testing.assert_array_equal(loaded["model"][name].numpy(), tensor.numpy())
+    np.testing.assert_array_equal(loaded["view"].numpy(), base.t()[1:].numpy())
+    assert loaded["half"].dtype is flow.bfloat16
+    assert loaded["half"].tolist() == [1.0, 1.0]
+    assert [t.tolist() for t in loaded["ints"]] == [[1, 2], True, 7]
+    assert [t.dtype for t in loaded["ints"]] == [flow.int64, flow.bool, flow.uint8]
+    assert tuple(loaded["empty"].shape) == (0, 3)
+    assert loaded["param"].tolist() == [1.0, 1.0]
+    assert loaded["plain"] == saved["plain"]
+    assert tuple(loaded["size"]) == (2, 3)
+    assert loaded["dtype"] is flow.float16
+    assert loaded["device"] == "cpu"
+    assert loaded["number"] == 1.5
     ours = flow.nn.Linear(3, 2)
     adam = flow.optim.Adam(ours.parameters())
-    ours.load_state_dict(found["model"])
-    adam.load_state_dict(found["optim"])
+    ours.load_state_dict(loaded["model"])
+    adam.load_state_dict(loaded["optim"])
     assert adam.state[ours.weight]["step"] == 1
 
 
@@ -76,8 +76,8 @@ def test_a_tensor_that_occurs_twice_is_one_again(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     x = torch.ones(3)
     torch.save({"a": x, "b": x, "c": x.view(3)}, tmp_path / "x.pt")
-    found = flow.load(tmp_path / "x.pt")
-    assert found["a"] is found["b"] is not found["c"]
+    loaded = flow.load(tmp_path / "x.pt")
+    assert loaded["a"] is loaded["b"] is not loaded["c"]
 
 
 @pytest.mark.parametrize("new", [True, False])
@@ -164,18 +164,18 @@ def test_arrays_sets_bytes_and_classes_come_back() -> None:
         flow.load(io.BytesIO(file.getvalue()))
     serialization.add_safe_globals([Settings])
     try:
-        found = flow.load(io.BytesIO(file.getvalue()))
+        loaded = flow.load(io.BytesIO(file.getvalue()))
     finally:
         serialization.clear_safe_globals()
-    assert isinstance(found["array"], np.ndarray)
-    np.testing.assert_array_equal(found["array"], saved["array"])
-    assert found["none"].shape == (0, 2)
-    assert found["set"] == {1, 2}
-    assert found["bytes"] == b"\x00\xff"
-    assert found["complex"] == 1 + 2j
-    assert found["settings"].rate == 0.5
-    assert found["settings"].weights.tolist() == [1.0, 1.0]
-    assert found["seed"] == 3
+    assert isinstance(loaded["array"], np.ndarray)
+    np.testing.assert_array_equal(loaded["array"], saved["array"])
+    assert loaded["none"].shape == (0, 2)
+    assert loaded["set"] == {1, 2}
+    assert loaded["bytes"] == b"\x00\xff"
+    assert loaded["complex"] == 1 + 2j
+    assert loaded["settings"].rate == 0.5
+    assert loaded["settings"].weights.tolist() == [1.0, 1.0]
+    assert loaded["seed"] == 3
     file = io.BytesIO()
     flow.save(np.ones(3), file)
     assert flow.load(io.BytesIO(file.getvalue())).tolist() == [1.0, 1.0, 1.0]
@@ -190,9 +190,9 @@ def test_oneflows_folders(tmp_path: Path) -> None:
         dims = "".join(f"  dim: {n}\n" for n in array.shape)
         (tmp_path / name / "meta").write_text(f"shape {{\n{dims}}}\ndata_type: {kind}\n")
         (tmp_path / name / "out").write_bytes(array.tobytes())
-    found = flow.load(tmp_path)
-    assert found["fc.weight"].tolist() == [[1.0] * 3] * 2
-    assert found["steps"].tolist() == 5
+    loaded = flow.load(tmp_path)
+    assert loaded["fc.weight"].tolist() == [[1.0] * 3] * 2
+    assert loaded["steps"].tolist() == 5
     (tmp_path / "steps" / "out").write_bytes(b"123")
     with pytest.raises(ValueError, match="is damaged: 3 bytes of shape"):
         flow.load(tmp_path)

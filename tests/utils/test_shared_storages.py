@@ -115,11 +115,11 @@ def test_whole_modules(way: str) -> None:
 def test_a_state_dict_of_tied_weights(tmp_path: Path) -> None:
     model, path = Tied(), tmp_path / "model"
     flow.save({"model": model.state_dict(), "step": 3}, path)
-    found = flow.load(path)["model"]
-    found["row"].fill_(7.0)
-    assert found["head.weight"][2].tolist() == found["embedding.weight"][2].tolist() == [7.0] * 3
+    loaded = flow.load(path)["model"]
+    loaded["row"].fill_(7.0)
+    assert loaded["head.weight"][2].tolist() == loaded["embedding.weight"][2].tolist() == [7.0] * 3
     assert path.stat().st_size < 2000  # stored once
-    model.load_state_dict(found)
+    model.load_state_dict(loaded)
     assert model.head.weight is model.embedding.weight
     assert model.row.tolist() == [7.0] * 3
 
@@ -177,12 +177,12 @@ def test_global_tensors(tmp_path: Path) -> None:
     x = flow.arange(4.0)
     flow.save({"a": whole, "b": whole.detach(), "c": whole, "x": x, "y": x[1:3]}, tmp_path / "f")
     for place in (None, where):
-        found = flow.load(tmp_path / "f", placement=place)
-        assert found["a"] is found["c"] is not found["b"]
-        found["b"].fill_(3.0)
-        found["y"].fill_(7.0)
-        assert found["a"].numpy().tolist() == [[3.0] * 2] * 4
-        assert found["x"].tolist() == [0.0, 7.0, 7.0, 3.0]
+        loaded = flow.load(tmp_path / "f", placement=place)
+        assert loaded["a"] is loaded["c"] is not loaded["b"]
+        loaded["b"].fill_(3.0)
+        loaded["y"].fill_(7.0)
+        assert loaded["a"].numpy().tolist() == [[3.0] * 2] * 4
+        assert loaded["x"].tolist() == [0.0, 7.0, 7.0, 3.0]
 
 
 # --- PyTorch's files ------------------------------------------------------------------------------
@@ -199,19 +199,19 @@ def test_pytorchs_files(new: bool) -> None:
     }  # fmt: skip
     file = io.BytesIO()
     torch.save(wanted, file, _use_new_zipfile_serialization=new)
-    found = flow.load(io.BytesIO(file.getvalue()))
+    loaded = flow.load(io.BytesIO(file.getvalue()))
 
     def check() -> None:
         for name, t in wanted.items():
-            np.testing.assert_array_equal(found[name].numpy(), t.detach().numpy(), err_msg=name)
-            assert found[name].stride() == t.stride() or name == "empty", name
+            np.testing.assert_array_equal(loaded[name].numpy(), t.detach().numpy(), err_msg=name)
+            assert loaded[name].stride() == t.stride() or name == "empty", name
 
     check()
-    assert found["same"] is found["whole"] is not found["again"]
+    assert loaded["same"] is loaded["whole"] is not loaded["again"]
     for name in ("row", "again", "slice", "transposed"):
         with torch.no_grad():
             wanted[name][0] = -3.0
-        found[name][0] = -3.0
+        loaded[name][0] = -3.0
         check()
 
 
@@ -220,9 +220,9 @@ def test_one_storage_as_several_dtypes() -> None:
     x = torch.arange(4).to(torch.uint32)
     file = io.BytesIO()
     torch.save({"long": x, "short": x.view(torch.uint16)}, file)
-    found = flow.load(io.BytesIO(file.getvalue()))
-    found["long"][1] = 1 << 16
-    assert found["short"].tolist() == [0, 0, 0, 1, 2, 0, 3, 0]
+    loaded = flow.load(io.BytesIO(file.getvalue()))
+    loaded["long"][1] = 1 << 16
+    assert loaded["short"].tolist() == [0, 0, 0, 1, 2, 0, 3, 0]
 
 
 def test_pytorchs_modules_state_dict_of_tied_weights() -> None:
@@ -231,9 +231,9 @@ def test_pytorchs_modules_state_dict_of_tied_weights() -> None:
     model[1].weight = model[0].weight
     file = io.BytesIO()
     torch.save(model.state_dict(), file)
-    found = flow.load(io.BytesIO(file.getvalue()))
-    found["1.weight"].zero_()
-    assert found["0.weight"].tolist() == [[0.0] * 3] * 4
+    loaded = flow.load(io.BytesIO(file.getvalue()))
+    loaded["1.weight"].zero_()
+    assert loaded["0.weight"].tolist() == [[0.0] * 3] * 4
 
 
 # --- files that say more than there is ------------------------------------------------------------

@@ -569,10 +569,10 @@ def test_persistent_workers_stay_until_the_loader_goes() -> None:
 
 
 def test_loaders_in_threads() -> None:
-    found: dict[int, list[int]] = {}
+    results: dict[int, list[int]] = {}
 
     def read(k: int) -> None:
-        found[k] = [int(b.sum().item()) for b in DataLoader(Rows(8, image), 4, num_workers=1)]
+        results[k] = [int(b.sum().item()) for b in DataLoader(Rows(8, image), 4, num_workers=1)]
 
     threads = [threading.Thread(target=read, args=(k,)) for k in range(3)]
     for thread in threads:
@@ -580,7 +580,7 @@ def test_loaders_in_threads() -> None:
     for thread in threads:
         thread.join()
     pixels = int(np.prod(IMAGE))
-    assert [found[k] for k in range(3)] == [[6 * pixels, 22 * pixels]] * 3
+    assert [results[k] for k in range(3)] == [[6 * pixels, 22 * pixels]] * 3
 
 
 PROGRAM = """

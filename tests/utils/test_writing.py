@@ -235,7 +235,7 @@ OWN = {
     "flowvm/commands/rank.py": "marks of ranks, in a folder of their own",
     "flowvm/compiler/cache.py": "the cache of kernels",
     "flowvm/cuda/simulator/exchange.py": "what simulated devices exchange",
-    "flowvm/files/later.py": "marks of ranks, beside the files that they saved",
+    "flowvm/files/background_saves.py": "marks of ranks, beside the files that they saved",
     "flowvm/files/writer.py": "the one place",
     "flowvm/ranks/watcher.py": "marks of ranks, in a folder of their own",
     "flowvm/utils/data/messages.py": "a socket between processes",
@@ -258,10 +258,10 @@ def _writes(tree: ast.AST) -> Iterator[int]:
 
 
 def test_files_are_written_in_one_place() -> None:
-    found = set()
+    results = set()
     for room in ("flowvm", "ops", "graph", "autograd"):
         for path in (ROOT / room).rglob("*.py"):
             if any(_writes(ast.parse(path.read_text()))):
-                found.add(str(path.relative_to(ROOT)))
+                results.add(str(path.relative_to(ROOT)))
     # savez writes to what `writing` has opened
-    assert found - {"flowvm/profiler/run/run.py"} == set(OWN)
+    assert results - {"flowvm/profiler/run/run.py"} == set(OWN)

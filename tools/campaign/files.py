@@ -297,10 +297,10 @@ class _Graph(nn.Graph):
         self.step = step
 
     def build(self, x: Any) -> Any:
-        found = self.function(self.model, x)
+        outputs = self.function(self.model, x)
         if self.step:
-            found.backward()
-        return found
+            outputs.backward()
+        return outputs
 
 
 def _elementwise(model: Any, x: Any) -> Any:
@@ -384,8 +384,8 @@ class GraphFiles:
     def _saved(self) -> tuple[dict[str, Any], Any, list[Any]]:
         graph = self._new()
         for _ in range(1 + graph.step):
-            made = graph(self._x())
-        kinds = [(t.shape, t.dtype) for t in _tensors(made)]
+            outputs = graph(self._x())
+        kinds = [(t.shape, t.dtype) for t in _tensors(outputs)]
         return graph.runtime_state_dict(), graph.state_dict(), kinds
 
     @functools.cached_property
@@ -428,12 +428,12 @@ class GraphFiles:
             return "refused"
         try:
             for _ in range(2):
-                made = _tensors(graph(self._x()))
-                for t in made:
+                loaded = _tensors(graph(self._x()))
+                for t in loaded:
                     t.numpy() if t.dtype is not flow.bfloat16 else t.float().numpy()
         except (FlowError, ArithmeticError, OverflowError):
             return "used, with an error"
-        same = [(t.shape, t.dtype) for t in made] == kinds
+        same = [(t.shape, t.dtype) for t in loaded] == kinds
         return "used" if same else "used, otherwise"
 
 
@@ -580,10 +580,10 @@ class TensorFiles:
             head = text_of(header).encode()
             data = len(head).to_bytes(8, "little") + head + rest
         try:
-            made = flow.load(io.BytesIO(data))
+            loaded = flow.load(io.BytesIO(data))
         except FlowError:
             return "refused"
-        for t in _tensors(made):
+        for t in _tensors(loaded):
             if whole:
                 t.float().sum().item()
             else:
@@ -634,14 +634,14 @@ class TorchFiles:
         else:
             data = self.form(pickled.changed(self.code, changes))
         try:
-            made = flow.load(io.BytesIO(data))
+            loaded = flow.load(io.BytesIO(data))
         except ArgumentError:
             return "refused"
         if whole:
-            for t in _tensors(made):
+            for t in _tensors(loaded):
                 t.float().sum().item()
-        assert repr(made) is not None
-        copy.deepcopy(made)
+        assert repr(loaded) is not None
+        copy.deepcopy(loaded)
         return "used"
 
 
@@ -687,10 +687,10 @@ class ShardFiles:
         text = text_of(changed_tree(self._index[0], changes))
         (self._folder / "index.json").write_text(text)
         try:
-            made = flow.load(self._folder)
+            loaded = flow.load(self._folder)
         except FlowError:
             return "refused"
-        for t in _tensors(made):
+        for t in _tensors(loaded):
             t.float().sum().item()
         return "used"
 

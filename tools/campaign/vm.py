@@ -216,9 +216,9 @@ class Program:
     def _odd(self, number: int, which: str, out: int, p: int, q: int, k: int) -> None:
         """Use a shape that only the kernel knows: a reader waits for it, and hears of an error."""
         v, causes = self.model.values, self.model.causes(p)
-        found = flow.masked_select(self.tensors[p], self.tensors[p] % 3 == 0)
+        odd = flow.masked_select(self.tensors[p], self.tensors[p] % 3 == 0)
         try:
-            self.tensors[out] = flow.cat([found, self.tensors[q].reshape(-1)])[: SIDE * SIDE]
+            self.tensors[out] = flow.cat([odd, self.tensors[q].reshape(-1)])[: SIDE * SIDE]
             self.tensors[out] = self.tensors[out].reshape(SIDE, SIDE)
         except OutOfRangeError as error:
             self._hear(error, causes)

@@ -145,7 +145,7 @@ def _link(link: Link) -> str:
 
 def real(args: argparse.Namespace) -> int:
     """Launch ranks here, and compare."""
-    found: list[tuple[int, Compared]] = [
+    comparisons: list[tuple[int, Compared]] = [
         (n, compare(args.model, args.width, args.layers, args.batch, n, args.launches))
         for n in args.real
     ]
@@ -153,12 +153,12 @@ def real(args: argparse.Namespace) -> int:
         listed = [
             {"ranks": n, "measured": c.measured, "predicted": c.predicted.seconds,
              "alone": c.work.seconds, "link": asdict(c.link), "handover": c.handover}
-            for n, c in found
+            for n, c in comparisons
         ]  # fmt: skip
         print(json.dumps(listed, indent=1))
         return 0
     rows = []
-    for n, c in found:
+    for n, c in comparisons:
         times = (c.work.seconds, c.predicted.seconds, c.measured)
         link = f"{_link(c.link)}, {1e6 * c.handover:.3g} us"
         ratio = f"{c.predicted.seconds / c.measured:.2f}x"
@@ -177,11 +177,11 @@ def _numbers(text: str) -> list[int]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    made = argparse.ArgumentParser(
+    arguments = argparse.ArgumentParser(
         "python -m tools.scale", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    add = made.add_argument
+    add = arguments.add_argument
     add("--model", default=MODELS[0], help=f"{', '.join(MODELS)}, or module:function")
     add("--width", type=int, default=128, help="of the model's layers (default: 128)")
     add("--layers", type=int, default=4, help="layers of the model (default: 4)")
@@ -206,7 +206,7 @@ def parser() -> argparse.ArgumentParser:
     add("--real", type=_numbers, default=None, metavar="2,4", help="launch so many ranks here, and "
         "compare with what is predicted of them")  # fmt: skip
     add("--json", action="store_true", help="print JSON")
-    return made
+    return arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:

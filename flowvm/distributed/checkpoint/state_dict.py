@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowvm.autograd.modes import no_grad
-from flowvm.distributed.checkpoint.wholes import from_first, held_as
+from flowvm.distributed.checkpoint.whole_tensors import from_first, held_as
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.files.shards import whole_of
@@ -176,18 +176,18 @@ def get_optimizer_state_dict(
     """
     how = StateDictOptions() if options is None else options
     names = _names(model, how, submodules)
-    found: dict[str, Any] = {"state": {}, "param_groups": []}
+    state_dict: dict[str, Any] = {"state": {}, "param_groups": []}
     for optimizer in _optimizers(optimizers):
         _begin(optimizer)
         for p, entry in optimizer.state.items():
             if isinstance(p, Tensor) and id(p) in names:
-                found["state"][names[id(p)]] = dict(entry)
+                state_dict["state"][names[id(p)]] = dict(entry)
         for group in optimizer.param_groups:
             own = [names[id(p)] for p in group["params"] if id(p) in names]
-            found["param_groups"].append({**group, "params": own})
+            state_dict["param_groups"].append({**group, "params": own})
     if how.flatten_optimizer_state_dict:
-        found = _flat(found)
-    return _made(found, how)
+        state_dict = _flat(state_dict)
+    return _made(state_dict, how)
 
 
 def _names(

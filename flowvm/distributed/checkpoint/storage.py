@@ -13,7 +13,7 @@ from typing import Any
 from flowvm import serialization
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import FileError
-from flowvm.files import later, shards
+from flowvm.files import background_saves, shards
 from flowvm.meta.dtype import DType, dtype_named
 from flowvm.meta.meta import TensorMeta
 
@@ -125,7 +125,7 @@ class FileSystemWriter(StorageWriter):
         """See StorageWriter."""
         self._check()
         tree, tensors = serialization.folder_of(state)
-        return later.prepared(self.path, tree, tensors, serialization.save)
+        return background_saves.prepared(self.path, tree, tensors, serialization.save)
 
 
 class FileSystemReader(StorageReader):

@@ -8,7 +8,7 @@ from typing import Any
 
 from flowvm.autograd.modes import no_grad
 from flowvm.distributed.checkpoint.state_dict import cut_states
-from flowvm.distributed.checkpoint.wholes import held_as
+from flowvm.distributed.checkpoint.whole_tensors import held_as
 from flowvm.distributed.fsdp.groups import ParameterGroup
 from flowvm.distributed.fsdp.policies import StateDictSettings, StateDictType
 from flowvm.eager.tensor import Tensor

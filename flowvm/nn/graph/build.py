@@ -176,7 +176,7 @@ class GraphBuild(Holding):
             without = tuple(PASSES)
         if meets or graph.written_inputs():  # launches in flight together share variables alone
             graph = replace(graph, nodes=[replace(n, stream=0) for n in graph.nodes])
-        told = self._status.passed if self._status is not None else None
+        passed = self._status.passed if self._status is not None else None
         modules = [module for _, module in self._modules()]
         count = in_flight(modules, self.name)
         settings = replace(
@@ -186,7 +186,7 @@ class GraphBuild(Holding):
             in_flight=count,
             abreast=count if stays_in_stage(graph.nodes, modules) else 1,
         )
-        optimized = optimize(settings, without, told)
+        optimized = optimize(settings, without, passed)
         place = self.config.placement
         if place is None or meets or graph.written_inputs():
             return optimized

@@ -191,8 +191,8 @@ def _array(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     own = boxing.part_of(value) if isinstance(value._meta, GlobalMeta) else value.detach()
-    there = own.cpu()
-    return np.array((there.float() if there.dtype is bfloat16 else there).numpy())
+    on_cpu = own.cpu()
+    return np.array((on_cpu.float() if on_cpu.dtype is bfloat16 else on_cpu).numpy())
 
 
 def _differences(run: Run, eager: Run, units: int) -> Iterator[Difference]:

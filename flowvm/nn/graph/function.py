@@ -260,7 +260,7 @@ def traced(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], asker: st
     for path, module in graph._modules():
         paths.setdefault(id(module), path)
     around = graph._surroundings()
-    made: list[Tensor] = []
+    draws: list[Tensor] = []
     whole: dict[Buffer, Operand] = {}
     with no_grad(), capturing(graph.name) as capture, capture_environment(capture, paths, around):
         for name, tensor in graph._named_tensors():
@@ -272,8 +272,8 @@ def traced(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], asker: st
         inputs = [capture.placeholder(m, n) for m, n in zip(metas, names, strict=True)]
         given, named = unflatten(arguments, iter(inputs))
         built = precisely(graph.config.amp_dtype, None, graph.build, given, named)
-        results = flatten(built, made)
-        for tensor in made:
+        results = flatten(built, draws)
+        for tensor in draws:
             capture.output(tensor)
     for label, tensor, *_ in around.modules.tensors.values():
         capture.name_reached(tensor, label)
@@ -282,14 +282,14 @@ def traced(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], asker: st
 
 def _names(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
     """A name for each tensor of a call: its parameter's, with a number where one holds several."""
-    found: list[str] = []
+    path_names: list[str] = []
     names = parameter_names(model, len(args))
     for name, value in (*zip(names, args, strict=True), *kwargs.items()):
         leaves: list[Tensor] = []
         flatten(value, leaves)
         alone = isinstance(value, Tensor)
-        found += [name if alone else f"{name}_{k}" for k in range(len(leaves))]
-    return [n if found.count(n) == 1 else f"{n}_{k}" for k, n in enumerate(found)]
+        path_names += [name if alone else f"{name}_{k}" for k in range(len(leaves))]
+    return [n if path_names.count(n) == 1 else f"{n}_{k}" for k, n in enumerate(path_names)]
 
 
 def parameter_names(model: Any, count: int) -> list[str]:

@@ -405,9 +405,9 @@ class Gradients(Switched):
     ) -> None:
         self.capture, self.landing = capture, landing
         self.found: list[Leaf] = []
-        there = landing.priors(given)[1]
-        rest = iter(inputs[len(inputs) - sum(there) :])
-        self._priors = [next(rest) if one else None for one in there]
+        has_grad = landing.priors(given)[1]
+        rest = iter(inputs[len(inputs) - sum(has_grad) :])
+        self._priors = [next(rest) if one else None for one in has_grad]
         self._owned, self._given = list(owned), given
         self._places = {id(t): k for k, t in enumerate(inputs)}
         self._owners = landing.owners(inputs)

@@ -668,8 +668,8 @@ class Reads:
             self._value(guard.then, guard.label)
 
     def _is_of_run(self, guard: Guard) -> bool:
-        """Whether a value is one of this run alone: a frame, or of an error that was raised in it,
-        and is not by any name.
+        """Return True if a value belongs to this run alone: a frame, or part of an error raised in
+        it.
         """
         owner = guard.owner
         if isinstance(owner, BaseException):

@@ -124,15 +124,15 @@ def clip_grads_with_norm_(
 
 def _scale(grads: list[Tensor], max_norm: float, total: Tensor) -> None:
     scale = (float(max_norm) / (total + 1e-6)).clamp(max=1.0)
-    there: dict[Any, Tensor] = {}  # on each placement, if the norm is of several
+    coefficients: dict[Any, Tensor] = {}  # on each placement, if the norm is of several
     for grad in grads:
         own = scale
         if grad.is_global and not scale.is_global:
             where = grad.placement
-            if where not in there:
+            if where not in coefficients:
                 every = (broadcast,) * len(where.shape)
-                there[where] = scale.to_global(where, every, check_meta=False)
-            own = there[where]
+                coefficients[where] = scale.to_global(where, every, check_meta=False)
+            own = coefficients[where]
         grad.mul_(own)
 
 

@@ -139,8 +139,8 @@ def spectral_norm(
         raise ArgumentError(f"{type(module).__name__} has no parameter or buffer {name!r}")
     if dim is None:
         dim = 1 if isinstance(module, _ConvTransposeNd) else 0
-    made = _SpectralNorm(weight, n_power_iterations, dim, eps)
-    return register_parametrization(module, name, made)
+    parametrization = _SpectralNorm(weight, n_power_iterations, dim, eps)
+    return register_parametrization(module, name, parametrization)
 
 
 # --- orthogonal -----------------------------------------------------------------------------------
@@ -244,8 +244,8 @@ class _Orthogonal(Module):
         factors, tau = ops.geqrf(tall)
         signs = factors.diagonal(0, -2, -1).sign()
         signs = ops.where(tau.eq(0.0), -signs, signs)  # LAPACK left these reflectors out
-        found = ops.diagonal_scatter(factors, signs, 0, -2, -1)
-        return found.mT if wide else found
+        signed = ops.diagonal_scatter(factors, signs, 0, -2, -1)
+        return signed.mT if wide else signed
 
     def _completed(self, q: Tensor) -> Tensor:
         """An orthogonal matrix whose first columns are those of the tall q, made orthogonal."""
@@ -290,8 +290,8 @@ def orthogonal(
             f"orthogonal: orthogonal_map is one of {', '.join(map(repr, _MAPS))}, got "
             f"{orthogonal_map!r}"
         )
-    made = _Orthogonal(weight, orthogonal_map, use_trivialization)
-    return register_parametrization(module, name, made, unsafe=True)
+    parametrization = _Orthogonal(weight, orthogonal_map, use_trivialization)
+    return register_parametrization(module, name, parametrization, unsafe=True)
 
 
 __all__ = own_names(globals())

@@ -100,9 +100,9 @@ class ParametrizationList(ModuleList):
 
     def _compare(self, shape: Any, dtype: Any) -> None:
         with no_grad():
-            made = self()
-        if not isinstance(made, Tensor) or made.shape != shape or made.dtype is not dtype:
-            what = getattr(made, "shape", made), getattr(made, "dtype", type(made))
+            weight = self()
+        if not isinstance(weight, Tensor) or weight.shape != shape or weight.dtype is not dtype:
+            what = getattr(weight, "shape", weight), getattr(weight, "dtype", type(weight))
             raise ShapeError(
                 f"a parametrization keeps dtype and shape, {dtype} and {tuple(shape)}, but makes "
                 f"{what}; unsafe=True allows it"
@@ -191,12 +191,12 @@ def register_parametrization(
             f"{[*module._parameters, *module._buffers]}"
         )
     original: Any = getattr(module, tensor_name)
-    made = ParametrizationList([parametrization], original, unsafe)
+    chain = ParametrizationList([parametrization], original, unsafe)
     delattr(module, tensor_name)
     if not is_parametrized(module):
         _own_class(module)
     setattr(type(module), tensor_name, _property_of(tensor_name))
-    module.parametrizations[tensor_name] = made  # type: ignore[attr-defined]
+    module.parametrizations[tensor_name] = chain  # type: ignore[attr-defined]
     return module
 
 

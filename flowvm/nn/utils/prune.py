@@ -73,8 +73,8 @@ class BasePruningMethod:
     ) -> BasePruningMethod:
         """Prune `module.<name>` by this method, after those that it is pruned by already."""
         old = _method_of(module, name)
-        made: BasePruningMethod = cls(*args, **kwargs)
-        made._tensor_name = name
+        pruning: BasePruningMethod = cls(*args, **kwargs)
+        pruning._tensor_name = name
         tensor = getattr(module, name)
         scores = tensor if importance_scores is None else importance_scores
         if tuple(scores.shape) != tuple(tensor.shape):
@@ -82,12 +82,12 @@ class BasePruningMethod:
                 f"prune: importance_scores have shape {tuple(scores.shape)}, {name} has "
                 f"{tuple(tensor.shape)}"
             )
-        method = made
+        method = pruning
         if old is not None:
             key, before = old
             del module._forward_pre_hooks[key]
             method = PruningContainer(before)
-            method.add_pruning_method(made)
+            method.add_pruning_method(pruning)
             default = getattr(module, f"{name}_mask")
         else:
             default = ops.ones_like(tensor.detach())
@@ -448,10 +448,10 @@ def remove(module: Module, name: str) -> Module:
     >>> list(layer.state_dict()), int((layer.weight == 0).sum())
     (['bias', 'weight'], 2)
     """
-    found = _method_of(module, name)
-    if found is None:
+    hook_entry = _method_of(module, name)
+    if hook_entry is None:
         raise ArgumentError(f"{name!r} of this {type(module).__name__} is not pruned")
-    key, method = found
+    key, method = hook_entry
     method.remove(module)
     del module._forward_pre_hooks[key]
     return module

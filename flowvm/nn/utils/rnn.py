@@ -134,12 +134,12 @@ def invert_permutation(permutation: Tensor | None) -> Tensor | None:
 
 
 def _lengths(name: str, lengths: Tensor | Sequence[int], batch: int) -> list[int]:
-    found = lengths.tolist() if isinstance(lengths, Tensor) else [int(n) for n in lengths]
-    if not isinstance(found, list) or len(found) != batch:
+    numbers = lengths.tolist() if isinstance(lengths, Tensor) else [int(n) for n in lengths]
+    if not isinstance(numbers, list) or len(numbers) != batch:
         raise ArgumentError(
-            f"{name}: lengths must be one for each of the {batch} samples, got {found}"
+            f"{name}: lengths must be one for each of the {batch} samples, got {numbers}"
         )
-    return found
+    return numbers
 
 
 def _rows(sizes: Sequence[int], batch: int) -> list[int]:
@@ -169,19 +169,19 @@ def pack_padded_sequence(
         )
     x = input.transpose(0, 1) if batch_first else input
     steps, batch = x.shape[:2]
-    found = _lengths("pack_padded_sequence", lengths, batch)
-    order = sorted(range(batch), key=lambda b: -found[b])
-    if not found or min(found) <= 0 or max(found) > steps:
+    numbers = _lengths("pack_padded_sequence", lengths, batch)
+    order = sorted(range(batch), key=lambda b: -numbers[b])
+    if not numbers or min(numbers) <= 0 or max(numbers) > steps:
         raise ArgumentError(
             f"pack_padded_sequence: lengths must be from 1 to the input's {steps} steps, got "
-            f"{found}"
+            f"{numbers}"
         )
-    if enforce_sorted and any(a < b for a, b in itertools.pairwise(found)):
+    if enforce_sorted and any(a < b for a, b in itertools.pairwise(numbers)):
         raise ArgumentError(
-            f"pack_padded_sequence: lengths must fall with enforce_sorted=True, got {found}; "
+            f"pack_padded_sequence: lengths must fall with enforce_sorted=True, got {numbers}; "
             "enforce_sorted=False sorts the samples"
         )
-    sizes = [sum(n > t for n in found) for t in range(max(found))]
+    sizes = [sum(n > t for n in numbers) for t in range(max(numbers))]
     indices = None
     if not enforce_sorted:
         indices = ops.tensor(order, dtype=int64, device=input.device)
@@ -280,8 +280,8 @@ def unpad_sequence(
     [tensor([1, 2, 3]), tensor([4])]
     """
     x = padded_sequences if batch_first else padded_sequences.transpose(0, 1)
-    found = _lengths("unpad_sequence", lengths, x.shape[0])
-    return [x[b][:n] for b, n in enumerate(found)]
+    numbers = _lengths("unpad_sequence", lengths, x.shape[0])
+    return [x[b][:n] for b, n in enumerate(numbers)]
 
 
 def pack_sequence(sequences: Iterable[Tensor], enforce_sorted: bool = True) -> PackedSequence:

@@ -144,13 +144,13 @@ class _Expression:
     def _inside(self, before: ast.expr, after: ast.expr) -> Any:
         left = self.value(before)
         if isinstance(after, (ast.Tuple, ast.List, ast.Set)):
-            found: Any = False
+            mask: Any = False
             for one in after.elts:
                 value = self.value(one)
                 if _is_text(value) != _is_text(left):
                     self.wrong("query: this is of another kind than what is looked for", one)
-                found = np.logical_or(found, np.asarray(left == value, bool))
-            return found
+                mask = np.logical_or(mask, np.asarray(left == value, bool))
+            return mask
         right = self.value(after)
         if not (_is_text(left) and _is_text(right)):
             self.wrong("query: `in` looks for a text in a text, or for a value in (...)", after)

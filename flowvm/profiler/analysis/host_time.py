@@ -122,8 +122,8 @@ def overlaps(times: Array, begin: Array, end: Array) -> Array:
         into = np.minimum(t, end[at]) - begin[at]
         return np.where(k < 0, 0, before[at] + into)
 
-    found: Array = until(times[:, 1]) - until(times[:, 0])
-    return found
+    overlap: Array = until(times[:, 1]) - until(times[:, 0])
+    return overlap
 
 
 def _summed(run: Run, of: Array, times: Array) -> list[Spent]:

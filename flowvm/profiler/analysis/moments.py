@@ -69,13 +69,13 @@ class Moments:
         """
         if stage < 0:
             return min(max(number + steps, 0), len(self))
-        there = np.flatnonzero(self.stage == stage) + 1
-        done = int(np.searchsorted(there, number, side="right"))
+        numbers = np.flatnonzero(self.stage == stage) + 1
+        done = int(np.searchsorted(numbers, number, side="right"))
         # going back from between two of them, the one behind is the first step
-        at = done - 1 + steps if steps > 0 else int(np.searchsorted(there, number)) + steps
+        at = done - 1 + steps if steps > 0 else int(np.searchsorted(numbers, number)) + steps
         if at < 0:
             return 0
-        return int(there[at]) if at < len(there) else len(self)
+        return int(numbers[at]) if at < len(numbers) else len(self)
 
     def states(self, number: int) -> Array:
         """Return the state of each instruction, one of STATES."""
@@ -129,7 +129,7 @@ def registers(run: Run, plan: dict[str, Any], launches: Array, time: int) -> lis
     times = [each[0] if len({*each}) == 1 else 1 for each in repeats]  # acts for a launch
     counts = np.array([sum(r) // n for r, n in zip(repeats, times, strict=True)])[:, None]
     acts, fired = (left // counts).sum(axis=1), (-(-started // counts)).sum(axis=1)
-    found = []
+    free_registers = []
 
     def ahead(j: int, k: int) -> int:
         """Return the number of registers of actor j that actor k has not begun to consume."""
@@ -139,7 +139,7 @@ def registers(run: Run, plan: dict[str, Any], launches: Array, time: int) -> lis
 
     for k, (_, _, _, inputs, credits) in enumerate(actors):
         mine = (place[0] == k) & (begun <= time) & (time < over)
-        found.append(
+        free_registers.append(
             {
                 "acts": int(acts[k]),
                 "task": int(number[mine][0]) if mine.any() else -1,
@@ -147,7 +147,7 @@ def registers(run: Run, plan: dict[str, Any], launches: Array, time: int) -> lis
                 "credits": {int(j): int(n + ahead(j, k)) for j, n in credits},
             }
         )
-    return found
+    return free_registers
 
 
 def launches_at(run: Run, states: Array) -> Array:

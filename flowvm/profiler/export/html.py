@@ -46,8 +46,8 @@ MOMENTS = 600  # of a memory that are drawn
 
 def html(profile: Any, against: Any = None) -> str:
     """The page of a Profile, beside that of an earlier one where `against` is given."""
-    made = _Page(profile, against)
-    data = json.dumps(printable_tree(made.data() | made.packed()), separators=(",", ":"))
+    page = _Page(profile, against)
+    data = json.dumps(printable_tree(page.data() | page.packed()), separators=(",", ":"))
     # "</script>" or "<!--" inside a string would end or change the element that holds the data
     data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     program = "".join(_asset(f"{name}.js") for name in SCRIPTS)

@@ -27,7 +27,7 @@ def events(profiles: Sequence[Any], shifts: Sequence[int], edges: str = "gating"
     """The events of the ranks' Profiles on one clock, that begins with the first run."""
     begins = [p.run.begun + shift for p, shift in zip(profiles, shifts, strict=True)]
     listed: list[Event] = []
-    made: list[list[Event]] = []
+    rows: list[list[Event]] = []
     for rank, (profile, begin) in enumerate(zip(profiles, begins, strict=True)):
         own = chrome.events(profile, edges)
         later = (begin - min(begins)) / 1000
@@ -41,10 +41,10 @@ def events(profiles: Sequence[Any], shifts: Sequence[int], edges: str = "gating"
                 event["args"] = {"name": f"rank {rank} {event['args']['name']}"}
             if event["name"] == "process_sort_index":
                 event["args"] = {"sort_index": event["pid"]}
-        made.append(_collectives(own))
+        rows.append(_collectives(own))
         listed += own
     names = [e for e in listed if e["ph"] == "M"]
-    timed = [e for e in listed if e["ph"] != "M"] + _arrows(made)
+    timed = [e for e in listed if e["ph"] != "M"] + _arrows(rows)
     timed.sort(key=lambda e: (e["ts"], -e.get("dur", 0.0)))
     return names + timed
 

@@ -76,10 +76,10 @@ class _Flames:
         """The stack of each row, made once for all rows that are alike."""
         alike = np.column_stack(columns).astype(np.int64)
         first, which = distinct(alike)
-        made = np.zeros(len(first), np.int64)
+        numbers = np.zeros(len(first), np.int64)
         for k in np.argsort(first).tolist():  # in the order that they are first met
-            made[k] = stack(int(first[k]))
-        of: Array = made[which]
+            numbers[k] = stack(int(first[k]))
+        of: Array = numbers[which]
         return of
 
     def _stack(self, i: int, module: int, around: tuple[int, ...], op: int, task: int = -1) -> int:

@@ -52,10 +52,12 @@ class Joined(Profile):
         they made different ones.
         """
         each = [across.exchanges_of(part.profile.run) for part in self.parts]
-        found = across.tied(each, [0] * len(each))
-        if found is None:
+        collectives = across.tied(each, [0] * len(each))
+        if collectives is None:
             return None
-        return replace(found, instruction=found.instruction + [part.first for part in self.parts])
+        return replace(
+            collectives, instruction=collectives.instruction + [part.first for part in self.parts]
+        )
 
     @cached_property
     def order(self) -> Order:
@@ -105,8 +107,8 @@ class Joined(Profile):
     def floor(self) -> Floor:
         """The longest of the ranks'."""
         longest = max(self.parts, key=lambda part: part.profile.floor.length)
-        found = longest.profile.floor
-        return Floor(found.length, [i + longest.first for i in found.path])
+        longest_path = longest.profile.floor
+        return Floor(longest_path.length, [i + longest.first for i in longest_path.path])
 
     @property
     def bound(self) -> dict[str, float]:

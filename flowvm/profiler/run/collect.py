@@ -294,9 +294,9 @@ def _passes(calls: list[_Call], entries: Array) -> dict[str, Any]:
     passes: dict[str, Any] = {}
     for call, entry in zip(calls, entries.tolist(), strict=True):
         info = engine.entry_info[entry][0] if call.kind == KIND.LAUNCH else None
-        told = info.passes() if info is not None and hasattr(info, "passes") else None
-        if told is not None:
-            passes[call.name] = told
+        report = info.passes() if info is not None and hasattr(info, "passes") else None
+        if report is not None:
+            passes[call.name] = report
     return passes
 
 

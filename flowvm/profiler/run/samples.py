@@ -158,8 +158,10 @@ def _state(
     A thread sleeps in what it has called.  One that does not run between two calls, or in one that
     waits for nothing but in waits of the VM's, as issuing does, is kept from running.
     """
-    there = frames[: len(inner) + 1]  # and the line's own: of a program's import it is the importer
-    if any(code.co_filename.startswith(_IMPORTING) for code, _ in there):
+    inner_frames = frames[
+        : len(inner) + 1
+    ]  # and the line's own: of a program's import it is the importer
+    if any(code.co_filename.startswith(_IMPORTING) for code, _ in inner_frames):
         return "import"
     files = [code.co_filename for code, _ in inner if is_internal(code.co_filename)]
     for folder, state in _ROOMS:

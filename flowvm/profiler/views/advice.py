@@ -179,14 +179,14 @@ def _full(f: Facts) -> Said | None:
 def _short(f: Facts) -> Said | None:
     """Instructions and issuing wait for memory in flight, and streams run out of work."""
     lost, _ = stalls(f.p.run, f.p.observed, ("memory",))
-    found = short_of_memory(f.p.run)
-    if not found.times:
+    shortage = short_of_memory(f.p.run)
+    if not shortage.times:
         return None
     gain = f.without(lost)
     most = size(f.p.run.info.get("run_ahead_bytes", 0))
     return Said(
-        f"{found.line} waited {found.times:,}x for memory in flight: run_ahead_bytes (flow.config) "
-        f"is {most}; with more {gain.text}; p.memory() says who has it", gain.time,
+        f"{shortage.line} waited {shortage.times:,}x for memory in flight: run_ahead_bytes "
+        f"(flow.config) is {most}; with more {gain.text}; p.memory() says who has it", gain.time,
     )  # fmt: skip
 
 
@@ -207,13 +207,13 @@ def _compiled(f: Facts, part: Part) -> Said:
 
 
 def _uneven(f: Facts) -> Said | None:
-    found = crowded(f.p.run, f.p.lanes, f.p.floor.length)
-    if found is None:
+    crowd = crowded(f.p.run, f.p.lanes, f.p.floor.length)
+    if crowd is None:
         return None
-    gain = f.to(found.best)
+    gain = f.to(crowd.best)
     return Said(
-        f"{found.many} {found.op} at {found.line} on stream {found.stream} do not wait for each "
-        f"other, and {found.idle} was idle {percent(found.share)}: with half of them there "
+        f"{crowd.many} {crowd.op} at {crowd.line} on stream {crowd.stream} do not wait for each "
+        f"other, and {crowd.idle} was idle {percent(crowd.share)}: with half of them there "
         f"{gain.text}", gain.time,
     )  # fmt: skip
 

@@ -354,7 +354,7 @@ def meetings(tied: Tied | None, now: int) -> tuple[Meeting, ...]:
     if tied is None or not len(tied):
         return ()
     here = np.flatnonzero((tied.begin.min(axis=1) <= now) & (now < tied.end.max(axis=1)))
-    found = []
+    rows = []
     for k in here.tolist():
         last, late = int(tied.last[k]), int(tied.late[k])
         ranks = []
@@ -366,8 +366,8 @@ def meetings(tied: Tied | None, now: int) -> tuple[Meeting, ...]:
             else:
                 ranks.append(("waits", now - begin) if now < last else ("exchanges", now - last))
         awaited = late if now < last else -1
-        found.append(Meeting(tied.names[k], k, int(tied.nbytes[k]), tuple(ranks), awaited))
-    return tuple(found)
+        rows.append(Meeting(tied.names[k], k, int(tied.nbytes[k]), tuple(ranks), awaited))
+    return tuple(rows)
 
 
 def _waiting(run: Run, names: _Names, events: Moments, states: Array, i: int) -> Waiting:
@@ -382,11 +382,11 @@ def _storages(run: Run, names: _Names, events: Moments, states: Array) -> tuple[
     """The access lists in which something stands behind something else: those in which most waits
     first, then the longest.
     """
-    there = events.accesses(states)
-    if not len(there):
+    accesses = events.accesses(states)
+    if not len(accesses):
         return ()
     owner = run.owner
-    order = there[np.argsort(run.tensor[there], kind="stable")]
+    order = accesses[np.argsort(run.tensor[accesses], kind="stable")]
     storages = []
     for own in np.split(order, np.flatnonzero(np.diff(run.tensor[order])) + 1):
         own = own[np.unique(owner[own] * 4 + run.access[own] % 4, return_index=True)[1]]

@@ -248,9 +248,9 @@ def summarize(p: Summed, by: str = "", sort: str = SORTS[0]) -> Summary:
     """The summary of a profile; `by` default that which has what came first.  ArgumentError if
     there is no table `by`.
     """
-    told = parts(p)
+    shares = parts(p)
     if not by:
-        by = "line" if told and told[0].cause in LINES and told[0].line else BY[0]
+        by = "line" if shares and shares[0].cause in LINES and shares[0].line else BY[0]
     rows, roof = p.table(by), of_run(p.run)
     if sort in ("name", "hottest"):
         rows.sort(key=lambda r: (getattr(r, sort), r.name))
@@ -281,10 +281,10 @@ def summarize(p: Summed, by: str = "", sort: str = SORTS[0]) -> Summary:
         code=tuple(sources.get(r.hottest, "") for r in shown),
         roof=() if roof is None else tuple(roof_share(roof, r) for r in shown),
         of=len(rows),
-        advice=tuple(advice(Facts(p, by, told, rows, roof))) if bound else (),
+        advice=tuple(advice(Facts(p, by, shares, rows, roof))) if bound else (),
         devices=said_of(p.run),
-        parts=tuple(told),
-        mostly=mostly(p.run, told[0]) if told else "",
+        parts=tuple(shares),
+        mostly=mostly(p.run, shares[0]) if shares else "",
         streams=_uneven(p),
         memory=_short(p),
         machine=machine(p.run),
@@ -294,24 +294,24 @@ def summarize(p: Summed, by: str = "", sort: str = SORTS[0]) -> Summary:
 
 
 def _uneven(p: Summed) -> str:
-    found = crowded(p.run, p.lanes, p.floor.length)
-    if found is None:
+    crowd = crowded(p.run, p.lanes, p.floor.length)
+    if crowd is None:
         return ""
     said = (
-        f"{found.idle} was idle {percent(found.share)}; {found.many} independent {found.op} "
-        f"({found.line}) on {found.stream}"
+        f"{crowd.idle} was idle {percent(crowd.share)}; {crowd.many} independent {crowd.op} "
+        f"({crowd.line}) on {crowd.stream}"
     )
-    brings = p.run.wall - found.best >= LITTLE * p.run.wall
+    brings = p.run.wall - crowd.best >= LITTLE * p.run.wall
     return said if brings else f"{said}, which used all cores: moving them brings nothing"
 
 
 def _short(p: Summed) -> str:
-    found = short_of_memory(p.run)
-    if not found.times or found.time < LITTLE * p.run.wall:
+    shortage = short_of_memory(p.run)
+    if not shortage.times or shortage.time < LITTLE * p.run.wall:
         return ""
-    share, most = percent(found.time / p.run.wall), size(p.run.info.get("run_ahead_bytes", 0))
+    share, most = percent(shortage.time / p.run.wall), size(p.run.info.get("run_ahead_bytes", 0))
     return (
-        f"{found.line} waited {found.times:,}x for memory in flight, in {share} of the time: "
+        f"{shortage.line} waited {shortage.times:,}x for memory in flight, in {share} of the time: "
         f"run_ahead_bytes is {most}"
     )
 

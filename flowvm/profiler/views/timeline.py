@@ -68,8 +68,8 @@ class Timeline(View):
     def screen(self, width: int) -> Screen:
         """See View."""
         screen = Screen()
-        made = len(self.lanes[0].cells) if self.lanes else 1
-        columns = min(made, max(LEAST, width - NAME - 8))
+        cell_count = len(self.lanes[0].cells) if self.lanes else 1
+        columns = min(cell_count, max(LEAST, width - NAME - 8))
         per = (self.end - self.begin) / columns
         shown = dict.fromkeys(c for lane in self.lanes for c, _ in lane.cells if c)
         legend = [(f"  {CAUSES[c][0]} {c}", CAUSES[c][1]) for c in CAUSES if c in shown]
@@ -85,7 +85,7 @@ class Timeline(View):
         if self.marks:
             row = [" "] * (columns + 8)
             for at, text in self.marks:
-                column = at * columns // made
+                column = at * columns // cell_count
                 if column + len(text) > columns:  # the arrow behind what it says
                     text = text[1:] + text[0]
                     column -= len(text) - 1

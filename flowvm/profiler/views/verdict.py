@@ -101,8 +101,8 @@ def parts(p: Pathed) -> list[Part]:
     _give_captures(p, shares, most)
     _tell_cores(p, shares, captured)
     ran = _on_path(p)
-    found = [_part(p.run, cause, share, most, ran) for cause, share in shares.items()]
-    return sorted(found, key=lambda part: (part.cause == "core", -part.share))
+    rows = [_part(p.run, cause, share, most, ran) for cause, share in shares.items()]
+    return sorted(rows, key=lambda part: (part.cause == "core", -part.share))
 
 
 def _give_captures(p: Pathed, shares: dict[str, float], most: dict[str, Spent]) -> None:
@@ -169,8 +169,8 @@ def _issued(run: Run, cause: str, share: float) -> Part:
     line = int(counts.argmax())
     first = int(np.flatnonzero((run.line == line) & (run.kind != KIND.RELEASE))[0])
     spot = int(run.spot[first]) if len(run.spot) else -1
-    there = round(share * run.wall * counts[line] / len(own))
-    return Part(cause, share, run.lines[line], text_of(run, line, spot), "", there)
+    time = round(share * run.wall * counts[line] / len(own))
+    return Part(cause, share, run.lines[line], text_of(run, line, spot), "", time)
 
 
 def _part(
@@ -188,8 +188,8 @@ def _part(
     if cause in most and cause not in ran:
         one = most[cause]
         name = run.lines[one.line] if one.line >= 0 else ""
-        there = min(one.time, round(share * run.wall))  # the rest had no core
-        return Part(cause, share, name, text_of(run, one.line, one.spot), "", there)
+        nanoseconds = min(one.time, round(share * run.wall))  # the rest had no core
+        return Part(cause, share, name, text_of(run, one.line, one.spot), "", nanoseconds)
     total: dict[tuple[int, int], int] = {}
     example: dict[tuple[int, int], int] = {}
     for i, time in ran.get(cause, {}).items():

@@ -53,13 +53,13 @@ class _Work:
         while (job := self._next_job()) is not None:
             number, what = job
             try:
-                made: tuple[Any, BaseException | None] = (self._make(what), None)
+                outcome: tuple[Any, BaseException | None] = (self._make(what), None)
             except BaseException as error:  # raised again by take(), on the consumer's thread
-                made = (None, _noted(error, number))
+                outcome = (None, _noted(error, number))
             with held(self._lock):  # not the Condition, whose `__enter__` is Python code
-                self._ready[number] = made
+                self._ready[number] = outcome
                 self._changed.notify_all()
-            del job, what, made  # hold no batch while waiting for the next job
+            del job, what, outcome  # hold no batch while waiting for the next job
 
     def _next_job(self) -> tuple[int, Any] | None:
         with self._reading:

@@ -237,8 +237,8 @@ class Sampling:
             self.ring[number % SEEN.LENGTH, SEEN.MARK] == number + 1
         )
         whole &= (rows[:, SEEN.TIME] >= since) & (rows[:, SEEN.TIME] <= until)
-        found: Array = rows[whole]
-        return found
+        complete: Array = rows[whole]
+        return complete
 
     def _find(self, wanted: set[tuple[int, int]], more: Iterable[Any]) -> None:
         """Look for the live code objects with these addresses and names."""

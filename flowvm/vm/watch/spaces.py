@@ -41,9 +41,9 @@ def spaces(vm: VM) -> list[Space]:
         address = int(vm.words[STR.AT + stream * STR.WORDS + STR.COUNTERS])
         if address not in counters:
             counters[address] = space_of(vm, stream), words_at(address, CTL.WORDS)
-    found: dict[str, Space] = {}
+    space_names: dict[str, Space] = {}
     for name, words in counters.values():
-        before = found.get(name, Space(name, 0, 0, 0))
+        before = space_names.get(name, Space(name, 0, 0, 0))
         now = (int(words[k]) for k in (CTL.LIVE_BYTES, CTL.PEAK_BYTES, CTL.RESERVED_BYTES))
-        found[name] = Space(name, *(a + b for a, b in zip(before[1:], now, strict=True)))
-    return list(found.values())
+        space_names[name] = Space(name, *(a + b for a, b in zip(before[1:], now, strict=True)))
+    return list(space_names.values())

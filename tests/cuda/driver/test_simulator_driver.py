@@ -338,13 +338,13 @@ def test_threads_call_at_the_same_time(late: Machine) -> None:
 
 
 def test_a_thread_without_a_context_is_told(machine: Machine) -> None:
-    found: list[int] = []
+    results: list[int] = []
     thread = threading.Thread(
-        target=lambda: found.append(machine("cuMemAlloc_v2", ctypes.byref(ctypes.c_void_p()), 8))
+        target=lambda: results.append(machine("cuMemAlloc_v2", ctypes.byref(ctypes.c_void_p()), 8))
     )
     thread.start()
     thread.join()
-    assert found == [201]
+    assert results == [201]
 
 
 # --- graphs ---------------------------------------------------------------------------------------
@@ -407,12 +407,12 @@ def test_a_graph_runs_in_any_order_that_its_waits_allow(late: Machine, ordered: 
     graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
     late.ok("cuStreamEndCapture", first, ctypes.byref(graph))
     late.ok("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, 0)
-    found = set()
+    results = set()
     for _ in range(60):  # both orders, but for one seed in 2 ** 59
         late.ok("cuGraphLaunch", executable, first)
         late.ok("cuStreamSynchronize", first)
-        found.add(ctypes.string_at(at, 1)[0])
-    assert found == ({2} if ordered else {1, 2})
+        results.add(ctypes.string_at(at, 1)[0])
+    assert results == ({2} if ordered else {1, 2})
 
 
 # --- cuBLAS ---------------------------------------------------------------------------------------

@@ -144,9 +144,9 @@ def test_copies_move_bytes_and_fills_write_numbers(rng):
     run(scalars(launch), [to, x])
     np.testing.assert_array_equal(to, np.broadcast_to(x, to.shape))
     for dtype, value in (("float16", 0.1), ("int8", -3), ("bool", 1), ("float64", 0.1)):
-        made = TensorMeta.of((3, 50), dtype_named(dtype))
-        launch = _fill.infer((), (made,))
-        out = empty(made)
+        meta = TensorMeta.of((3, 50), dtype_named(dtype))
+        launch = _fill.infer((), (meta,))
+        out = empty(meta)
         run(scalars(launch), [out], (value,))
         np.testing.assert_array_equal(out, np.full((3, 50), value, dtype))
 
@@ -155,9 +155,9 @@ def test_a_fused_program_of_several_lines_and_outputs(rng):
     program = "t0 = x0 * n0\nt1 = exp(t0) + x1\n(t0, t1)"
     fused = fused_operator("fused", program, ("float32", "float32"), 2, 1, "float32")
     x, y = (rng.standard_normal((4, 9)).astype(np.float32) for _ in range(2))
-    made = TensorMeta.of((4, 9), flow.float32)
-    launch = fused.infer((meta_of(x), meta_of(y)), ((made, made),))
-    outs = [empty(made), empty(made)]
+    meta = TensorMeta.of((4, 9), flow.float32)
+    launch = fused.infer((meta_of(x), meta_of(y)), ((meta, meta),))
+    outs = [empty(meta), empty(meta)]
     run(scalars(launch), [*outs, x, y], (0.5,))
     np.testing.assert_array_equal(outs[0], x * np.float32(0.5))
     np.testing.assert_allclose(outs[1], np.exp(x * 0.5) + y, rtol=1e-6, atol=1e-6)
@@ -183,8 +183,8 @@ def test_kernels_compile_and_move_16_bytes_at_once(ptx_of):
 
 
 def test_a_fill_of_what_is_not_dense():
-    made = TensorMeta.of((20, 30), flow.float64, stride=(1, 40))
-    launch = _fill.infer((), (made,))
-    out = empty(made)
+    meta = TensorMeta.of((20, 30), flow.float64, stride=(1, 40))
+    launch = _fill.infer((), (meta,))
+    out = empty(meta)
     run(scalars(launch), [out], (0.25,))
     np.testing.assert_array_equal(out, np.full((20, 30), 0.25))

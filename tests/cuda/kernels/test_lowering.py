@@ -275,8 +275,8 @@ def test_planes_of_pieces_and_halves(rng):
     sides = ((0, 0), (1, 1), (0, 0))
     wanted = np.pad(x, sides, constant_values=-1.5)
     np.testing.assert_array_equal(_assembled(_constant, [x], (sides, -1.5)), wanted)
-    made = TensorMeta.of((3,), flow.bool)
-    launch = assembly(Assembly(made, (Piece(NUMBER, (3,), (1,), 0, 0, (0,)),), True))
+    meta = TensorMeta.of((3,), flow.bool)
+    launch = assembly(Assembly(meta, (Piece(NUMBER, (3,), (1,), 0, 0, (0,)),), True))
     out = np.zeros(3, np.bool_)
     run(launch, [out])
     assert out.all()
@@ -290,16 +290,18 @@ def test_the_device_of_a_launch_is_kept():
 
 def test_a_kernel_made_while_another_runs_has_numbas_cuda():
     """The simulator lends modules the launch's own `cuda`, which written code must not keep."""
-    made = []
+    results = []
 
     def kernel(out):
-        made.append(steps.written("def late(out):\n    out[0] = cuda.grid(1)\n", "late", {}, "m:f"))
+        results.append(
+            steps.written("def late(out):\n    out[0] = cuda.grid(1)\n", "late", {}, "m:f")
+        )
         out[cuda.grid(1)] = 1
 
     out = np.zeros(2)
     run_grid(kernel, [out], (1, 1, 1), (2, 1, 1))
     assert out.tolist() == [1, 1]
-    assert all(late.__globals__["cuda"] is cuda for late in made)
+    assert all(late.__globals__["cuda"] is cuda for late in results)
     late = np.zeros(1)
-    run_grid(made[0], [late], (1, 1, 1), (2, 1, 1))
+    run_grid(results[0], [late], (1, 1, 1), (2, 1, 1))
     assert late[0] == 1

@@ -85,7 +85,7 @@ OPTIMIZERS = {"SGD": {"momentum": 0.9, "nesterov": True}, "Adam": {"amsgrad": Tr
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_training_with_a_scaler_is_that_of_the_cpu(device, name):
     """The second step has a loss without bounds, so it is skipped, and the scale halves."""
-    found = []
+    results = []
     for place in (flow.device("cpu"), device):
         flow.manual_seed(3)
         layer = flow.nn.Linear(4, 3).to(place)
@@ -98,8 +98,8 @@ def test_training_with_a_scaler_is_that_of_the_cpu(device, name):
             scaler.step(optimizer)
             scaler.update()
         assert scaler.get_scale() == 2.0**16  # halved, then doubled
-        found.append([p.detach().cpu().numpy() for p in layer.parameters()])
-    for cpu, cuda in zip(*found, strict=True):
+        results.append([p.detach().cpu().numpy() for p in layer.parameters()])
+    for cpu, cuda in zip(*results, strict=True):
         np.testing.assert_allclose(cuda, cpu, rtol=1e-5, atol=1e-6)
 
 

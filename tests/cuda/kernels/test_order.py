@@ -124,13 +124,13 @@ def test_an_element_keeps_its_bits(rng):
 
 def test_gradients_go_where_values_came_from(device, rng):
     x = rng.permutation(300).astype(np.float32)
-    found = []
+    results = []
     for place in (flow.device("cpu"), device):
         t = flow.tensor(x, device=place, requires_grad=True)
         (flow.sort(t).values[:9].sum() + flow.topk(t, 3).values.sum() * 2).backward()
         flow.kthvalue(t, 150).values.backward()
-        found.append(t.grad.cpu().numpy())
-    same(*found)
+        results.append(t.grad.cpu().numpy())
+    same(*results)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "bool"])

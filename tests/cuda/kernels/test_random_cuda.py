@@ -136,13 +136,13 @@ DRAWS = {
 
 @pytest.mark.parametrize("name", DRAWS)
 def test_one_seed_gives_the_same_numbers_on_both_devices(device, name):
-    found = []
+    results = []
     for place in (flow.device("cpu"), device):
         flow.manual_seed(7)
         drawn = DRAWS[name](place)
         assert drawn.device == place
-        found.append(drawn.cpu().numpy())
-    same(*found)
+        results.append(drawn.cpu().numpy())
+    same(*results)
 
 
 def test_the_gradient_of_dropout_has_its_mask(device):

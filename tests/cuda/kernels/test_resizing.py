@@ -66,11 +66,11 @@ def test_nearest_moves_bits(rng, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_the_kernels_compile(ptx_of, rng, monkeypatch, dtype):
-    made = {}
+    results = {}
     sized = "float64" if dtype == "float64" else "float32"  # steps are rounded to it
     for function, x, sizes, n in calls(rng, monkeypatch, sized):
-        made[sizes.kind] = launch(function, [x.astype(dtype)], (sizes, n))
+        results[sizes.kind] = launch(function, [x.astype(dtype)], (sizes, n))
         if sizes.kind >= LINEAR:
-            g = np.zeros(tuple(made[sizes.kind].outputs[0].shape), dtype)
-            made["back"] = launch(resize._resize_back, [g], (sizes, n))
-    compiles(ptx_of, made.values(), dtype)
+            g = np.zeros(tuple(results[sizes.kind].outputs[0].shape), dtype)
+            results["back"] = launch(resize._resize_back, [g], (sizes, n))
+    compiles(ptx_of, results.values(), dtype)

@@ -503,18 +503,18 @@ def test_views_know_their_base_and_bases_their_views():
 @pytest.mark.parametrize("leaf", [False, True])
 def test_changes_through_views_are_recorded(leaf):
     """The third view of a kind is native; a write through it reaches its base's graph."""
-    found = []
+    results = []
     for _ in range(4):
         w = numbers(4, 4, grad=True)
         x = w * 2
         v = x[1]
         v.mul_(3)
         (x * x).sum().backward()
-        found.append(w.grad.tolist())
-    assert all(g == found[0] for g in found)
+        results.append(w.grad.tolist())
+    assert all(g == results[0] for g in results)
     wanted = 8 * numbers(4, 4).numpy()
     wanted[1] *= 9
-    np.testing.assert_allclose(found[0], wanted, rtol=1e-6)
+    np.testing.assert_allclose(results[0], wanted, rtol=1e-6)
 
 
 def test_a_view_shares_memory_and_version():

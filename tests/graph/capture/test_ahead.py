@@ -79,14 +79,14 @@ def test_nothing_is_asked_where_nobody_needs_it(monkeypatch: pytest.MonkeyPatch)
     """No gradient, or nothing compiled, or it is turned off, or an attribute of the user's own."""
     jobs: list[str] = []
     monkeypatch.setattr(helpers, "ahead", jobs.append)
-    told: list[str] = []
-    monkeypatch.setattr(interpreter, "on_recorded", [lambda op, *facts: told.append(op.name)])
+    results: list[str] = []
+    monkeypatch.setattr(interpreter, "on_recorded", [lambda op, *facts: results.append(op.name)])
     monkeypatch.setattr(jit, "_addresses", {})
     x = flow.ones(3, 5, requires_grad=True)
     (flow.ones(3, 5) * 7).tanh()
     with flow.no_grad():
         x.tanh()
-    assert told == []
+    assert results == []
     meta = x._meta
     op = next(o for o in interpreter.operators if o.name == "tanh" and o.grad)
     with config(ahead=False):

@@ -1703,13 +1703,13 @@ def test_replays_while_tracing_are_recorded_and_verified():
         x = full(1)
         return [graph(x) for _ in range(3)]
 
-    found = flow.vm.trace(work)
-    flow.vm.verify(found)
-    assert sum(i.kind.name == "LAUNCH_PLAN" for i in found) == 3
+    trace = flow.vm.trace(work)
+    flow.vm.verify(trace)
+    assert sum(i.kind.name == "LAUNCH_PLAN" for i in trace) == 3
 
 
 def test_a_capture_while_tracing():
     graph = flow.compile(lambda x: (x * 2).sum())
-    found = flow.vm.trace(lambda: graph(full(1)))
-    flow.vm.verify(found)
+    trace = flow.vm.trace(lambda: graph(full(1)))
+    flow.vm.verify(trace)
     assert graph(full(2)).item() == 8

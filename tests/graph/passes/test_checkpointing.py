@@ -316,14 +316,14 @@ def test_random_programs_with_random_marks(made, order):
     graph = replace(capture.graph, order=order)
     made = recompute(checkpoint_regions(graph))
     made.check()
-    found = []
+    results = []
     others = set(PASSES) - {"common", "dead", "checkpointing", "recompute", "order"}
     for g in (graph, made, optimize(graph, sorted(others))):
-        found.append([t.numpy() for t in interpret(g, [x])])
+        results.append([t.numpy() for t in interpret(g, [x])])
         with flow.no_grad():
             table.zero_()
-    for values in found[1:]:
-        for a, b in zip(found[0], values, strict=True):
+    for values in results[1:]:
+        for a, b in zip(results[0], values, strict=True):
             np.testing.assert_array_equal(a, b)
 
 

@@ -193,16 +193,16 @@ def test_in_python_and_in_any_order(name):
 def test_any_number_of_workers(name):
     function, *inputs = CASES[name]
     plan = compile_plan(PASSES["rows"](PASSES["fusion"](captured(function, *inputs))))
-    found = []
+    results = []
     threads = flow.get_num_threads()
     try:
         for count in (1, 2, 3):
             flow.set_num_threads(count)
-            found.append([t.numpy() for t in plan.launch(inputs)])
+            results.append([t.numpy() for t in plan.launch(inputs)])
     finally:
         flow.set_num_threads(threads)
-    for other in found[1:]:
-        same_bits(other, found[0], "another number of workers")
+    for other in results[1:]:
+        same_bits(other, results[0], "another number of workers")
 
 
 def test_dropout_draws_what_eager_code_draws():

@@ -249,7 +249,7 @@ def test_random_updates_of_many_sizes(seed):
     grads = [
         flow.tensor(rng.standard_normal(n).astype(d)) for n, d in zip(sizes, dtypes, strict=True)
     ]
-    found = []
+    results = []
     for by_graph in (False, True):
         ws = [flow.tensor(s) for s in starts]
         states = [(flow.zeros_like(w), flow.zeros_like(w)) for w in ws]
@@ -265,13 +265,13 @@ def test_random_updates_of_many_sizes(seed):
             compile_plan(graph).launch([flow.ones(1)])
         else:
             step(flow.ones(1))
-        found.append([w.numpy() for w in ws])
-    for a, b in zip(*found, strict=True):
+        results.append([w.numpy() for w in ws])
+    for a, b in zip(*results, strict=True):
         np.testing.assert_array_equal(a, b, err_msg=f"seed {seed}")
 
 
 def test_workers_do_not_change_a_bit():
-    found = []
+    results = []
     before = flow.get_num_threads()
     try:
         for threads in (1, 2, 3):
@@ -286,11 +286,11 @@ def test_workers_do_not_change_a_bit():
             plan = compile_plan(merge_updates(captured(step, flow.ones(1))))
             for _ in range(3):
                 plan.launch([flow.ones(1)])
-            found.append([w.numpy() for w in ws])
+            results.append([w.numpy() for w in ws])
     finally:
         flow.set_num_threads(before)
-    for other in found[1:]:
-        for a, b in zip(other, found[0], strict=True):
+    for other in results[1:]:
+        for a, b in zip(other, results[0], strict=True):
             np.testing.assert_array_equal(a, b)
 
 

@@ -136,7 +136,7 @@ def test_two_graphs_share_a_variable_with_eager_code_in_any_order(seed: int) -> 
         return w.copy_(w.t().clone() + x).remainder_(997).max()
 
     plan = [(rng.randrange(3), rng.randrange(2), rng.randrange(-9, 9)) for _ in range(60)]
-    found = []
+    results = []
     for captured in (False, True):
         w = flow.tensor(start)
         first, second = (lambda x, w=w, f=f: f(w, x) for f in (doubled, turned))
@@ -150,8 +150,8 @@ def test_two_graphs_share_a_variable_with_eager_code_in_any_order(seed: int) -> 
                     w[k % 8].sub_(x[0])
                 else:
                     seen.append((first, second)[who](x))
-        found.append(arrays_in([*seen, w]))
-    same_bits(found[1], found[0], f"seed {seed}")
+        results.append(arrays_in([*seen, w]))
+    same_bits(results[1], results[0], f"seed {seed}")
 
 
 def test_one_thread_changes_the_mode_while_another_replays() -> None:

@@ -95,7 +95,7 @@ STEPS = (
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
 def test_calls_are_eager_calls(step: Any) -> None:
-    found = []
+    results = []
     for call in (step, flow.compile(step)):
         flow.manual_seed(5)
         state, made = None, []
@@ -107,12 +107,12 @@ def test_calls_are_eager_calls(step: Any) -> None:
             elif turn == 4:
                 flow.manual_seed(99)
             made += arrays_in([call(flow.ones(3)), flow.rand(2)])
-        found.append(made)
-    same_bits(found[1], found[0], step.__name__)
+        results.append(made)
+    same_bits(results[1], results[0], step.__name__)
 
 
 def test_a_generator_that_is_an_attribute_or_an_argument_of_the_op() -> None:
-    found = []
+    results = []
     for way in (lambda f: f, flow.compile):
         own = flow.Generator().manual_seed(2)
 
@@ -123,14 +123,14 @@ def test_a_generator_that_is_an_attribute_or_an_argument_of_the_op() -> None:
             return x + first, flow.normal(0.0, 1.0, (3,), generator=own)  # noqa: B023
 
         call = way(step)
-        found.append(
+        results.append(
             arrays_in([[call(flow.ones(3)), flow.rand(2, generator=own)] for _ in range(3)])
         )
-    same_bits(found[1], found[0], "a generator")
+    same_bits(results[1], results[0], "a generator")
 
 
 def test_a_seed_that_changes_from_call_to_call() -> None:
-    found = []
+    results = []
     for way in (lambda f: f, flow.compile):
         count = [0]
 
@@ -140,8 +140,8 @@ def test_a_seed_that_changes_from_call_to_call() -> None:
             return x + flow.rand(3)
 
         call = way(step)
-        found.append(arrays_in([call(flow.ones(3)) for _ in range(4)]))
-    same_bits(found[1], found[0], "a counted seed")
+        results.append(arrays_in([call(flow.ones(3)) for _ in range(4)]))
+    same_bits(results[1], results[0], "a counted seed")
 
 
 def test_a_state_from_outside_is_that_of_the_call() -> None:
@@ -177,7 +177,7 @@ def test_micro_batches_seed_in_turn() -> None:
 
 
 def test_a_training_step_with_a_checkpoint_that_seeds() -> None:
-    found = []
+    results = []
     for way in (lambda f: f, flow.compile):
         flow.manual_seed(0)
         linear = nn.Linear(3, 3)
@@ -193,8 +193,8 @@ def test_a_training_step_with_a_checkpoint_that_seeds() -> None:
             return linear.weight.grad * 1, flow.rand(2)  # noqa: B023
 
         call = way(step)
-        found.append(arrays_in([call(flow.ones(2, 3)) for _ in range(3)]))
-    same_bits(found[1], found[0], "a checkpoint")
+        results.append(arrays_in([call(flow.ones(2, 3)) for _ in range(3)]))
+    same_bits(results[1], results[0], "a checkpoint")
 
 
 def test_a_seed_of_the_operating_system_is_another_one_in_each_call() -> None:

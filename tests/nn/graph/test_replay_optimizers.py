@@ -219,7 +219,7 @@ class Step(nn.Graph):
     ("name", "kind"), [*((name, "SGD") for name in SCHEDULES), ("OneCycleLR", "AdamW")]
 )
 def test_every_schedule(name: str, kind: str, seed: int) -> None:
-    found = []
+    results = []
     for captured in (False, True):
         flow.manual_seed(seed)
         model = nn.Linear(6, 3)
@@ -231,13 +231,13 @@ def test_every_schedule(name: str, kind: str, seed: int) -> None:
             step(x, y)
             (group,) = optimizer.param_groups
             rates.append((group["lr"], *np.atleast_1d(group.get("momentum", group.get("betas")))))
-        found.append([np.array(rates), *arrays_in(dict(model.state_dict()))])
-    same_bits(found[1], found[0], f"{name}, seed {seed}")
+        results.append([np.array(rates), *arrays_in(dict(model.state_dict()))])
+    same_bits(results[1], results[0], f"{name}, seed {seed}")
     assert len(graph.plans) == 1
 
 
 def test_two_optimizers_in_one_graph(seed: int) -> None:
-    found = []
+    results = []
     for captured in (False, True):
         flow.manual_seed(seed)
         first, second = nn.Linear(6, 4), nn.Linear(4, 3)
@@ -248,8 +248,8 @@ def test_two_optimizers_in_one_graph(seed: int) -> None:
         graph = exact(Step([first, second], optimizers))
         for x, y in batches():
             (graph if captured else graph.eagerly)(x, y)
-        found.append(arrays_in([*first.parameters(), *second.parameters()]))
-    same_bits(found[1], found[0], f"seed {seed}")
+        results.append(arrays_in([*first.parameters(), *second.parameters()]))
+    same_bits(results[1], results[0], f"seed {seed}")
 
 
 def test_every_optimizer_option_and_schedule_is_here() -> None:

@@ -122,12 +122,12 @@ for name, (make, x, kind, options) in MODELS.items():
 def test_models_of_images_words_and_sequences_go_on_in_a_fresh_process(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    found = []
+    results = []
     for which in ("first", "second"):
         done = subprocess.run(
             [sys.executable, str(program), which, str(tmp_path)], capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
-        found.append(done.stdout.splitlines())
-    assert len(found[0]) > 40
-    assert found[0] == found[1]
+        results.append(done.stdout.splitlines())
+    assert len(results[0]) > 40
+    assert results[0] == results[1]

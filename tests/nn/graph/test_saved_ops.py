@@ -93,8 +93,8 @@ class Calls(nn.Graph):
             if not ends:
                 return made
             total = sum(ends[1:], ends[0])
-            found = flow.autograd.grad(total, leaves, allow_unused=True)
-        return made, [g for g in found if g is not None]
+            gradients = flow.autograd.grad(total, leaves, allow_unused=True)
+        return made, [g for g in gradients if g is not None]
 
 
 def bits(made: Any) -> list[Any]:

@@ -96,7 +96,7 @@ for name, t in model.state_dict().items():
 def test_a_second_process_goes_on_bit_for_bit_without_a_capture(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    found = []
+    results = []
     for which in ("first", "second"):
         done = subprocess.run(
             [sys.executable, str(program), which, str(tmp_path)],
@@ -105,9 +105,9 @@ def test_a_second_process_goes_on_bit_for_bit_without_a_capture(tmp_path):
             env=dict(os.environ),
         )
         assert done.returncode == 0, done.stderr
-        found.append(done.stdout.splitlines())
-    assert len(found[0]) == 9
-    assert found[0] == found[1]
+        results.append(done.stdout.splitlines())
+    assert len(results[0]) == 9
+    assert results[0] == results[1]
 
 
 # --- one process that stands for two --------------------------------------------------------------

@@ -272,7 +272,7 @@ def test_a_step_of_the_subclass_own_is_noticed(of_the_instance):
 @pytest.mark.parametrize("name", ["SGD", "Adam", "Adagrad", "ASGD", "RMSprop"])
 def test_a_step_that_begins_with_zero_grad_is_captured_once(name):
     """The values in `.grad` do not matter to such a step; else it has a Plan of its own."""
-    made = []
+    results = []
     for compiled in (True, False):
         net = nn.Linear(3, 2)
         with flow.no_grad():
@@ -301,8 +301,8 @@ def test_a_step_that_begins_with_zero_grad_is_captured_once(name):
             net.zero_grad()
             losses.append(run(flow.ones(4, 3), False).item())
             losses += net.weight.grad.reshape(-1).tolist()
-        made.append(losses)
-    np.testing.assert_allclose(*made, rtol=1e-5, atol=1e-7)
+        results.append(losses)
+    np.testing.assert_allclose(*results, rtol=1e-5, atol=1e-7)
 
 
 def test_a_cleared_grad_stays_cleared():

@@ -1477,7 +1477,9 @@ def test_what_a_finalizer_calls_is_not_the_codes():
 
 
 def test_no_guard_keeps_the_frames_of_an_error():
-    """Of one that the code raises and looks at; of one from elsewhere its values are watched."""
+    """An error that the code raises keeps no guard on its frames; values of an error from elsewhere
+    are watched.
+    """
     known, kept = ValueError(2.0), []
 
     class Held:

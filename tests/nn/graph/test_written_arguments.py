@@ -267,9 +267,9 @@ def test_other_memory_of_an_argument_is_told() -> None:
 def test_segments_write_arguments() -> None:
     def program(x: Any, y: Any) -> Any:
         x.add_(1)
-        found = flow.nonzero(x > 2)
-        y.add_(found.shape[0])
-        return x[found[:, 0]] * y.sum()
+        indices = flow.nonzero(x > 2)
+        y.add_(indices.shape[0])
+        return x[indices[:, 0]] * y.sum()
 
     graph = flow.compile(program)
     for start in (0.0, 1.0, 0.0, 2.0):

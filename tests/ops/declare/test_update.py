@@ -77,7 +77,7 @@ def test_another_number_is_not_another_entry():
 
 def test_updates_of_many_tensors_are_one_node(rng):
     values = [rng.standard_normal(k + 1).astype(np.float32) for k in range(6)]
-    made = []
+    results = []
     for merge in (False, True):
         x, g, s = ([flow.tensor(v) * (k + 1) for v in values] for k in range(3))
         with capturing("f", []) as capture:
@@ -87,8 +87,8 @@ def test_updates_of_many_tensors_are_one_node(rng):
         graph = merge_updates(capture.graph) if merge else capture.graph
         assert sum(isinstance(n.operator, Merged) for n in graph.nodes) == merge
         compile_plan(graph).launch([])
-        made.append(b"".join(t.numpy().tobytes() for t in (*x, *g, *s)))
-    assert made[0] == made[1]
+        results.append(b"".join(t.numpy().tobytes() for t in (*x, *g, *s)))
+    assert results[0] == results[1]
 
 
 def test_operands_must_agree():

@@ -168,8 +168,8 @@ def calls():
 
 def whole(array, where, requires_grad=False):
     """A global tensor that each rank of `where` holds whole."""
-    made = flow.tensor(array).to(device=placements.placed_device(where))
-    return made.requires_grad_() if requires_grad else made
+    tensor = flow.tensor(array).to(device=placements.placed_device(where))
+    return tensor.requires_grad_() if requires_grad else tensor
 
 
 def held(array, where, sbp):

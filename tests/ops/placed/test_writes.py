@@ -108,8 +108,8 @@ def test_steps_of_an_optimizer_are_taken_once(optimizer, dtype):
 
     def rank(k):
         where = flow.placement("cpu", [0, 1])
-        results = [flow.tensor(VALUES, dtype=dtype, placement=where, sbp=sbp) for sbp in (B, S(0))]
-        return [train(p.requires_grad_()) for p in results]
+        both = [flow.tensor(VALUES, dtype=dtype, placement=where, sbp=sbp) for sbp in (B, S(0))]
+        return [train(p.requires_grad_()) for p in both]
 
     for results in ranks.run(2, rank):
         for got in results:

@@ -70,11 +70,11 @@ def test_rows_scaled_down_to_a_norm(rng):
 def test_the_same_bits_with_1_and_3_workers(rng, mode):
     table = flow.tensor(rng.standard_normal((500, 64)).astype(np.float32))
     index = flow.tensor(rng.integers(0, 500, (4000, 9)))
-    found = []
+    results = []
     for workers in (1, 3):
         with flow.config(workers=workers):
             leaf = table.clone().requires_grad_(True)
             out = flow.nn.functional.embedding_bag(index, leaf, mode=mode)
             out.sum().backward()
-            found.append((out.detach().numpy().tobytes(), leaf.grad.numpy().tobytes()))
-    assert found[0] == found[1]
+            results.append((out.detach().numpy().tobytes(), leaf.grad.numpy().tobytes()))
+    assert results[0] == results[1]

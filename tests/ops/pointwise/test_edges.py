@@ -58,13 +58,13 @@ def test_prelu_by_its_weights_and_twice():
     x = np.random.default_rng(0).standard_normal((3, 4, 5))
     x[0, 0] = 0
     for w in (np.array(0.3), np.array([0.3]), np.array([0.1, 0.2, -0.3, 0.4])):
-        found = []
+        results = []
         for t in (flow, torch):
             a, b = t.tensor(x, requires_grad=True), t.tensor(w, requires_grad=True)
             loss = t.nn.functional.prelu(a, b).pow(3).sum()
             (by_x,) = t.autograd.grad(loss, a, create_graph=True)
-            found.append([g.numpy() for g in t.autograd.grad(by_x.square().sum(), [a, b])])
-        for ours, theirs in zip(*found, strict=True):
+            results.append([g.numpy() for g in t.autograd.grad(by_x.square().sum(), [a, b])])
+        for ours, theirs in zip(*results, strict=True):
             np.testing.assert_allclose(ours, theirs)
     with pytest.raises(TypeError, match="prelu"):
         flow.nn.functional.prelu(flow.tensor([1, 2]), flow.tensor([0.5]))

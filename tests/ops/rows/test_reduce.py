@@ -141,8 +141,8 @@ def test_sums_that_lose_digits_one_by_one(values):
 def test_variance_keeps_its_digits(shape, first, middle, rng):
     x = (rng.standard_normal(shape) + middle).astype(np.float32)
     x[0] += first
-    made = flow.from_numpy(x).var(0)
-    np.testing.assert_allclose(made.numpy(), x.astype(np.float64).var(0, ddof=1), rtol=1e-6)
+    tensor = flow.from_numpy(x).var(0)
+    np.testing.assert_allclose(tensor.numpy(), x.astype(np.float64).var(0, ddof=1), rtol=1e-6)
 
 
 def test_a_dtype_says_what_is_added():
@@ -161,12 +161,12 @@ def test_a_dtype_says_what_is_added():
 @pytest.mark.product(4)
 def test_a_dtype_is_what_comes_out(name, source, dtype):
     torch = pytest.importorskip("torch")
-    found = []
+    results = []
     for lib in (flow, torch):
         for values in ([[3, 1, 2], [3, 100, 90]], 5):
             x = lib.tensor(values).to(getattr(lib, source))
-            found.append(getattr(lib, name)(x, -1, dtype=getattr(lib, dtype)))
-    for mine, theirs in zip(found[:2], found[2:], strict=True):
+            results.append(getattr(lib, name)(x, -1, dtype=getattr(lib, dtype)))
+    for mine, theirs in zip(results[:2], results[2:], strict=True):
         assert mine.dtype.name == str(theirs.dtype)[6:]
         assert mine.tolist() == theirs.tolist()
 
@@ -215,9 +215,9 @@ def test_strided_inputs(name, rng):
 def test_running_sums(shape, dim, dtype, rng):
     x = rng.integers(0, 2, shape).astype(dtype)
     wide = x.astype(np.int64)
-    made = flow.tensor(x).cumsum(dim).numpy()
-    np.testing.assert_array_equal(made, np.cumsum(wide, dim))
-    if made.dtype.kind == "f":
+    tensor = flow.tensor(x).cumsum(dim).numpy()
+    np.testing.assert_array_equal(tensor, np.cumsum(wide, dim))
+    if tensor.dtype.kind == "f":
         y = flow.tensor(x, requires_grad=True)
         weights = rng.integers(0, 3, shape).astype(dtype)
         y.cumsum(dim).backward(flow.tensor(weights))
@@ -228,8 +228,8 @@ def test_running_sums(shape, dim, dtype, rng):
 @pytest.mark.parametrize(("shape", "dim"), [((70_001,), 0), ((40, 3), 1), ((3, 40), 0)])
 def test_running_products(shape, dim, rng):
     x = rng.uniform(0.999, 1.001, shape)
-    made = flow.tensor(x).cumprod(dim).numpy()
-    np.testing.assert_allclose(made, np.cumprod(x, dim), rtol=1e-11)
+    tensor = flow.tensor(x).cumprod(dim).numpy()
+    np.testing.assert_allclose(tensor, np.cumprod(x, dim), rtol=1e-11)
 
 
 def test_the_python_twins_of_eight_at_a_time(rng):

@@ -353,7 +353,7 @@ def test_the_same_bits_with_any_number_of_workers(rng):
         (lambda a: flow.log_softmax(a, 0), x),
         (lambda a: flow.cross_entropy(a, tensor(target)), x),
     ]
-    found = []
+    results = []
     for workers in (1, 2, 3):
         with flow.config(workers=workers):
             bits = []
@@ -362,8 +362,8 @@ def test_the_same_bits_with_any_number_of_workers(rng):
                 w.grad, out = None, call(a)
                 (out * out).sum().backward()
                 bits += [out.detach().numpy().tobytes(), a.grad.numpy().tobytes()]
-            found.append(bits)
-    assert found[0] == found[1] == found[2]
+            results.append(bits)
+    assert results[0] == results[1] == results[2]
 
 
 def test_one_instruction_forward_and_one_backward(rng):

@@ -94,12 +94,12 @@ def test_the_kernel_computes_the_composition(rng, layout, is_causal):
         mask = make(drawn, (*around, q.shape[-2], k.shape[-2]))
         added = None if mask is None else additive(mask, q._meta, k._meta)
         assert takes(q, k, v, added)
-        found = []
+        results = []
         for way in (fused, composed):
             out = way(q, k, v, added, is_causal, 0.3)
             loss = (out * out.detach().cos()).sum()
-            found.append([out, *flow.autograd.grad(loss, (q, k, v))])
-        for a, b in zip(*found, strict=True):
+            results.append([out, *flow.autograd.grad(loss, (q, k, v))])
+        for a, b in zip(*results, strict=True):
             np.testing.assert_allclose(
                 a.detach().numpy(), b.detach().numpy(), 1e-9, 1e-9, err_msg=name
             )
@@ -116,14 +116,16 @@ def test_single_precision_and_reduced_floats(rng):
 
 def test_the_same_bits_with_1_2_and_3_workers(rng):
     arrays = [rng.standard_normal((2, 5, 150, 24)).astype(np.float32) for _ in range(3)]
-    found = []
+    results = []
     for workers in (1, 2, 3):
         with flow.config(workers=workers):
             tensors = [flow.tensor(a).requires_grad_(True) for a in arrays]
             out = attention(*tensors, is_causal=True)
             (out * out.detach()).sum().backward()
-            found.append([t.detach().numpy().tobytes() for t in (out, *(t.grad for t in tensors))])
-    assert found[0] == found[1] == found[2]
+            results.append(
+                [t.detach().numpy().tobytes() for t in (out, *(t.grad for t in tensors))]
+            )
+    assert results[0] == results[1] == results[2]
 
 
 def test_scores_that_are_large_do_not_overflow():

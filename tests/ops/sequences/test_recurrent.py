@@ -52,7 +52,7 @@ def test_the_kernel_computes_the_steps(rng, cell, sizes, reverse):
 def test_the_same_bits_with_1_and_3_workers(rng, network):
     shapes = network_shapes(network, 40, 33, 1, True, True, 0)
     arrays = [rng.standard_normal(s).astype(np.float32) for s in [(7, 70, 40), *shapes]]
-    found = []
+    results = []
     for workers in (1, 2, 3):
         with flow.config(workers=workers):
             tensors = [flow.tensor(a).requires_grad_(True) for a in arrays]
@@ -61,9 +61,9 @@ def test_the_same_bits_with_1_and_3_workers(rng, network):
             hx = tuple(hx) if network == "lstm" else hx[0]
             out = getattr(flow, network)(x, hx, params, True, 1, 0.0, True, True, False)
             sum(o.sum() for o in out).backward()
-            found.append([t.numpy().tobytes() for t in (*(o.detach() for o in out),)])
-            found[-1] += [t.grad.numpy().tobytes() for t in tensors]
-    assert found[0] == found[1] == found[2]
+            results.append([t.numpy().tobytes() for t in (*(o.detach() for o in out),)])
+            results[-1] += [t.grad.numpy().tobytes() for t in tensors]
+    assert results[0] == results[1] == results[2]
 
 
 def network_shapes(network, features, size, layers, both, biased, projected):

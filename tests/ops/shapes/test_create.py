@@ -25,9 +25,9 @@ import flowvm as flow
     ],
 )
 def test_tensor_infers_the_dtype(data, dtype):
-    made = flow.tensor(data)
-    assert made.dtype is dtype
-    np.testing.assert_array_equal(made.numpy(), np.array(data, dtype.numpy))
+    tensor = flow.tensor(data)
+    assert tensor.dtype is dtype
+    np.testing.assert_array_equal(tensor.numpy(), np.array(data, dtype.numpy))
 
 
 def test_tensor_follows_the_default_dtype():
@@ -42,12 +42,12 @@ def test_tensor_follows_the_default_dtype():
 
 def test_tensor_copies():
     array = np.arange(3.0)
-    made = flow.tensor(array)
+    tensor = flow.tensor(array)
     array[0] = 9
-    assert made.tolist() == [0, 1, 2]
-    again = flow.tensor(made)
+    assert tensor.tolist() == [0, 1, 2]
+    again = flow.tensor(tensor)
     again += 1
-    assert made.tolist() == [0, 1, 2]
+    assert tensor.tolist() == [0, 1, 2]
 
 
 def test_tensor_takes_tensors_in_lists():
@@ -79,11 +79,11 @@ def test_shapes_as_ints_or_tuple():
 
 def test_from_numpy_shares_memory_both_ways():
     array = np.arange(4.0)
-    made = flow.from_numpy(array)
-    made += 1
+    tensor = flow.from_numpy(array)
+    tensor += 1
     np.testing.assert_array_equal(array, [1, 2, 3, 4])
     array[0] = 7
-    assert (made * 2).tolist() == [14, 4, 6, 8]
+    assert (tensor * 2).tolist() == [14, 4, 6, 8]
     assert array.flags.writeable
 
 
@@ -100,17 +100,17 @@ def test_from_numpy_shares_memory_both_ways():
 def test_from_numpy_copies_what_it_cannot_share(array):
     before = array.copy()
     with pytest.warns(UserWarning, match="copy of it") if array.size else nullcontext():
-        made = flow.from_numpy(array)
-    made += 1
-    np.testing.assert_array_equal(made.numpy(), before + 1)
+        tensor = flow.from_numpy(array)
+    tensor += 1
+    np.testing.assert_array_equal(tensor.numpy(), before + 1)
     np.testing.assert_array_equal(array, before)
 
 
 def test_from_numpy_shares_transposed_arrays():
     array = np.arange(6.0).reshape(2, 3).T
-    made = flow.from_numpy(array)
-    made *= 2
-    np.testing.assert_array_equal(made.numpy(), array)
+    tensor = flow.from_numpy(array)
+    tensor *= 2
+    np.testing.assert_array_equal(tensor.numpy(), array)
     assert array[2, 1] == 10
 
 
@@ -118,15 +118,15 @@ def test_from_numpy_copies_a_read_only_array():
     array = np.arange(3.0)
     array.flags.writeable = False
     with pytest.warns(UserWarning, match="read-only"):
-        made = flow.from_numpy(array)
-    made += 1
-    assert made.tolist() == [1, 2, 3]
+        tensor = flow.from_numpy(array)
+    tensor += 1
+    assert tensor.tolist() == [1, 2, 3]
     assert array.tolist() == [0, 1, 2]
 
 
 def test_as_tensor_returns_the_tensor_itself():
-    made = flow.ones(2)
-    assert flow.as_tensor(made) is made
+    tensor = flow.ones(2)
+    assert flow.as_tensor(tensor) is tensor
 
 
 # --- ranges -----------------------------------------------------------------------------------
@@ -153,14 +153,14 @@ def test_linspace_ends_exactly():
 
 
 def test_requires_grad_makes_a_leaf():
-    made = flow.zeros(2, requires_grad=True)
-    assert made.requires_grad
-    assert made.is_leaf
+    tensor = flow.zeros(2, requires_grad=True)
+    assert tensor.requires_grad
+    assert tensor.is_leaf
 
 
 def test_a_large_fill_is_whole():
-    made = flow.full((3_000_001,), 7, dtype=flow.uint8).numpy()
-    assert made.min() == made.max() == 7
+    tensor = flow.full((3_000_001,), 7, dtype=flow.uint8).numpy()
+    assert tensor.min() == tensor.max() == 7
 
 
 def test_eye_and_indices():

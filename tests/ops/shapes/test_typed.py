@@ -105,20 +105,20 @@ def test_variable():
 
 
 def test_the_words_that_mean_nothing_are_taken_and_others_refused():
-    made = flow.empty(2, 3, pin_memory=False, layout=flow.strided, memory_format=None)
-    assert made.layout is flow.strided
+    tensor = flow.empty(2, 3, pin_memory=False, layout=flow.strided, memory_format=None)
+    assert tensor.layout is flow.strided
     assert flow.zeros(size=(2, 3)).shape == (2, 3)
-    assert flow.zeros_like(made, memory_format=flow.preserve_format).shape == (2, 3)
+    assert flow.zeros_like(tensor, memory_format=flow.preserve_format).shape == (2, 3)
     with pytest.raises(RuntimeError, match="with 4 dimensions"):
-        made.contiguous(memory_format=flow.channels_last)
-    assert made.to("cpu", flow.float64, True, copy=True).dtype is flow.float64
+        tensor.contiguous(memory_format=flow.channels_last)
+    assert tensor.to("cpu", flow.float64, True, copy=True).dtype is flow.float64
     assert flow.randint(5, size=(3,)).shape == flow.randint(high=5, size=(3,)).shape
     for wrong in (
         lambda: flow.zeros(2, colour="red"),
         lambda: flow.zeros(2, layout="strided"),
         lambda: flow.zeros(2, size=(3,)),
         lambda: flow.ones(2).to(flow.float64, colour="red"),
-        lambda: flow.empty_like(made, memory_format=3),
+        lambda: flow.empty_like(tensor, memory_format=3),
     ):
         with pytest.raises(TypeError):
             wrong()

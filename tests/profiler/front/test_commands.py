@@ -54,9 +54,9 @@ def test_a_script_s_error_and_exit_code_are_kept(folder):
 def test_a_module_and_json(folder):
     done = flowvm(folder, "run", "--json", "-m", "script")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["instructions"] > 5
-    assert "matmul" in [row["name"] for row in found["rows"]]
+    data = json.loads(done.stdout.splitlines()[-1])
+    assert data["instructions"] > 5
+    assert "matmul" in [row["name"] for row in data["rows"]]
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_query(folder, capsys):
     assert main(["query", run, "op == 'matmul' and run >= 0"]) == 0
     assert capsys.readouterr().out.startswith(" 3 of ")
     assert main(["query", run, "op == 'matmul'", "--limit", "1", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["count"], len(found["rows"]), found["rows"][0]["op"]) == (3, 1, "matmul")
+    data = json.loads(capsys.readouterr().out)
+    assert (data["count"], len(data["rows"]), data["rows"][0]["op"]) == (3, 1, "matmul")
     assert main(["query", run, "op == 'matmul' and wat.dep > 0.1"]) == 1
     assert "there is no column 'wat.dep'" in capsys.readouterr().err
 

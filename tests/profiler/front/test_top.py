@@ -48,9 +48,9 @@ def test_once(stuck, capsys):
     assert "wait_for_gate" in text
     assert "in flight 2/" in text
     assert main(["top", str(os.getpid()), "--once", "--json", "--interval", "0.05"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["in_flight"] == 2
-    assert found["streams"][0]["running"].endswith("wait_for_gate")
+    data = json.loads(capsys.readouterr().out)
+    assert data["in_flight"] == 2
+    assert data["streams"][0]["running"].endswith("wait_for_gate")
 
 
 def test_dump(stuck, capsys):

@@ -24,22 +24,22 @@ def ops(made):
 def test_the_tree_is_the_expression():
     a, b = flow.tensor([[1.0, 2.0]]), flow.tensor([[3.0], [4.0]])
     y = (a @ b).relu() + a.sum()
-    found = flow.explain(y)
-    assert ops(found.made) == (
+    explanation = flow.explain(y)
+    assert ops(explanation.made) == (
         "add", (("relu", (("matmul", (None, None)),)), ("sum", (None,))),
     )  # fmt: skip
-    assert found.made.spot.text == "y = (a @ b).relu() + a.sum()"
-    assert found.made.spot.first == 4
-    leaf = found.made.sources[0].made.sources[0].made.sources[0]
+    assert explanation.made.spot.text == "y = (a @ b).relu() + a.sum()"
+    assert explanation.made.spot.first == 4
+    leaf = explanation.made.sources[0].made.sources[0].made.sources[0]
     assert (leaf.name, leaf.access) == ("input", OPERAND.CONST)
     # in a process that has run long, it may have been made by an instruction that is forgotten
     assert leaf.note.startswith(("from Python: a number, a list or an array", "forgotten:"))
-    assert found.users == ()
+    assert explanation.users == ()
     flow.vm.sync()
     assert flow.explain(y).made.state == "done"
     text = repr(flow.explain(y))
     assert text.count("^") == len("(a @ b).relu() + a.sum()(a @ b).relu()a @ ba.sum()")
-    json.dumps(found.to_dict())
+    json.dumps(explanation.to_dict())
 
 
 def test_in_place_views_and_users():
@@ -48,15 +48,15 @@ def test_in_place_views_and_users():
     x.mul_(3)
     view = x[1:]
     z = view.exp()
-    found = flow.explain(view)
-    assert ops(found.made) == ("mul", (("add", (("fill", ()),)),))
-    assert [(user.op, user.how) for user in found.users] == [("exp", "read by")]
-    assert "a view" in found.place
-    assert "changed in place 2" in found.place
-    assert ops(flow.explain(x).made) == ops(found.made), "views share what made their base"
-    assert flow.explain(x).made.seq == found.made.seq
+    explanation = flow.explain(view)
+    assert ops(explanation.made) == ("mul", (("add", (("fill", ()),)),))
+    assert [(user.op, user.how) for user in explanation.users] == [("exp", "read by")]
+    assert "a view" in explanation.place
+    assert "changed in place 2" in explanation.place
+    assert ops(flow.explain(x).made) == ops(explanation.made), "views share what made their base"
+    assert flow.explain(x).made.seq == explanation.made.seq
     assert ops(flow.explain(z).made)[0] == "exp"
-    assert flow.explain(z).made.sources[0].made.seq == found.made.seq
+    assert flow.explain(z).made.sources[0].made.seq == explanation.made.seq
 
 
 def test_four_levels_and_no_more():
@@ -96,14 +96,14 @@ def test_pending_says_what_it_waits_for_and_nothing_waits():
             x += 1
         y = x * 2
         until(lambda: in_flight() >= 3, "all are received")
-        found = flow.explain(y)
-        assert "waits for" in found.made.state
-        writer = found.made.sources[0].made
-        assert f"#{writer.seq}" in found.made.state
+        explanation = flow.explain(y)
+        assert "waits for" in explanation.made.state
+        writer = explanation.made.sources[0].made
+        assert f"#{writer.seq}" in explanation.made.state
         assert "explain side" in writer.stream
         assert writer.state != "done"
         assert flow.explain(x).users[0].op == "mul"
-        assert "no memory yet" in found.place
+        assert "no memory yet" in explanation.place
     finally:
         gate.set()
     assert y.sum().item() == 32
@@ -116,11 +116,11 @@ def test_failed_and_poisoned():
     z = y + 1
     with pytest.raises(OutOfRangeError):
         z.sum().item()
-    found = flow.explain(z)
-    assert found.made.state.startswith("poisoned")
-    assert found.made.sources[0].made.state.startswith("failed")
-    assert "OutOfRangeError: index 9" in found.failure
-    assert "failed" in repr(found)
+    explanation = flow.explain(z)
+    assert explanation.made.state.startswith("poisoned")
+    assert explanation.made.sources[0].made.state.startswith("failed")
+    assert "OutOfRangeError: index 9" in explanation.failure
+    assert "failed" in repr(explanation)
 
 
 def test_graphs_name_the_task():
@@ -176,8 +176,8 @@ def test_forgotten_and_not_recorded():
 
 def test_shapes_that_are_not_known_and_wrong_input():
     x = flow.tensor([1.0, 0.0, 2.0])
-    found = flow.explain(x.nonzero())
-    assert found.made.op == "nonzero"
+    explanation = flow.explain(x.nonzero())
+    assert explanation.made.op == "nonzero"
     for wrong in (3, "x", None):
         with pytest.raises(ArgumentTypeError, match="explain takes a tensor"):
             flow.explain(wrong)
@@ -186,10 +186,10 @@ def test_shapes_that_are_not_known_and_wrong_input():
 def test_any_width():
     x = flow.ones(64, 64)
     y = ((x @ x).relu() @ x).sum()
-    found = flow.explain(y)
+    explanation = flow.explain(y)
     for width in (60, 80, 100, 160):
-        assert max(map(len, found.screen(width).plain().split("\n"))) <= width
-    assert found.screen(80).plain(ascii_only=True).isascii()
+        assert max(map(len, explanation.screen(width).plain().split("\n"))) <= width
+    assert explanation.screen(80).plain(ascii_only=True).isascii()
 
 
 def test_why_takes_a_tensor():

@@ -118,9 +118,9 @@ def other_names(module: str, known: Callable[[], Iterable[str]]) -> Callable[[st
     """
 
     def missing(name: str) -> Any:
-        told = ABSENT.get(f"{module}.{name}") or ABSENT.get(name)
-        if told:
-            raise MissingNameError(f"flowvm.{module} has no {name!r}: {told}", name)
+        advice = ABSENT.get(f"{module}.{name}") or ABSENT.get(name)
+        if advice:
+            raise MissingNameError(f"flowvm.{module} has no {name!r}: {advice}", name)
         raise MissingNameError(f"flowvm.{module} has no {name!r}", name, known)
 
     return missing

@@ -43,8 +43,8 @@ def from_first(state: Mapping[str, Any]) -> dict[str, Any]:
 
     if not is_initialized():
         init_process_group()
-    told = [shown(state) if rank() == 0 else None]
-    broadcast_object_list(told, 0)
+    texts = [shown(state) if rank() == 0 else None]
+    broadcast_object_list(texts, 0)
     waiting = iter(tensors)
 
     def made(value: Any) -> Any:
@@ -59,7 +59,7 @@ def from_first(state: Mapping[str, Any]) -> dict[str, Any]:
             return {k: made(v) for k, v in value.items()}
         return [made(v) for v in value] if isinstance(value, list) else value
 
-    result: dict[str, Any] = made(told[0])
+    result: dict[str, Any] = made(texts[0])
     return result
 
 
