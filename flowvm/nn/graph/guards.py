@@ -512,8 +512,11 @@ class Bytes(Guard):
 
 
 def bytes_of(array: Any) -> Any:
-    """Return the bytes of a NumPy array, `array.array`, bytearray or memoryview, to be compared."""
-    shape, dtype = getattr(array, "shape", None), getattr(array, "dtype", None)
+    """Return the bytes of a NumPy array, `array.array`, bytearray, memoryview or an object of
+    ctypes, to be compared.
+    """
+    named = isinstance(array, (np.ndarray, memoryview))
+    shape, dtype = array.shape if named else None, getattr(array, "dtype", None) if named else None
     return (shape, dtype, array.tobytes() if hasattr(array, "tobytes") else bytes(array))
 
 

@@ -12,6 +12,7 @@ import collections
 import contextlib
 import contextvars
 import copy
+import ctypes
 import dataclasses
 import datetime
 import decimal
@@ -964,6 +965,21 @@ def memory_view():
 
 
 @kind
+def array_of_ctypes():
+    k = (ctypes.c_double * 2)(2.0, 3.0)
+    return lambda x: x * k[1], lambda: k.__setitem__(1, 9.0)
+
+
+@kind
+def structure_of_ctypes():
+    class Pair(ctypes.Structure):
+        _fields_ = (("k", ctypes.c_int), ("nbytes", ctypes.c_int))
+
+    pair = Pair(2, 1)
+    return lambda x: x * pair.k, lambda: setattr(pair, "k", 9)
+
+
+@kind
 def numpy_array():
     k = np.array([2.0])
     return lambda x: x * float(k[0]), lambda: k.__setitem__(0, 9.0)
@@ -1436,7 +1452,7 @@ def test_what_a_signal_handler_reads_is_not_the_codes(how):
 
     def build(x):
         signal.raise_signal(signal.SIGUSR1)
-        return x * SCALE
+        return x * 2
 
     before = signal.signal(signal.SIGUSR1, ways[how])
     try:
@@ -1483,14 +1499,14 @@ def test_no_guard_keeps_the_frames_of_an_error():
     class Held:
         pass
 
-    def fail(error):
+    def fail():
         held = Held()
         kept.append(weakref.ref(held))
-        raise error
+        raise KeyError(3.0)
 
     def build(x):
         try:
-            fail(KeyError(3.0))
+            fail()
         except KeyError as error:
             lines = error.__traceback__.tb_lineno, error.__traceback__.tb_frame.f_lineno
             factor = error.args[0] + 0 * sum(lines)
