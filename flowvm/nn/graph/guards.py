@@ -330,11 +330,15 @@ class Guard:
         self.label, self.owner, self.then = label, owner, then
 
     def now(self) -> Any:
-        """The value that is there; MISSING, or FAILED if asking raises."""
+        """Return the value that is there, MISSING, or FAILED if asking raises; what the process
+        lacks is raised.
+        """
         try:
             return self._read()
         except (AttributeError, KeyError, IndexError, ValueError):
             return MISSING
+        except (MemoryError, RecursionError):
+            raise
         except Exception:  # a user's own code
             return FAILED
 

@@ -443,6 +443,8 @@ class Reads:
         except AttributeError:
             try:
                 then = getattr(thing, name)
+            except (MemoryError, RecursionError):
+                raise
             except Exception:
                 return
         label = f"{self.label(thing)}.{name}"

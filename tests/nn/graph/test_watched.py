@@ -38,6 +38,7 @@ import pytest
 
 import flowvm as flow
 from flowvm.errors import CaptureWarning, RecaptureWarning
+from flowvm.nn.graph import guards
 
 nn = flow.nn
 
@@ -1490,6 +1491,21 @@ def test_what_a_finalizer_calls_is_not_the_codes():
     with warnings.catch_warnings():
         warnings.simplefilter("error", RecaptureWarning)
         assert graph(flow.ones(2)).tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("error", [MemoryError, RecursionError, OSError])
+def test_a_guard_says_what_the_process_lacks(error):
+    class Lacking:
+        @property
+        def k(self):
+            raise error
+
+    guard = guards.Attribute("k", Lacking(), "k", 2.0)
+    if error is OSError:  # of the user's own code
+        assert guard.now() is guards.FAILED
+        return
+    with pytest.raises(error):
+        guard.holds()
 
 
 def test_no_guard_keeps_the_frames_of_an_error():
