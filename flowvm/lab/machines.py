@@ -15,12 +15,12 @@ import numpy as np
 from flowvm.config import config
 from flowvm.errors import ArgumentError
 from flowvm.lab import loops
-from flowvm.lab.graphs import Dag
 from flowvm.lab.native import call
 from flowvm.loading.lazy import lazy
 
 if TYPE_CHECKING:
     from flowvm.lab import measurement
+    from flowvm.lab.graphs import Dag
 else:
     measurement = lazy("flowvm.lab.measurement")
 
