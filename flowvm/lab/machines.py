@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from flowvm.loading.lazy import lazy
 
 if TYPE_CHECKING:
     from flowvm.lab import measurement
-    from flowvm.lab.graphs import Dag
 else:
     measurement = lazy("flowvm.lab.measurement")
 
@@ -42,6 +41,28 @@ def amount(value: Any, what: str) -> float:
     if not number > 0:
         raise ArgumentError(f"Machine: {what} is above 0, got {value!r}")
     return number
+
+
+class Work(Protocol):
+    """Columns of a graph of work that machines and bounds look at: a `flowvm.lab.graphs.Dag`."""
+
+    cost: Array
+    stream: Array
+    release: Array
+    source: Array
+    size: Array
+
+    def __len__(self) -> int: ...
+    @property
+    def order(self) -> Array: ...
+    @property
+    def into(self) -> Array: ...
+    @property
+    def waits(self) -> Array: ...
+    @property
+    def work(self) -> float: ...
+    @property
+    def span(self) -> float: ...
 
 
 class Bounds(NamedTuple):
@@ -174,7 +195,7 @@ class Machine:
             machine.cores = min(self.cores, workers)
         return machine
 
-    def python(self, dag: Dag) -> float:
+    def python(self, dag: Work) -> float:
         """The time until which Python has one of the cores; 0: it has none."""
         return float(dag.release.max(initial=0.0)) if self.shared else 0.0
 
@@ -183,7 +204,7 @@ class Machine:
         """1 / link, a row a worker; empty where no edge takes time."""
         return np.ascontiguousarray(self.near.reshape(-1)) if self.near.any() else np.zeros(0)
 
-    def kinds(self, dag: Dag) -> tuple[Array, Array, int]:
+    def kinds(self, dag: Work) -> tuple[Array, Array, int]:
         """The kind of each task and of each worker, counted from 0, and how many kinds there are.
         ArgumentError: a task whose kind no worker takes.
         """
@@ -199,12 +220,12 @@ class Machine:
             )
         return kind.astype(np.int64), sort.astype(np.int64), len(known)
 
-    def mean_cost(self, dag: Dag) -> Array:
+    def mean_cost(self, dag: Work) -> Array:
         """Return the mean time of each task over the workers."""
         mean: Array = dag.cost * np.mean(1 / self.speeds)
         return mean
 
-    def mean_comm(self, dag: Dag) -> Array:
+    def mean_comm(self, dag: Work) -> Array:
         """Return the mean time of each edge over all pairs of workers; a worker and itself are a
         pair.
         """
@@ -213,7 +234,7 @@ class Machine:
         return mean
 
 
-def bounds(dag: Dag, machine: Machine | int) -> Bounds:
+def bounds(dag: Work, machine: Machine | int) -> Bounds:
     """Return the lower bounds of all schedules of the graph on this machine, or with this number of
     workers.
 
