@@ -135,7 +135,9 @@ class EventWriter:
         self, tag: str, step: Any, walltime: float | None, run: str = "", **value: Any
     ) -> None:
         summary = proto("summary").Summary
-        self._event({"summary": summary(value=[summary.Value(tag=tag, **value)])}, step, walltime, run)
+        self._event(
+            {"summary": summary(value=[summary.Value(tag=tag, **value)])}, step, walltime, run
+        )
 
     def _metadata(self, plugin: str, content: bytes = b"", **more: Any) -> Any:
         kind = proto("summary").SummaryMetadata
@@ -204,7 +206,9 @@ class EventWriter:
         flat = np.asarray(values, np.float64).reshape(-1)
         if flat.size == 0:
             raise ArgumentError("add_histogram: there are no values")
-        counts, edges = np.histogram(flat, _edges() if isinstance(bins, str) and bins == "tensorflow" else bins)
+        counts, edges = np.histogram(
+            flat, _edges() if isinstance(bins, str) and bins == "tensorflow" else bins
+        )
         if max_bins is not None and len(counts) > max_bins:
             each = -(-len(counts) // max_bins)
             counts = np.add.reduceat(counts, range(0, len(counts), each))
@@ -371,11 +375,7 @@ class EventWriter:
         self._add(tag, global_step, walltime, audio=message)
 
     def add_text(
-        self,
-        tag: str,
-        text_string: str,
-        global_step: Any = None,
-        walltime: float | None = None,
+        self, tag: str, text_string: str, global_step: Any = None, walltime: float | None = None
     ) -> None:
         """A text, in Markdown."""
         tensor = proto("tensor").TensorProto(

@@ -401,9 +401,7 @@ class ImageResize(Module):
     def forward(self, input: Batch) -> tuple[Any, Tensor, Any]:
         sizes = [self._size(*image.shape[1::-1]) for image in input]
         made = [_resized(i, *size, self.kind) for i, size in zip(input, sizes, strict=True)]
-        grown = [
-            [w / i.shape[1], h / i.shape[0]] for i, (w, h) in zip(input, sizes, strict=True)
-        ]
+        grown = [[w / i.shape[1], h / i.shape[0]] for i, (w, h) in zip(input, sizes, strict=True)]
         scale = input.tensor(np.array(grown, np.float32), float32)
         if self.keep_aspect_ratio:
             return input.like(made), scale, input.tensor(np.array(sizes, np.int32))

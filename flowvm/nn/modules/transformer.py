@@ -47,6 +47,9 @@ def _activation(activation: Activation) -> Callable[[Tensor], Tensor]:
     return _ACTIVATIONS[activation]
 
 
+_get_activation_fn = _activation  # PyTorch's name
+
+
 class _Layer(Module):
     """What both kinds of layer have: attentions and a feed-forward block, each with a norm and a
     dropout of its own, which are numbered.
