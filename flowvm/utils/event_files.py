@@ -200,8 +200,8 @@ class EventWriter:
         walltime: float | None = None,
         max_bins: int | None = None,
     ) -> None:
-        """The number of values in each of some ranges: `bins` is a rule of `numpy.histogram`, edges,
-        or "tensorflow", ranges that grow by a tenth away from 0.
+        """The number of values in each of some ranges: `bins` is a rule of `numpy.histogram`,
+        edges, or "tensorflow", ranges that grow by a tenth away from 0.
         """
         flat = np.asarray(values, np.float64).reshape(-1)
         if flat.size == 0:

@@ -385,10 +385,10 @@ def device_like(x: Tensor, device: Any, options: dict[str, Any], size: Any = Non
     if device is not None or "placement" in options:
         return device
     meta = x._meta
-    if isinstance(meta, GlobalMeta) and size is not None:
-        if as_shape(size[0] if len(size) == 1 else size) == meta.shape:
-            return meta.placement.device(meta.device.rank, meta.dense().sbp)
-    return meta.device
+    if not isinstance(meta, GlobalMeta) or size is None:
+        return meta.device
+    alike = as_shape(size[0] if len(size) == 1 else size) == meta.shape
+    return meta.placement.device(meta.device.rank, meta.dense().sbp) if alike else meta.device
 
 
 @method()
