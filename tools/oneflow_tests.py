@@ -166,7 +166,7 @@ class _Result(unittest.TestResult):
 
 
 def _inside(root: Path, place: Path, known: list[str], out: str, seconds: float) -> None:
-    compat.ROOTS = ("oneflow",)  # type: ignore[misc]
+    compat.ROOTS = ("oneflow",)  # type: ignore[misc, assignment]
     sys.meta_path.insert(0, _Sources(root, place.parent))
     compat.install(report=False)
     sys.meta_path.insert(0, sys.meta_path.pop(1))
@@ -338,8 +338,8 @@ def main() -> int:
         for kind, text in methods.values():
             if kind == "fail":
                 said[re.sub(r"0x[0-9a-f]+|\d+", "#", text)[:160]] += 1
-    for text, count in said.most_common(60):
-        print(f"{count:5d}  {text}")
+    for text, times in said.most_common(60):
+        print(f"{times:5d}  {text}")
     return 0
 
 

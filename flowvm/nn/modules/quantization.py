@@ -146,7 +146,7 @@ class MovingAverageMinMaxObserver(_Grid):
         open_ = ops.as_tensor(step).reshape(-1)[:1] <= self.stop_update_after_iters
         for kept, new in ((self.moving_max, high), (self.moving_min, low)):
             mean = kept * self.momentum + new * (1.0 - self.momentum)
-            kept.copy_(ops.where(open_, ops.where(kept == 0, new, mean), kept))
+            kept.copy_(ops.where(open_, ops.where(kept.eq(0), new, mean), kept))
 
 
 class FakeQuantization(_Grid):
@@ -169,7 +169,8 @@ class FakeQuantization(_Grid):
         with no_grad():
             whole, each = self._rounded(input.detach(), scale, zero_point)
             lost = whole * each - input.detach()
-        return input + lost
+        out: Tensor = input + lost
+        return out
 
 
 class Quantization(_Grid):

@@ -515,4 +515,5 @@ class CoinFlip(Module):
             drawn = ops.rand(
                 self.batch_size, generator=self.generator, placement=placement, sbp=sbp
             )
-        return (drawn < self.probability).to(int8)
+        out: Tensor = (drawn < self.probability).to(int8)
+        return out

@@ -232,13 +232,10 @@ class DistributedDataParallel(Module):
                     p.grad = grad
 
     def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            module = self.__dict__.get("_modules", {}).get("module")
-            if module is None or name.startswith("_"):
-                raise
-            return getattr(module, name)
+        module = self.__dict__.get("_modules", {}).get("module")
+        if module is None or name.startswith("_"):
+            return super().__getattribute__(name)
+        return getattr(module, name)
 
     def __getstate__(self) -> dict[str, Any]:
         raise ArgumentError("a DistributedDataParallel is not copied; copy its .module")
