@@ -285,6 +285,7 @@ def uninstall() -> None:
         del sys.modules[name]
     atexit.unregister(_report)
     _missed.clear()
+    optimizer.takes_none[0] = False
 
 
 def missing() -> dict[str, int]:

@@ -18,7 +18,12 @@ import numpy as np
 from flowvm.errors import FileError
 
 Feature = list[bytes] | np.ndarray[Any, Any]
-_KINDS: dict[int, np.dtype[Any]] = {2: np.dtype("<f4"), 3: np.dtype("<f8"), 4: np.dtype(np.int32), 5: np.dtype(np.int64)}
+_KINDS: dict[int, np.dtype[Any]] = {
+    2: np.dtype("<f4"),
+    3: np.dtype("<f8"),
+    4: np.dtype(np.int32),
+    5: np.dtype(np.int64),
+}
 _FIXED = {1: 8, 5: 4}  # kinds of fields that have as many bytes
 
 
