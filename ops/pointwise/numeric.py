@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from flowvm import return_types
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, DTypeError
 from flowvm.launch import GRAIN, Launch, View
@@ -302,6 +303,7 @@ attach(sinc, "sinc")
 
 
 @method()
+@steady
 def isreal(input: Tensor) -> Tensor:
     """Test whether each element has no imaginary part.
 
