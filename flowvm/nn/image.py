@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flowvm.loading.missing_names import other_names
 from flowvm.loading.listing import listing
+from flowvm.loading.missing_names import other_names
 from flowvm.nn.modules.records import ImageResize as Resize
 
 __all__ = ["Resize"]
