@@ -361,6 +361,26 @@ def clear_safe_globals() -> None:
     _safe.clear()
 
 
+class safe_globals:  # noqa: N801 - PyTorch's name
+    """A with statement inside which `load` knows these classes, as by `add_safe_globals`.
+
+    >>> with flow.serialization.safe_globals([int]):
+    ...     flow.serialization.get_safe_globals()
+    [<class 'int'>]
+    """
+
+    def __init__(self, safe_globals: Sequence[Any]) -> None:
+        self._kinds = safe_globals
+
+    def __enter__(self) -> None:
+        self._before = dict(_safe)
+        add_safe_globals(self._kinds)
+
+    def __exit__(self, *error: object) -> None:
+        _safe.clear()
+        _safe.update(self._before)
+
+
 def _class_name(kind: Any) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 

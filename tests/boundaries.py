@@ -11,9 +11,11 @@ bytecode before it had: so these are all moments at which an exception can come,
 Not among them: finalizers, whose exceptions CPython ignores; and those at which nothing can come
 without a trace function, since neither a signal is looked at nor memory allocated, where they
 matter: between taking a sequence number from its counter and storing it, between taking a lock and
-the block that is under it, or its end and the lock's release, and in front of a NOP, which CPython
-leaves out of the blocks that an exception would leave.  Nor those in the simulator of a GPU, which
-stands for a driver that is no Python.
+the block that is under it, or its end and the lock's release, in front of a NOP, which CPython
+leaves out of the blocks that an exception would leave, and in front of the two instructions by
+which a handler takes an exception and is done with it: CPython's table of handlers does not cover
+them, so the thread would have that exception for good, and its frames with it.  Nor those in the
+simulator of a GPU, which stands for a driver that is no Python.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ _MARK = "injected"
 _LOCKED = re.compile(r"^\s*with (\w+\.)*_?lock:")
 _SIMULATOR = "/cuda/simulator/"
 _TAKES = frozenset({"seq", "_seq"})
+_UNCOVERED = frozenset({"NOP", "PUSH_EXC_INFO", "POP_EXCEPT"})
 
 
 class Interruption(BaseException):
@@ -57,7 +60,7 @@ def _closed(code: CodeType, known: dict[CodeType, set[int]] = {}) -> set[int]:  
             for before, step in itertools.pairwise(steps)
             if before.opname.startswith("FOR_ITER") and step.argval in _TAKES
         }
-        known[code] |= {step.offset for step in steps if step.opname == "NOP"}
+        known[code] |= {step.offset for step in steps if step.opname in _UNCOVERED}
         line = 0
         for step in steps:
             line = (step.positions and step.positions.lineno) or line

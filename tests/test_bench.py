@@ -15,9 +15,9 @@ from flowvm.ops.declare.registry import SAMPLES
 from tools.bench import history
 from tools.bench.cases import CASES, OPERANDS, WITHOUT, all_cases, covered
 from tools.bench.ceilings import bytes_per_second, flops_per_second, hand_over, levels
-from tools.bench.heatmap import print_table, save_svg
+from tools.bench.heatmap import print_over, print_table, save_svg
 from tools.bench.history import Line, Ratio, line_of, load, print_trends, trends
-from tools.bench.kernels import Library, Timing, checkout, runners, time_case
+from tools.bench.kernels import Library, Timing, checkout, results, runners, time_case
 from tools.bench.limits import MODELS, limit_of, needs_of
 from tools.bench.targets import STEPS, TARGETS, stepping
 
@@ -63,6 +63,12 @@ def test_a_row_has_times_and_a_share_of_what_the_machine_can():
     assert row.bound in ("bytes", "operations")
 
 
+def test_the_grid_times_backward_where_there_is_one():
+    cases = [next(c for c in CASES if c.name == name) for name in ("tril", "argmax, rows")]
+    rows = results(cases, [6], [OURS], rounds=1, grid=True)
+    assert [row.name for row in rows] == ["tril", "tril, with backward", "argmax, rows"]
+
+
 def test_another_checkout_is_timed_in_its_own_process():
     case = next(c for c in CASES if c.name == "softmax, rows")
     other = checkout(str(Path(__file__).parents[1]))
@@ -100,6 +106,8 @@ def test_the_heat_map_as_table_and_picture(tmp_path, capsys):
     text = capsys.readouterr().out
     assert re.search(r"a < b\s+2.00\s+0.25\s+2 us", text)
     assert "2 cells: geometric mean 0.71x of the time of torch" in text
+    print_over([*rows, Timing("c", "order", 4096, {}, {"torch": 3.0})], 1.1)
+    assert re.search(r"2 of 3 .*\n +3.00  c, 2\^12\n +2.00  a < b, 2\^0\n", capsys.readouterr().out)
     save_svg(rows, [0, 6], str(tmp_path / "map.svg"))
     drawn = ElementTree.parse(tmp_path / "map.svg").getroot()
     texts = ["".join(t.itertext()) for t in drawn.iter("{http://www.w3.org/2000/svg}text")]

@@ -3,7 +3,8 @@
 import importlib
 import sys
 import types
-from typing import Any
+import zlib
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -73,8 +74,7 @@ def test_one_process_is_a_world() -> None:
         (lambda: flow.complex32, "complex64 and complex128"),
         (lambda: flow.utils.cpp_extension.load, "no C.. extensions"),
         (lambda: flow.quantization, "no quantized kernels"),
-        (lambda: flow.nn.QatConv2d, "no quantized kernels"),
-        (lambda: flow.nn.OFRecordReader, "no files of records"),
+        (lambda: flow.nn.COCOReader, "a Dataset of yours"),
         (lambda: flow.one_embedding, "nn.Embedding"),
         (lambda: flow.remat, "flow.utils.checkpoint"),
         (lambda: flow.boxing, "to_global"),
@@ -286,55 +286,80 @@ def test_a_graph_is_drawn_in_the_boxes_of_its_modules(tmp_path: Any) -> None:
     assert [dim.size for dim in shape.dim] == [5, 3]
 
 
-class FakeOwnWriter:
-    """A writer like tensorboard's own that notes its calls."""
+class FakeEventFile:
+    """A writer of event files like tensorboard's that keeps its events."""
 
-    def __init__(self, output: str) -> None:
-        self.calls: list[Any] = [output]
+    made: ClassVar[dict[str, Any]] = {}
 
-    def add_scalar(
-        self, tag: str, data: Any, step: int, *, wall_time: Any = None, description: Any = None
-    ) -> None:
-        self.calls.append((tag, np.float32(data).item(), int(step), wall_time, description))
+    def __init__(self, folder: str, *options: Any) -> None:
+        self.events: list[Any] = []
+        FakeEventFile.made[folder] = self
+
+    def add_event(self, event: Any) -> None:
+        self.events.append(event)
 
     def flush(self) -> None:
-        self.calls.append("flushed")
+        pass
 
-    def close(self) -> None:
-        self.calls.append("closed")
+    close = flush
 
 
-def test_scalars_go_through_tensorboard_where_that_is_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    package, summary = types.ModuleType("tensorboard"), types.ModuleType("tensorboard.summary")
-    results: list[FakeOwnWriter] = []
-    summary.Writer = lambda path: results.append(FakeOwnWriter(path)) or results[-1]  # type: ignore[attr-defined]
+def test_events_are_written_by_tensorboard_where_that_is_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("event", "graph", "summary", "tensor", "tensor_shape", "types"):  # the same ones
+        messages = pytest.importorskip(f"tensorboardX.proto.{name}_pb2")
+        monkeypatch.setitem(sys.modules, f"tensorboard.compat.proto.{name}_pb2", messages)
+    for name in ("tensorboard", "tensorboard.compat", "tensorboard.compat.proto"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    files = types.ModuleType("event_file_writer")
+    files.EventFileWriter = FakeEventFile  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", files)
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    monkeypatch.setitem(sys.modules, "tensorboard", package)
-    monkeypatch.setitem(sys.modules, "tensorboard.summary", summary)
+    monkeypatch.setattr(FakeEventFile, "made", {})
+    values = np.array([-2.0, 0.5, 0.5, 3.0])
+    image = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
     with flow.utils.tensorboard.SummaryWriter("runs/a") as writer:
         writer.add_scalar("loss", flow.tensor(0.5), 3)
         writer.add_scalars("lr", {"a": 1.0, "b": flow.tensor(2)}, global_step=4, walltime=9.0)
-        writer.flush()
-        with pytest.raises(ValueError, match="add_histogram needs tensorboardX"):
-            writer.add_histogram("w", flow.ones(3))
-        with pytest.raises(ValueError, match="add_graph needs tensorboardX"):
-            writer.add_graph(flow.nn.ReLU(), flow.ones(3))
-        writer.close()
-    loss = ("loss", 0.5, 3, None, None)
-    rates = [("lr/a", 1.0, 4, 9.0, None), ("lr/b", 2.0, 4, 9.0, None)]
-    assert results[0].calls == ["runs/a", loss, *rates, "flushed", "closed"]
-    assert writer.logdir == "runs/a"
-    with pytest.raises(ValueError, match="max_queue is an option of tensorboardX"):
-        flow.utils.tensorboard.SummaryWriter(max_queue=1)
+        writer.add_histogram("h", flow.tensor(values))
+        writer.add_image("i", flow.tensor(image), dataformats="HWC")
+        writer.add_text("t", "words")
+        writer.add_graph(flow.nn.ReLU(), flow.ones(3))
+        with pytest.raises(ValueError, match="add_video needs tensorboardX"):
+            writer.add_video("v", flow.ones(3))
+        with pytest.raises(ValueError, match="'CH' does not name"):
+            writer.add_image("i", flow.ones(3, 3), dataformats="CH")
+    own, one, two = (FakeEventFile.made[f"runs/a/{run}"].events for run in ("", "lr_a", "lr_b"))
+    assert (one[0].wall_time, one[0].step, one[0].summary.value[0].simple_value) == (9.0, 4, 1.0)
+    assert two[0].summary.value[0].tag == "lr"
+    loss, histogram, picture, words = (event.summary.value[0] for event in own[:4])
+    assert (loss.tag, loss.simple_value, own[0].step) == ("loss", 0.5, 3)
+    said = histogram.histo
+    assert [said.min, said.max, said.num, said.sum] == [-2.0, 3.0, 4.0, 2.0]
+    assert said.sum_squares == 13.5
+    assert sum(said.bucket) == 4
+    ends = np.array(said.bucket_limit)
+    assert [int(n) for n in said.bucket if n] == [1, 2, 1]
+    assert ends[0] < -2.0
+    assert ends[-1] >= 3.0
+    assert (picture.image.height, picture.image.width, picture.image.colorspace) == (2, 3, 3)
+    rows = zlib.decompress(picture.image.encoded_image_string[41:-16])
+    assert rows == b"\0" + bytes(range(9)) + b"\0" + bytes(range(9, 18))
+    assert words.tensor.string_val == [b"words"]
+    graphs = sys.modules["tensorboard.compat.proto.graph_pb2"]
+    nodes = graphs.GraphDef.FromString(own[4].graph_def).node  # type: ignore[attr-defined]
+    assert [node.name for node in nodes] == ["input/input", "ReLU/relu_0", "output/0"]
     named = flow.utils.tensorboard.SummaryWriter(comment="_x").logdir
     assert named.startswith("runs")
     assert named.endswith("_x")
 
 
 def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("tensorboardX", "tensorboard", "tensorboard.summary"):
+    files = "tensorboard.summary.writer.event_file_writer"
+    for name in ("tensorboardX", "tensorboard", files):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ValueError, match="pip install tensorboardX"):
+    with pytest.raises(ValueError, match="pip install tensorboard"):
         flow.utils.tensorboard.SummaryWriter()
 
 

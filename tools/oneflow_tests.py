@@ -1,14 +1,15 @@
 """Runs OneFlow's own tests with flowvm in the place of OneFlow, on one or several ranks.
 
-    python -m tools.oneflow_tests FOLDER                    FOLDER is `python/oneflow` of its repository
+    python -m tools.oneflow_tests FOLDER                        FOLDER: its python/oneflow
     python -m tools.oneflow_tests FOLDER -n 2 --only several    files that speak of several ranks
     python -m tools.oneflow_tests FOLDER modules/test_ddp.py    these files
-    python -m tools.oneflow_tests FOLDER --table results.json   the shares of a run before
+    python -m tools.oneflow_tests FOLDER --results r.json --table    the shares of a run before
 
-`import oneflow` is flowvm, and PyTorch is itself where a test compares.  "cuda" reads "cpu".  The
-tests are read and not changed otherwise.  A method passes if it passes on every rank.  Behind a
-method that fails on several ranks, all start anew: the others may wait for it.  A method that
-`NEEDS` names is not counted.
+`import oneflow` is flowvm, and PyTorch is itself where a test compares.  "cuda" reads "cpu", and
+types of OneFlow's compiled functions are flowvm's as well.  The tests are read and not changed
+otherwise.  A method passes if it passes on every rank.  Behind a method that fails on several
+ranks, all start anew: the others may wait for it.  Apart are "words", where an error came as it
+should and has other words than OneFlow's, and "without": what `NEEDS` names.
 """
 
 from __future__ import annotations
@@ -19,20 +20,40 @@ import faulthandler
 import importlib.abc
 import importlib.util
 import json
+import linecache
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import time
+import traceback
+import types
 import unittest
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from flowvm import ops
+from flowvm.compat import torch as compat
+from flowvm.ranks.world import world, world_size
+
 HERE = Path(__file__).resolve().parent.parent
 # methods that need what a CPU has not: `folder/file.py`, a method or a class in it -> the reason
-NEEDS: dict[str, str] = {}
+NEEDS = {
+    "expensive/test_global_tensor_offload.py": "a GPU's memory",
+    "expensive/test_id_shuffle_global.py": "OneEmbedding, on a GPU",
+    "expensive/test_tensor_str.py": "OneFlow's own way to print",
+    "graph/test_graph_reuse_var.py": "OneFlow's inner parts of a graph",
+    "graph/test_graph_zero.py::test_linear_train_graph_with_zero_1": "parameters cut by stage 1",
+    "graph/test_graph_zero.py::test_linear_train_graph_with_zero_2": "parameters cut by stage 2",
+    "misc/test_env_cuda.py": "a GPU",
+    "misc/test_manual_seed_api.py": "two GPUs in one process",
+    "modules/test_coco_reader.py": "a data set",
+    "modules/test_dlpack.py": "GPUs by number",
+    "modules/test_gpt_data_loader.py": "a data set",
+}
 
 
 # --- inside a process -----------------------------------------------------------------------------
@@ -52,10 +73,12 @@ class _OnCpu(ast.NodeTransformer):
             return ast.copy_location(ast.Constant("cpu"), node)
         return node
 
-    def visit_Attribute(self, node: ast.Attribute) -> ast.Attribute:
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         self.generic_visit(node)
         if node.attr == "is_cuda":
             node.attr = "is_cpu"
+        if ast.unparse(node) == "types.BuiltinFunctionType":
+            return ast.copy_location(ast.Name("_FUNCTIONS", ast.Load()), node)
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.Call:
@@ -97,6 +120,7 @@ class _Sources(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: Any) -> None:
         place = Path(module.__spec__.origin)
         tree = ast.fix_missing_locations(_OnCpu().visit(ast.parse(place.read_text())))
+        module._FUNCTIONS = (types.BuiltinFunctionType, type(ops.bernoulli))
         exec(compile(tree, str(place), "exec"), module.__dict__)
 
 
@@ -108,39 +132,41 @@ def _cases(suite: Any) -> Iterator[unittest.TestCase]:
             yield case
 
 
-def _said(error: Any) -> str:
+def _outcome(error: Any) -> tuple[str, str]:
+    """What an error is: "words" if it is an assertion about an error's words, else "fail"."""
     kind, value, trace = error
-    while trace and trace.tb_next:
-        trace = trace.tb_next
-    text = " ".join(str(value).split())[:300]
-    return f"{kind.__name__}: {text}"
+    text = f"{kind.__name__}: {' '.join(str(value).split())[:300]}"
+    if kind is AssertionError:
+        for frame in traceback.extract_tb(trace):
+            first, last = frame.lineno or 0, frame.end_lineno or 0
+            lines = (linecache.getline(frame.filename, k) for k in range(first, last + 1))
+            if re.search(r"in str\(", " ".join(lines)):
+                return "words", text
+    return "fail", text
 
 
 class _Result(unittest.TestResult):
     outcome = ("pass", "")
 
-    def addError(self, test: Any, err: Any) -> None:
+    def addError(self, test: Any, err: Any) -> None:  # noqa: N802
         super().addError(test, err)
-        self.outcome = ("fail", _said(err))
+        self.outcome = _outcome(err)
 
-    addFailure = addError
+    addFailure = addError  # noqa: N815
 
-    def addSkip(self, test: Any, reason: str) -> None:
+    def addSkip(self, test: Any, reason: str) -> None:  # noqa: N802
         self.outcome = ("skip", reason)
 
-    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:
+    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:  # noqa: N802
         if err is not None:
-            self.outcome = ("fail", _said(err))
+            self.outcome = _outcome(err)
 
-    def addExpectedFailure(self, test: Any, err: Any) -> None:
+    def addExpectedFailure(self, test: Any, err: Any) -> None:  # noqa: N802
         self.outcome = ("pass", "")
 
 
 def _inside(root: Path, place: Path, known: list[str], out: str, seconds: float) -> None:
-    from flowvm.compat import torch as compat
-    from flowvm.ranks.world import world, world_size
-
-    compat.ROOTS = ("oneflow",)  # type: ignore[misc]
+    compat.ROOTS = ("oneflow",)  # type: ignore[misc, assignment]
     sys.meta_path.insert(0, _Sources(root, place.parent))
     compat.install(report=False)
     sys.meta_path.insert(0, sys.meta_path.pop(1))
@@ -151,8 +177,6 @@ def _inside(root: Path, place: Path, known: list[str], out: str, seconds: float)
         def note(*row: str) -> None:
             log.write(json.dumps(row) + "\n")
 
-        import traceback
-
         faulthandler.dump_traceback_later(seconds, exit=True)
         try:
             module = importlib.import_module(place.stem)
@@ -161,7 +185,7 @@ def _inside(root: Path, place: Path, known: list[str], out: str, seconds: float)
             return
         except BaseException as error:
             traceback.print_exc()
-            note("whole file", "fail", _said(sys.exc_info()))
+            note("whole file", *_outcome(sys.exc_info()))
             raise SystemExit(1) from error
         for case in _cases(unittest.defaultTestLoader.loadTestsFromModule(module)):
             name = case.id().partition(".")[2]
@@ -174,7 +198,7 @@ def _inside(root: Path, place: Path, known: list[str], out: str, seconds: float)
             note(name, *result.outcome)
             for _, text in (*result.errors, *result.failures):
                 print(name, text, file=sys.stderr)
-            if several and result.outcome[0] == "fail":
+            if several and result.outcome[0] in ("fail", "words"):
                 os._exit(1)
         note("all", "done", "")
         faulthandler.cancel_dump_traceback_later()
@@ -188,7 +212,6 @@ def outcomes(
 ) -> dict[str, tuple[str, str]]:
     """Run a file's methods; for each: "pass", "fail" or "skip", and what was said."""
     known: dict[str, tuple[str, str]] = {}
-    whole = place.relative_to(root / "test").as_posix()
     for _ in range(60):
         with tempfile.TemporaryDirectory() as folder:
             out = f"{folder}/log"
@@ -212,8 +235,8 @@ def outcomes(
         before = len(known)
         for name, said in rows.items():
             kinds = {kind for kind, _ in said.values()}
-            if "fail" in kinds:
-                known[name] = next(s for s in said.values() if s[0] == "fail")
+            if kinds & {"fail", "words"}:
+                known[name] = min(s for s in said.values() if s[0] in ("fail", "words"))
             elif kinds == {"start"} or (not over and "start" in kinds):
                 known[name] = ("fail", _end(done.stderr))
             elif len(said) == ranks and len(kinds) == 1:
@@ -223,7 +246,7 @@ def outcomes(
         if len(known) == before:
             known["whole file"] = ("fail", _end(done.stderr))
             return known
-    return dict.fromkeys((whole,), ("fail", "too many starts")) | known
+    return known | {"whole file": ("fail", "too many starts")}
 
 
 def _end(text: str) -> str:
@@ -257,7 +280,8 @@ def table(results: dict[str, dict[str, Any]], by: str) -> str:
             lines.append(f"{key:60} {count['pass']:5d} of {all_of:5d}")
     all_of = total["pass"] + total["fail"]
     share = f"{100 * total['pass'] / max(all_of, 1):.1f} %"
-    lines.append(f"{'all':60} {total['pass']:5d} of {all_of:5d}  {share}, {total['skip']} skipped")
+    rest = ", ".join(f"{total[kind]} {kind}" for kind in ("skip", "words", "without"))
+    lines.append(f"{'all':60} {total['pass']:5d} of {all_of:5d}  {share}; {rest}")
     return "\n".join(lines)
 
 
@@ -282,8 +306,6 @@ def main() -> int:
         known = Path(asked.known).read_text().splitlines()
         _inside(root, Path(asked.files[0]), known, asked.inside, asked.seconds)
         return 0
-    import time
-
     begin = time.monotonic()
     places: list[Path] = []
     for name in asked.files or ["."]:
@@ -316,8 +338,8 @@ def main() -> int:
         for kind, text in methods.values():
             if kind == "fail":
                 said[re.sub(r"0x[0-9a-f]+|\d+", "#", text)[:160]] += 1
-    for text, count in said.most_common(60):
-        print(f"{count:5d}  {text}")
+    for text, times in said.most_common(60):
+        print(f"{times:5d}  {text}")
     return 0
 
 

@@ -7,6 +7,7 @@ BalancedRanges are how a dimension is cut among ranks.
 from __future__ import annotations
 
 import itertools
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,8 @@ import numpy as np
 from flowvm.eager.tensor import Tensor as Tensor
 from flowvm.errors import ArgumentError
 from flowvm.meta.dtype import DType, as_dtype
+from flowvm.ops.collectives.texts import broadcast_bytes
+from flowvm.ranks.world import rank
 
 TensorTuple = list
 
@@ -43,6 +46,11 @@ def convert_oneflow_dtype_to_numpy_dtype(oneflow_dtype: DType) -> Any:
 def convert_numpy_dtype_to_oneflow_dtype(numpy_dtype: Any) -> DType:
     """The dtype of one of NumPy's types."""
     return as_dtype(np.dtype(numpy_dtype))
+
+
+def _broadcast_py_object(obj: Any, src: int = 0) -> Any:
+    """Return the object of rank `src`, on every rank."""
+    return pickle.loads(broadcast_bytes(pickle.dumps(obj) if rank() == src else b"", src))
 
 
 class NamedArg:

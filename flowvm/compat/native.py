@@ -14,7 +14,7 @@ from flowvm.errors import ModeError
 from flowvm.jit import ScriptFunction as ScriptFunction
 from flowvm.jit import ScriptModule as ScriptModule
 from flowvm.meta.device import Device, cpu
-from flowvm.meta.dtype import DType
+from flowvm.meta.dtype import DType, int8
 from flowvm.ops import Generator as Generator
 from flowvm.overrides import DisableTorchFunction as DisableTorchFunction
 from flowvm.overrides import DisableTorchFunctionSubclass as DisableTorchFunctionSubclass
@@ -59,6 +59,8 @@ quint8, qint8, qint32 = NoDtype("quint8"), NoDtype("qint8"), NoDtype("qint32")
 quint4x2, quint2x4 = NoDtype("quint4x2"), NoDtype("quint2x4")
 float4_e2m1fn_x2 = NoDtype("float4_e2m1fn_x2")
 _TensorMeta = type(Tensor)
+dtype = DType
+char = int8
 
 
 class PyTorchFileReader:
@@ -71,6 +73,15 @@ class PyTorchFileReader:
 def _are_functorch_transforms_active() -> bool:
     """Return False: transforms are functions here, and no mode."""
     return False
+
+
+def enable_eager_execution(val: bool = True) -> None:
+    """Do nothing: calls are eager anyway."""
+
+
+def _get_privateuse1_backend_name() -> str:
+    """Return PyTorch's name of a device type of somebody's own, which nobody has given here."""
+    return "privateuseone"
 
 
 def _log_api_usage_once(event: str) -> None:

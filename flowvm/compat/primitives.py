@@ -13,7 +13,7 @@ from typing import Any
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, MissingNameError
-from flowvm.meta.dtype import bool_
+from flowvm.meta.dtype import bool_, float32, float64
 from flowvm.methods import function as of_method
 from flowvm.nn import functional as F
 from flowvm.ops.collectives import collectives
@@ -184,7 +184,7 @@ def rms_norm(
 
 def l2_normalize(input: Tensor, axis: int = 0, epsilon: float = 1e-12) -> Any:
     """The tensor divided by the root of the sum of its squares along `axis`, at least `epsilon`."""
-    return input * (input * input).sum(axis, keepdim=True).clamp(min=epsilon).rsqrt()
+    return F.l2_normalize(input, axis, epsilon)
 
 
 # --- shapes ---------------------------------------------------------------------------------------
@@ -299,6 +299,103 @@ def fused_scale_tril_softmax_mask_scale(
     return _dropout(shares, p, generator=generator), shares
 
 
+def fused_scale_tril_softmax_dropout(
+    x: Tensor,
+    diagonal: int = 0,
+    scale: float = 1.0,
+    fill_value: float = -math.inf,
+    rate: float = 0.5,
+    generator: Any = None,
+) -> Any:
+    """Dropout of the softmax of `fused_scale_tril`."""
+    shares = softmax(fused_scale_tril(x, diagonal, fill_value, scale))
+    return _dropout(shares, rate, generator=generator)
+
+
+def fused_bias_add_scale_mask_softmax_dropout(
+    x: Tensor, bias: Tensor, mask: Tensor, **options: Any
+) -> Any:
+    """`fused_scale_mask_softmax_dropout` of a sum with a bias that broadcasts."""
+    return fused_scale_mask_softmax_dropout(x + bias, mask, **options)
+
+
+def fused_self_attention(
+    hidden_states: Tensor, head_size: int = 8, alpha: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Scores `alpha * query @ key.T` (batch, heads, n, n) and values (batch, heads, n, size) of
+    (n, batch, heads * 3 * size).
+    """
+    n, batch, width = hidden_states.shape
+    parts = hidden_states.reshape((n, batch, width // (3 * head_size), 3 * head_size))
+    query, key, value = parts.permute((1, 2, 0, 3)).split(head_size, -1)
+    return query @ key.transpose(-2, -1) * alpha, value
+
+
+def fused_dot_feature_interaction(
+    features: Sequence[Tensor],
+    output_concat: Tensor | None = None,
+    self_interaction: bool = False,
+    output_padding: int = 0,
+    pooling: str | None = None,
+) -> Any:
+    """The products of each two rows of features (batch, n, d), behind `output_concat` and in front
+    of zeros; or with pooling="sum" their elementwise products added: (batch, d).
+    """
+    rows: Tensor = ops.cat(list(features), 1)
+    if pooling == "sum":
+        total = rows.sum(1)
+        return (total * total - (rows * rows).sum(1)) * 0.5
+    if pooling not in (None, "none"):
+        raise ArgumentError(f"fused_dot_feature_interaction: pooling is 'sum', got {pooling!r}")
+    count = rows.shape[1]
+    first, second = ops.tril_indices(count, count, 0 if self_interaction else -1)
+    parts = [(rows @ rows.transpose(1, 2))[:, first, second]]
+    if output_concat is not None:
+        parts.insert(0, output_concat)
+    if output_padding:
+        parts.append(rows.new_zeros(rows.shape[0], output_padding))
+    return ops.cat(parts, 1)
+
+
+def fused_cross_feature_interaction(
+    x: Tensor, weight: Tensor, x_0: Tensor, bias: Tensor, interaction_mode: str
+) -> Any:
+    """A layer of a deep and cross network, by a "vector" or a "matrix" of weights."""
+    if interaction_mode not in ("vector", "matrix"):
+        raise ArgumentError(
+            "fused_cross_feature_interaction: interaction_mode is 'vector' or 'matrix', got "
+            f"{interaction_mode!r}"
+        )
+    product = x @ weight.t()
+    if interaction_mode == "vector":
+        return x_0 * product + bias + x
+    return x_0 * (product + bias) + x
+
+
+def host_scalar_add_by_tensor(x: Tensor, scalar: Tensor) -> Any:
+    """The sum with a tensor of one number, on whatever device."""
+    return x + scalar.to(x.device)
+
+
+def roc_auc_score(label: Tensor, pred: Tensor) -> Any:
+    """The area below the receiver's curve of predictions for labels 0 and 1: (1,) of float32."""
+    truth = (label.reshape(-1) != 0).to(float64)
+    shares = pred.reshape(-1)
+    ordered = ops.sort(shares)[0].contiguous()
+    below = ops.searchsorted(ordered, shares.contiguous())
+    upto = ops.searchsorted(ordered, shares.contiguous(), right=True)
+    ranks = (below + upto + 1).to(float64) / 2
+    positive = truth.sum()
+    pairs = positive * (truth.numel() - positive)
+    area = ((ranks * truth).sum() - positive * (positive + 1) / 2) / pairs
+    return area.to(float32).reshape(1)
+
+
+def spmm(input: Tensor, mat2: Tensor) -> Any:
+    """The product of a sparse matrix and a dense one."""
+    return ops.matmul(input, mat2)
+
+
 def local_all_reduce(x: Tensor, inplace: bool = False) -> Any:
     """The sum of the ranks' tensors, in place of this one's if asked."""
     total = collectives.all_reduce(x)
@@ -312,6 +409,7 @@ _OWN |= {
     "amp_black_identity": identity,
     "amp_white_identity": identity,
     "dropout": _dropout,
+    "fused_self_attention_query_mul_key_and_value": fused_self_attention,
     "slice": slice_of,
     "trunc_divide": lambda input, other: ops.div(input, other, rounding_mode="trunc"),
 }

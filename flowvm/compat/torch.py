@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from flowvm.errors import ArgumentError, MissingNameError
 from flowvm.loading.missing_names import instead_of
+from flowvm.optim import optimizer
 from flowvm.version import Version
 from flowvm.vm.callers.tracebacks import border
 
@@ -42,13 +43,15 @@ _ELSEWHERE: Final = {
     "distributed._tensor.device_mesh": "distributed.device_mesh",
     "framework": "compat.framework",
     "framework.args_tree": "compat.framework",
+    "framework.check_point_v2": "compat.framework",
+    "framework.unittest": "compat.testcases",
     "framework.balanced_splitter": "compat.framework",
     "framework.dtype": "compat.framework",
     "framework.tensor": "compat.framework",
     "nn.graph.util": "compat.framework",
     "nn.optimizer": "optim",
     "nn.optimizer.lr_scheduler": "optim.lr_scheduler",
-    "nn.optimizer.optimizer": "optim.optimizer",
+    "nn.optimizer.optimizer": "compat.stepping",
     "nn.optimizer.swa_utils": "optim.swa_utils",
     "support": "compat",
     "support.env_var_util": "compat.environment",
@@ -65,12 +68,16 @@ _ELSEWHERE: Final = {
     "_subclasses": "compat.fake",
     "_subclasses.fake_tensor": "compat.fake",
     "distributed.algorithms": "compat.joins",
+    "distributed.algorithms._checkpoint": "compat.checkpointed",
+    "distributed.algorithms._checkpoint.checkpoint_wrapper": "compat.checkpointed",
     "distributed.algorithms.join": "compat.joins",
     "distributed.nn.functional": "distributed.nn",
     "distributed.constants": "distributed.groups",
     "fx.experimental": "fx",
+    "fx.proxy": "fx",
     "fx.experimental.proxy_tensor": "compat.fake",
     "ops": "compat.operators",
+    "optim.optimizer": "compat.stepping",
     "utils.data._utils": "utils.data",
     "utils.model_zoo": "compat.model_zoo",
     "utils.data._utils.collate": "utils.data.collate",
@@ -124,7 +131,8 @@ _FLAT: Final = {
 _OF_C: Final = frozenset({  # names of torch that come from torch._C
     "SymBool", "SymFloat", "SymInt", "complex32", "chalf", "quint8", "qint8", "qint32", "quint4x2",
     "quint2x4", "float4_e2m1fn_x2", "PyTorchFileReader", "ScriptModule",
-    "ScriptFunction",
+    "ScriptFunction", "char", "enable_eager_execution",
+    "roc_auc_score", "spmm",
 })  # fmt: skip
 _missed: Counter[str] = Counter()
 
@@ -232,6 +240,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         found = _counterpart(spec.name.partition(".")[2])
         if found is None:
             raise ModuleNotFoundError(f"flowvm has no module for {spec.name!r}", name=spec.name)
+        if spec.name == "oneflow":
+            optimizer.takes_none[0] = True  # parameters of a stage that is elsewhere
         return _Mirror(spec.name, found)
 
     def exec_module(self, module: types.ModuleType) -> None:
@@ -275,6 +285,7 @@ def uninstall() -> None:
         del sys.modules[name]
     atexit.unregister(_report)
     _missed.clear()
+    optimizer.takes_none[0] = False
 
 
 def missing() -> dict[str, int]:

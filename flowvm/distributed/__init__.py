@@ -24,9 +24,9 @@ from flowvm.distributed.collectives import (
 )
 from flowvm.distributed.groups import (
     Backend, GroupMember, ProcessGroup, ReduceOp, destroy_process_group, get_backend,
-    get_global_rank, get_group_rank, get_node_local_rank, get_process_group_ranks, get_rank,
-    get_world_size, group, init_process_group, is_available, is_backend_available,
-    is_gloo_available, is_initialized, is_mpi_available, is_nccl_available,
+    get_default_backend_for_device, get_global_rank, get_group_rank, get_node_local_rank,
+    get_process_group_ranks, get_rank, get_world_size, group, init_process_group, is_available,
+    is_backend_available, is_gloo_available, is_initialized, is_mpi_available, is_nccl_available,
     is_torchelastic_launched, is_ucc_available, is_xccl_available, new_group,
 )
 from flowvm.distributed.messages import P2POp, batch_isend_irecv, irecv, isend, recv, send
@@ -40,13 +40,13 @@ __all__ = [
     "Backend", "DistError", "GroupMember", "P2POp", "ProcessGroup", "ReduceOp", "Restart", "Work",
     "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all",
     "all_to_all_single", "barrier", "batch_isend_irecv", "broadcast", "broadcast_object_list",
-    "destroy_process_group", "gather", "gather_object", "get_backend", "get_global_rank",
-    "get_group_rank", "get_node_local_rank", "get_process_group_ranks", "get_rank",
-    "get_world_size", "group", "init_process_group", "irecv", "is_available",
-    "is_backend_available", "is_gloo_available", "is_initialized", "is_mpi_available",
-    "is_nccl_available", "is_torchelastic_launched", "is_ucc_available", "is_xccl_available",
-    "isend", "monitored_barrier", "new_group", "recv", "reduce", "reduce_scatter",
-    "reduce_scatter_tensor", "restart", "scatter", "scatter_object_list", "send",
+    "destroy_process_group", "gather", "gather_object", "get_backend",
+    "get_default_backend_for_device", "get_global_rank", "get_group_rank", "get_node_local_rank",
+    "get_process_group_ranks", "get_rank", "get_world_size", "group", "init_process_group", "irecv",
+    "is_available", "is_backend_available", "is_gloo_available", "is_initialized",
+    "is_mpi_available", "is_nccl_available", "is_torchelastic_launched", "is_ucc_available",
+    "is_xccl_available", "isend", "monitored_barrier", "new_group", "recv", "reduce",
+    "reduce_scatter", "reduce_scatter_tensor", "restart", "scatter", "scatter_object_list", "send",
 ]
 # fmt: on
 # isort: on

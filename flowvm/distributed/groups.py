@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flowvm.config import config
 from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError
 from flowvm.loading.lazy import lazy
+from flowvm.meta.device import as_device
 from flowvm.ranks.launch_env import is_launched
 from flowvm.ranks.library import is_installed
 from flowvm.ranks.world import Group, rank, world, world_size
@@ -63,7 +64,7 @@ def op_of(name: str, op: Any) -> str:
     if not isinstance(op, ReduceOp):
         known = ", ".join(f"ReduceOp.{o.name}" for o in ReduceOp)
         raise ArgumentTypeError(f"{name}: op is one of {known}, got {op!r}")
-    return str(op.value)
+    return str(op._value_)  # `value` is a property, at the price of all the rest
 
 
 class _State:
@@ -164,6 +165,11 @@ def init_process_group(
             hint = "" if is_launched() else "; start ranks with `flowvm launch -n N` or mpiexec"
             raise ArgumentError(f"init_process_group: {name} is {there}, got {given}{hint}")
     _State.initialized, _State.backend = True, exchanges_by
+
+
+def get_default_backend_for_device(device: Any) -> str:
+    """The backend by which tensors of a device are exchanged: "nccl" for CUDA's, else "mpi"."""
+    return NCCL if as_device(device).type == "cuda" else MPI
 
 
 def _checked_backend(caller: str, backend: str | None) -> str:

@@ -63,9 +63,10 @@ def answered(async_op: bool, *tensors: Tensor) -> Work | None:
     """Return a collective's result: a Work if the caller asked for one.  Otherwise wait if foreign
     objects share the tensors' memory, because they cannot wait.
     """
+    if not async_op and not any(engine.lending.holds(t._ref) for t in tensors):
+        return None
     work = Work(lane(device=tensors[0]._meta.device) if tensors else lane(), tensors)
     if async_op:
         return work
-    if any(engine.lending.holds(t._ref) for t in tensors):
-        work.wait()
+    work.wait()
     return None

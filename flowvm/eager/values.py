@@ -142,7 +142,8 @@ def numpy(t: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
 
     Where writing could not be promised to reach the tensor the array is a copy that is read-only,
     and NumPy says so to whoever writes: of a tensor that requires grad (`detach()` it first), of
-    one on another device, of a global tensor.  With `force` such a copy may be written to; it is
+    one on another device, of a global tensor (an empty one on a rank that holds nothing of it).
+    With `force` such a copy may be written to; it is
     an array of its own.
 
     ArgumentTypeError for bfloat16, which NumPy has not.
@@ -161,6 +162,8 @@ def numpy(t: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
             return lent_array(t)
         if force and meta.device is cpu and not isinstance(meta, GlobalMeta):
             return lent_array(t)
+        if isinstance(meta, GlobalMeta) and not meta.inside:
+            t = t.to_local()  # nothing of it is here: an empty array
         copied = memory_of(t).copy()
         copied.flags.writeable = force
         return copied

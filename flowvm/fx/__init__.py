@@ -21,11 +21,11 @@ from flowvm.fx.node import Node
 from flowvm.fx.proxy import Proxy
 from flowvm.fx.recorder import wrap
 from flowvm.fx.subgraph_rewriter import replace_pattern
-from flowvm.fx.tracer import Tracer, symbolic_trace
+from flowvm.fx.tracer import GraphAppendingTracer, Tracer, symbolic_trace
 
 __all__ = [
-    "Graph", "GraphModule", "Interpreter", "Node", "Proxy", "Tracer", "Transformer", "make_fx",
-    "passes", "replace_pattern", "symbolic_trace", "wrap",
+    "Graph", "GraphAppendingTracer", "GraphModule", "Interpreter", "Node", "Proxy", "Tracer",
+    "Transformer", "make_fx", "passes", "replace_pattern", "symbolic_trace", "wrap",
 ]
 # fmt: on
 # isort: on

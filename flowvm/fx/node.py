@@ -28,6 +28,9 @@ _IN_PLACE = {operator.setitem, operator.delitem, setattr, delattr, print} | {
 }  # fmt: skip
 
 
+Target = Callable[..., Any] | str  # what a node calls, for annotations
+
+
 def _fixed(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
     raise ArgumentTypeError(
         f"a {type(self).__name__} in a node's arguments is not changed in place; set node.args or "

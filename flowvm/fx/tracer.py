@@ -21,7 +21,7 @@ from flowvm.loading.listing import listing
 from flowvm.nn.module import Module
 from flowvm.vm.callers.tracebacks import border
 
-__all__ = ["Tracer", "symbolic_trace"]
+__all__ = ["GraphAppendingTracer", "Tracer", "symbolic_trace"]
 __dir__ = listing(globals())
 
 
@@ -238,6 +238,22 @@ def specialized(value: Any, wanted: Any, name: str) -> None:
 
 
 specialized.is_impure = True  # type: ignore[attr-defined]
+
+
+# public: fx
+class GraphAppendingTracer(Tracer):
+    """A Tracer whose proxies add their nodes to a graph that is there.
+
+    >>> graph = flow.fx.Graph()
+    >>> tracer = flow.fx.GraphAppendingTracer(graph)
+    >>> total = flow.fx.Proxy(graph.placeholder("x"), tracer) + 1
+    >>> [node.op for node in graph.nodes]
+    ['placeholder', 'call_function']
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self.graph = graph
 
 
 # public: fx

@@ -98,7 +98,8 @@ def compare(schedule: Schedule, profile: Profile) -> Comparison:
     steps.append(execution(as_run).makespan)
     as_run = Schedule(dag, lanes, started, started + dag.cost, lane)
     steps.append(execution(as_run).makespan)
-    slow = Machine(lanes.workers, wake=schedule.machine.wake, handover=schedule.machine.handover)
+    there = schedule.machine
+    slow = Machine(lanes.workers, wake=there.wake, handover=there.handover, patience=there.patience)
     as_run = Schedule(dag, slow, started, started + dag.cost, lane)
     steps.append(execution(as_run).makespan)
     measured = float((started + dag.cost).max(initial=0.0))

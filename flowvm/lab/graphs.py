@@ -17,6 +17,7 @@ import numpy as np
 
 from flowvm.errors import ArgumentError, ConfigError
 from flowvm.lab import formats, loops
+from flowvm.lab.machines import Bounds, Machine, bounds
 from flowvm.lab.native import call
 from flowvm.lab.sources import costs, of_nodes, of_run, of_trace
 from flowvm.profiler.front.profiles import Profile
@@ -254,6 +255,15 @@ class Dag:
         """
         by_level = np.argsort(self.level, kind="stable")
         return np.split(by_level, np.cumsum(np.bincount(self.level))[:-1]) if len(self) else []
+
+    def bounds(self, machine: Machine | int) -> Bounds:
+        """Return what no schedule on a Machine, or on so many workers, can beat: `lab.Bounds`, each
+        with whose proof it is.
+
+        >>> flow.lab.Dag([1.0, 2.0, 3.0], [(0, 1), (0, 2)]).bounds(2).best
+        4.0
+        """
+        return bounds(self, machine)
 
     def upward(self, cost: Array | None = None, comm: Array | None = None) -> Array:
         """The longest way from each task to an end: its own cost, costs and edges behind it."""

@@ -184,8 +184,8 @@ def take(
 def list_schedule(
     mode: int, key: Floats, cost: Floats, kind: Ints, into: Ints, source: Ints, size: Floats,
     out: Ints, follower: Ints, release: Floats, waits: Ints, speed: Floats, rank: Ints,
-    sort: Ints, near: Floats, cores: int, python: float, wake: float, handover: float, base: Ints,
-    ready: Ints,
+    sort: Ints, near: Floats, cores: int, python: float, wake: float, patience: float,
+    handover: float, base: Ints, ready: Ints,
     first: Ints, keys: Floats, items: Ints, spare: Ints, spares: Ints, idle: Floats,
     idle_items: Ints, since: Floats, done: Floats, done_items: Ints, late: Floats, late_items: Ints,
     start: Floats, end: Floats, worker: Ints,
@@ -224,7 +224,7 @@ def list_schedule(
                 if handover > 0.0:
                     dispatcher = max(dispatcher, now) + handover
                     begin = max(begin, dispatcher)
-                if wake > 0.0 and since[w] < now:
+                if wake > 0.0 and since[w] + patience < now:
                     begin = max(begin, now + wake)
                 start[t], worker[t] = begin, w
                 end[t] = begin + cost[t] / speed[w]
@@ -440,8 +440,9 @@ def batch(
 
 def execute(
     order: Ints, cost: Floats, into: Ints, source: Ints, size: Floats, release: Floats,
-    speed: Floats, near: Floats, cores: int, python: float, wake: float, handover: float,
-    free: Floats, core: Floats, core_items: Ints, start: Floats, end: Floats, worker: Ints,
+    speed: Floats, near: Floats, cores: int, python: float, wake: float, patience: float,
+    handover: float, free: Floats, core: Floats, core_items: Ints, start: Floats, end: Floats,
+    worker: Ints,
 ) -> int:  # fmt: skip
     """Run a static schedule: each worker takes its tasks in this order, which is topological, as
     soon as they can start.  Python has one of the cores until time `python`.
@@ -459,7 +460,7 @@ def execute(
         if handover > 0.0:
             dispatcher = max(dispatcher, came) + handover
             begin = max(begin, dispatcher)
-        if wake > 0.0 and free[w] < came:
+        if wake > 0.0 and free[w] + patience < came:
             begin = max(begin, came + wake)
         if short and cores_known == cores:
             begin = max(begin, core[0])

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from flowvm.config import config
 from flowvm.errors import ArgumentError
 from flowvm.lab import loops
-from flowvm.lab.graphs import Dag
 from flowvm.lab.native import call
 from flowvm.loading.lazy import lazy
 
@@ -42,6 +41,28 @@ def amount(value: Any, what: str) -> float:
     if not number > 0:
         raise ArgumentError(f"Machine: {what} is above 0, got {value!r}")
     return number
+
+
+class Work(Protocol):
+    """Columns of a graph of work that machines and bounds look at: a `flowvm.lab.graphs.Dag`."""
+
+    cost: Array
+    stream: Array
+    release: Array
+    source: Array
+    size: Array
+
+    def __len__(self) -> int: ...
+    @property
+    def order(self) -> Array: ...
+    @property
+    def into(self) -> Array: ...
+    @property
+    def waits(self) -> Array: ...
+    @property
+    def work(self) -> float: ...
+    @property
+    def span(self) -> float: ...
 
 
 class Bounds(NamedTuple):
@@ -78,7 +99,8 @@ class Machine:
     streams    what kind of task each worker takes (numbers of streams, as the Dag has them), or how
                many workers each has: {0: 3, 1: 1}; None: any takes any
     cores      tasks that can run at once, by default as many as there are workers
-    wake       seconds until a worker that had nothing to do begins
+    wake       seconds until a worker begins that had nothing to do for more than `patience`
+    patience   seconds that a worker polls for work before it sleeps
     handover   seconds that the scheduler takes for each task, one after the other
     memory     bytes that there are, for policies that look; None: no bound
     shared     Python has one of the cores until the last task is released (see `Dag`'s `release`,
@@ -100,6 +122,7 @@ class Machine:
         handover: float = 0.0,
         memory: Any = None,
         shared: bool = False,
+        patience: float = 0.0,
     ) -> None:
         if isinstance(streams, Mapping):
             streams = [kind for kind, count in streams.items() for _ in range(count)]
@@ -116,28 +139,31 @@ class Machine:
         self.near = _near(link, self.workers)
         self.streams = None if streams is None else np.array(streams, np.int64)
         self.cores = self.workers if cores is None else int(cores)
-        if self.cores < 1 or wake < 0 or handover < 0:
+        if self.cores < 1 or wake < 0 or handover < 0 or patience < 0:
             raise ArgumentError(
-                f"Machine: cores is from 1 up, wake and handover from 0, got {cores!r}, {wake!r}, "
-                f"{handover!r}"
+                f"Machine: cores is from 1 up, wake, handover and patience from 0, got {cores!r}, "
+                f"{wake!r}, {handover!r}, {patience!r}"
             )
         self.wake, self.handover, self.shared = float(wake), float(handover), bool(shared)
+        self.patience = float(patience)
         self.memory = None if memory is None else amount(memory, "memory")
 
     @staticmethod
     def here(workers: int | None = None) -> Machine:
-        """This machine, measured once a process: how long a worker that sleeps takes to begin, what
-        the scheduler takes an instruction, how fast memory is copied, and the cores there are, one
-        of which Python has while it issues.
+        """This machine, measured once a process and number of cores that it may use: how long a
+        worker polls, and one that sleeps takes to begin; what lies between two tasks of which one
+        waits for the other, under a policy if there are several workers; how fast memory is copied;
+        and the cores there are, one of which Python has while it issues.
 
         >>> flow.lab.Machine.here().wake > 0
         True
         """
-        known = measurement.measurement()
+        cores = len(os.sched_getaffinity(0))
+        known = measurement.measurement(cores)
         workers = config.workers if workers is None else workers
         return Machine(
-            workers, link=known.bandwidth, cores=len(os.sched_getaffinity(0)), wake=known.wake,
-            handover=known.handover, shared=True,
+            workers, link=known.bandwidth, cores=cores, wake=known.wake, patience=known.patience,
+            handover=known.choice if workers > 1 else known.handover, shared=True,
         )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -149,6 +175,7 @@ class Machine:
         parts += [f"{self.cores} cores"] * (self.cores < self.workers)
         parts += ["one shared with Python"] * self.shared
         parts += [f"wake {self.wake * 1e6:.3g} us"] * (self.wake > 0)
+        parts += [f"patience {self.patience * 1e6:.3g} us"] * (self.patience > 0)
         parts += [f"handover {self.handover * 1e6:.3g} us"] * (self.handover > 0)
         return f"<Machine of {', '.join(parts)}>"
 
@@ -159,7 +186,7 @@ class Machine:
         if (self.speeds != 1).any() or self.streams is not None:
             raise ArgumentError("Machine.with_workers: its workers differ; make another Machine")
         machine = Machine(workers, wake=self.wake, handover=self.handover, memory=self.memory,
-                          shared=self.shared)  # fmt: skip
+                          shared=self.shared, patience=self.patience)  # fmt: skip
         if self.near.any():
             machine.near = _near(1 / self.near[self.near > 0].min(), workers)
         elif self.workers == 1:
@@ -168,7 +195,7 @@ class Machine:
             machine.cores = min(self.cores, workers)
         return machine
 
-    def python(self, dag: Dag) -> float:
+    def python(self, dag: Work) -> float:
         """The time until which Python has one of the cores; 0: it has none."""
         return float(dag.release.max(initial=0.0)) if self.shared else 0.0
 
@@ -177,7 +204,7 @@ class Machine:
         """1 / link, a row a worker; empty where no edge takes time."""
         return np.ascontiguousarray(self.near.reshape(-1)) if self.near.any() else np.zeros(0)
 
-    def kinds(self, dag: Dag) -> tuple[Array, Array, int]:
+    def kinds(self, dag: Work) -> tuple[Array, Array, int]:
         """The kind of each task and of each worker, counted from 0, and how many kinds there are.
         ArgumentError: a task whose kind no worker takes.
         """
@@ -193,12 +220,12 @@ class Machine:
             )
         return kind.astype(np.int64), sort.astype(np.int64), len(known)
 
-    def mean_cost(self, dag: Dag) -> Array:
+    def mean_cost(self, dag: Work) -> Array:
         """Return the mean time of each task over the workers."""
         mean: Array = dag.cost * np.mean(1 / self.speeds)
         return mean
 
-    def mean_comm(self, dag: Dag) -> Array:
+    def mean_comm(self, dag: Work) -> Array:
         """Return the mean time of each edge over all pairs of workers; a worker and itself are a
         pair.
         """
@@ -207,7 +234,7 @@ class Machine:
         return mean
 
 
-def bounds(dag: Dag, machine: Machine | int) -> Bounds:
+def bounds(dag: Work, machine: Machine | int) -> Bounds:
     """Return the lower bounds of all schedules of the graph on this machine, or with this number of
     workers.
 

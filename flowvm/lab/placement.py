@@ -7,12 +7,14 @@ it does where `build` names streams itself.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from flowvm.errors import ArgumentError, CaptureError
 from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import OpNode
 from flowvm.lab.graphs import Dag
 from flowvm.lab.machines import Machine
 from flowvm.lab.policies import policy_of
@@ -41,38 +43,35 @@ class Placement:
     def __call__(self, graph: LogicalGraph) -> LogicalGraph:
         """The graph with its nodes on the streams of the policy's schedule, in its order.
 
-        Nodes of other streams, which exchange with ranks, keep theirs.  CaptureError: the graph is
-        on a device, or repeats nodes for micro-batches.
+        Nodes of other streams, which exchange with ranks, keep theirs.  Nodes that repeat, for
+        micro-batches, are scheduled by themselves.  CaptureError: the graph is on a device.
         """
         if graph.devices() - {cpu}:
             raise CaptureError(f"{graph.name}: config.schedule places tasks on the CPU's streams")
-        if any(node.repeat > 1 for node in graph.nodes):
-            raise CaptureError(
-                f"{graph.name}: config.schedule does not place micro-batches, whose nodes repeat"
-            )
         numbers = [CALL_STREAM if s is None else s.number for s in self.streams]
         own = {*numbers, CALL_STREAM}
         others = sorted({node.stream for node in graph.nodes} - own)
-        dag = self.dag(graph, own)
         machine = self.machine or Machine(len(numbers))
         if others:
             machine = Machine(
                 speeds=[*machine.speeds, *[1.0] * len(others)],
                 streams=[0] * len(numbers) + list(range(1, len(others) + 1)),
             )
-        schedule = simulate(dag, machine, self.policy)
-        where = [*numbers, *others]
-        nodes = [
-            replace(graph.nodes[k], number=n, stream=where[schedule.worker[k]])
-            for n, k in enumerate(schedule.order.tolist())
-        ]
+        where, cost = [*numbers, *others], costs(graph, self.like)
+        nodes: list[OpNode] = []
+        for _, part in itertools.groupby(graph.nodes, lambda node: node.repeat):
+            section = list(part)  # repeated nodes stay together, between those that run once
+            dag = self.dag(section, cost[len(nodes) : len(nodes) + len(section)], own, others)
+            schedule = simulate(dag, machine, self.policy)
+            for k in schedule.order.tolist():
+                stream = where[schedule.worker[k]]
+                nodes.append(replace(section[k], number=len(nodes), stream=stream))
         kept = [s for s in self.streams if s is not None and s not in graph.streams]
         return replace(graph, nodes=nodes, streams=[*graph.streams, *kept])
 
-    def dag(self, graph: LogicalGraph, own: set[int]) -> Dag:
-        others = sorted({node.stream for node in graph.nodes} - own)
-        columns = of_nodes(graph.nodes, costs(graph, self.like))
+    def dag(self, nodes: Sequence[OpNode], cost: Any, own: set[int], others: list[int]) -> Dag:
+        columns = of_nodes(nodes, cost)
         columns["stream"] = [
-            0 if node.stream in own else 1 + others.index(node.stream) for node in graph.nodes
+            0 if node.stream in own else 1 + others.index(node.stream) for node in nodes
         ]
         return Dag(**columns)

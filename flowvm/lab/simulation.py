@@ -184,7 +184,8 @@ def execution(planned: Schedule) -> Schedule:
     call(
         loops.execute, planned.order, dag.cost, dag.into, dag.source, dag.size, dag.release,
         machine.speeds, machine.flat, machine.cores, machine.python(dag), machine.wake,
-        machine.handover, np.zeros(machine.workers), np.zeros(machine.workers + 1),
+        machine.patience, machine.handover, np.zeros(machine.workers),
+        np.zeros(machine.workers + 1),
         np.zeros(machine.workers + 1, np.int64), start, end, worker,
     )  # fmt: skip
     return Schedule(dag, machine, start, end, worker, planned.policy)
@@ -211,8 +212,8 @@ def _listed(dag: Dag, machine: Machine, policy: Policy) -> Schedule:
     ran = call(
         loops.list_schedule, policy.mode, key, dag.cost, kind, dag.into, dag.source, dag.size,
         dag.out, dag.follower, dag.release, dag.waits.copy(), machine.speeds, _speed_rank(machine),
-        sort, machine.flat, machine.cores, machine.python(dag), machine.wake, machine.handover,
-        base.astype(np.int64),
+        sort, machine.flat, machine.cores, machine.python(dag), machine.wake,
+        machine.patience, machine.handover, base.astype(np.int64),
         np.zeros(kinds, np.int64), np.zeros(kinds, np.int64), np.empty(n), np.empty(n, np.int64),
         spare.astype(np.int64), np.zeros(kinds, np.int64), np.empty(workers),
         np.empty(workers, np.int64), np.full(workers, -1.0), np.empty(workers + 1),
@@ -249,7 +250,8 @@ def _compiled(dag: Dag, machine: Machine, policy: Policy, native: Native) -> Sch
         stepping.simulate, native.address, native.state.ctypes.data, native.state, ends, dag.cost,
         kind, dag.into, dag.source, dag.size, dag.out, dag.follower, dag.release, dag.waits.copy(),
         machine.speeds, order, sort, machine.flat, machine.cores, machine.python(dag),
-        machine.wake, machine.handover, np.zeros(workers, np.int64), np.zeros(n, np.int64),
+        machine.wake, machine.patience, machine.handover, np.zeros(workers, np.int64),
+        np.zeros(n, np.int64),
         np.zeros(workers, np.int64), np.zeros(workers), np.zeros(workers + 1),
         np.zeros(workers + 1, np.int64), np.zeros(n),
         np.zeros(n, np.int64), start, end, worker, told,
@@ -324,7 +326,7 @@ def _stepped(dag: Dag, machine: Machine, policy: Policy) -> Schedule:
             if machine.handover > 0:
                 dispatcher = max(dispatcher, now) + machine.handover
                 begin = max(begin, dispatcher)
-            if machine.wake > 0 and since[w] < now:
+            if machine.wake > 0 and since[w] + machine.patience < now:
                 begin = max(begin, now + machine.wake)
             start[task], worker[task] = begin, w
             end[task] = begin + dag.cost[task] / machine.speeds[w]

@@ -231,8 +231,8 @@ RAISED, UNREADY, OTHER_KIND = 1, 2, 3  # how a policy is wrong
 def simulate(
     entry: int, state: int, m: Ints, ends: int, cost: Floats, kind: Ints, into: Ints, source: Ints,
     size: Floats, out: Ints, follower: Ints, release: Floats, waits: Ints, speed: Floats,
-    order: Ints, sort: Ints, near: Floats, cores: int, python: float, wake: float, handover: float,
-    free: Ints,
+    order: Ints, sort: Ints, near: Floats, cores: int, python: float, wake: float, patience: float,
+    handover: float, free: Ints,
     is_ready: Ints, running: Ints, since: Floats, done: Floats, done_items: Ints, late: Floats,
     late_items: Ints, start: Floats, end: Floats, worker: Ints, told: Ints,
 ) -> int:  # fmt: skip
@@ -282,7 +282,7 @@ def simulate(
             if handover > 0.0:
                 dispatcher = max(dispatcher, now) + handover
                 begin = max(begin, dispatcher)
-            if wake > 0.0 and since[w] < now:
+            if wake > 0.0 and since[w] + patience < now:
                 begin = max(begin, now + wake)
             start[t], worker[t] = begin, w
             end[t] = begin + cost[t] / speed[w]

@@ -253,9 +253,9 @@ def kinds() -> Iterator[str]:
 
 
 def launches(dag: Dag, count: int, regst_num: int = 2) -> Dag:
-    """Launches of a Plan behind each other: its graph so many times, where a task of a launch waits
-    for who reads its result in the launch `regst_num` before (each result has so many registers),
-    and for itself in the one before.  `sweep` turns the number of registers so.
+    """Launches of a Plan behind each other: its graph so many times.  A launch begins when the one
+    `regst_num` before is over (so many may be in flight), and a task waits for itself in the launch
+    before.  `sweep` turns the number of registers so.
 
     >>> d = flow.lab.Dag([1.0, 1.0], [(0, 1)], stream=[0, 1])
     >>> m = flow.lab.Machine(streams={0: 1, 1: 1})
@@ -270,7 +270,10 @@ def launches(dag: Dag, count: int, regst_num: int = 2) -> Dag:
     if count > 1:
         parts.append((tasks, tasks, first[1:], -1))
     if count > regst_num:
-        parts.append((dag.target, dag.source, first[regst_num:], -regst_num))
+        ends = np.setdiff1d(tasks, dag.source)
+        begins = np.setdiff1d(tasks, dag.target)
+        both = np.repeat(ends, len(begins)), np.tile(begins, len(ends))
+        parts.append((*both, first[regst_num:], -regst_num))
     source = np.concatenate([(a + (at + back * n)[:, None]).ravel() for a, _, at, back in parts])
     target = np.concatenate([(b + at[:, None]).ravel() for _, b, at, _ in parts])
     size = np.concatenate([np.tile(dag.size, count), np.zeros(len(source) - count * len(dag.size))])

@@ -7,7 +7,8 @@ program fails where it uses such a name, and not where it imports it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import importlib
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from flowvm.errors import MissingNameError
@@ -30,7 +31,7 @@ ABSENT: Final = {
     "as_masked_tensor": "functions of flow.masked take the mask beside the tensor",
     "nested_tensor": "pad, or nn.utils.rnn.pack_padded_sequence",
     "nn.quantized": "there are no quantized kernels; bfloat16 and float16 there are",
-    "nn.qat": "there are no quantized kernels; bfloat16 and float16 there are",
+    "nn.qat": "nn.QatConv2d and the observers beside it; there are no quantized kernels",
     "nn.intrinsic": "nn.Graph and flow.compile fuse what can be fused",
     "nested": "there are no nested tensors; pad, or nn.utils.rnn.pack_padded_sequence",
     "distributed.rpc": "ranks run one program; distributed.send and recv exchange between two",
@@ -45,16 +46,9 @@ ABSENT: Final = {
     "utils.mobile_optimizer": "graphs run where Python runs",
     "one_embedding": "a table lies in memory; nn.Embedding, or split it: weight.to_global",
     "boxing": "to_global changes placement and SBP; a Graph's are planned by its passes",
-    "_oneflow_internal": "there is no C++ in flowvm; its ops are in flow.ops",
     "core": "there are no protobuf settings; a graph's are its config",
     "builtin_op": "there are no user ops of C++; an op of your own is a Python function (flow.ops)",
-    "env.init": "processes find each other when they first exchange; flowvm launch starts them",
-    "env.init_rdma": "MPI chooses the network, by its own settings",
-    "enable_eager_execution": "calls are eager anyway",
     "framework": "what OneFlow's programs import of it is in flowvm.compat.framework",
-    "nn.image": "images are read by other packages; flow.nn.functional resizes tensors",
-    "nn.CropMirrorNormalize": "cut, flip and normalize tensors in a Dataset of yours",
-    "nn.CoinFlip": "flow.rand(n) < p",
     "decode_onerec": "no files of records are read; a Dataset of yours does that",
     "read_onerec": "no files of records are read; a Dataset of yours does that",
     "distributed_partial_fc_sample": "all classes take part; cut the last layer: to_global(split)",
@@ -69,38 +63,25 @@ ABSENT: Final = {
     "onnx.dynamo_export": "flow.onnx.export captures a call and writes it",
     "onnx.ExportOptions": "flow.onnx.export captures a call and writes it",
     "onnx.OperatorExportTypes": "flow.onnx.export writes ONNX's operators alone",
-    "fx.proxy": "flow.fx.Proxy and Tracer are in flow.fx",
     "optim.optimizer": "Optimizer's public methods; PyTorch's helpers of its kernels are not here",
+    "test": "OneFlow's own tests are run by tools/oneflow_tests.py",
+    "nn.logsoftmax": "nothing has this name; nn.LogSoftmax and nn.functional.log_softmax",
+    "nn.optimizer.optimizer.ParamGroup": "groups are dicts, as PyTorch's: optimizer.param_groups",
+    "utils.data.items": "nothing has this name; a program's own dict has it",
+    "utils.data._utils.worker": "errors of workers are raised in the loop that reads batches",
+    "sysconfig": "there is nothing to build against; an op of your own is a Python function",
+    "onnx._export": "flow.onnx.export captures a call and writes it",
+    "distributed.checkpoint.state_dict._init_optim_state": "get_optimizer_state_dict makes it",
+    "distributed.fsdp.LocalStateDictConfig": "FullStateDictConfig or ShardedStateDictConfig",
     "remat": "flow.utils.checkpoint computes a part of a model again in backward",
     **dict.fromkeys(
-        (
-            "COCOReader",
-            "GPTIndexedBinDataReader",
-            "OFRecordBytesDecoder",
-            "OFRecordImageDecoder",
-            "OFRecordImageDecoderRandomCrop",
-            "OFRecordImageGpuDecoderRandomCropResize",
-            "OFRecordRawDecoder",
-            "OFRecordReader",
-            "OfrecordRawDecoder",
-            "OfrecordReader",
-            "RawReader",
-        ),
-        "no files of records are read; a Dataset of yours does that, for utils.data.DataLoader",
-    ),
-    **dict.fromkeys(
-        (
-            "FakeQuantization",
-            "MinMaxObserver",
-            "MovingAverageMinMaxObserver",
-            "QatConv1d",
-            "QatConv2d",
-            "QatConv3d",
-            "Quantization",
-        ),
-        "there are no quantized kernels; bfloat16 and float16 there are",
+        ("COCOReader", "GPTIndexedBinDataReader", "RawReader"),
+        "a Dataset of yours reads such files, for utils.data.DataLoader",
     ),
 }
+
+
+NONE: Final[Mapping[str, str]] = {}
 
 
 def nothing_of(module: str) -> Callable[[str], Any]:
@@ -112,15 +93,21 @@ def nothing_of(module: str) -> Callable[[str], Any]:
     return missing
 
 
-def other_names(module: str, known: Callable[[], Iterable[str]]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a module with the names `known()`.  An unknown name raises an
-    error that says what to use instead, or suggests a similar name.
+def other_names(
+    module: str, known: Callable[[], Iterable[str]], late: Mapping[str, str] = NONE
+) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module with the names `known()`, of which those of `late` are
+    imported from the modules there.  An unknown name raises an error that says what to use instead,
+    or suggests a similar name.
     """
 
     def missing(name: str) -> Any:
-        advice = ABSENT.get(f"{module}.{name}") or ABSENT.get(name)
-        if advice:
-            raise MissingNameError(f"flowvm.{module} has no {name!r}: {advice}", name)
+        if name in late:
+            home = importlib.import_module(late[name])
+            return home if late[name] == f"flowvm.{module}.{name}" else getattr(home, name)
+        told = ABSENT.get(f"{module}.{name}") or ABSENT.get(name)
+        if told:
+            raise MissingNameError(f"flowvm.{module} has no {name!r}: {told}", name)
         raise MissingNameError(f"flowvm.{module} has no {name!r}", name, known)
 
     return missing

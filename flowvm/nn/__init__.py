@@ -86,16 +86,40 @@ from flowvm.nn.modules.transformer import (
 from flowvm.nn.parallel.data_parallel import DataParallel
 from flowvm.nn.parameter import Buffer, Parameter, UninitializedBuffer, UninitializedParameter
 
+if TYPE_CHECKING:
+    from flowvm.nn.modules.quantization import (
+        FakeQuantization, MinMaxObserver, MovingAverageMinMaxObserver, QatConv1d, QatConv2d,
+        QatConv3d, Quantization,
+    )
+    from flowvm.nn.modules.records import (
+        CoinFlip, CropMirrorNormalize, OFRecordBytesDecoder, OFRecordImageDecoder,
+        OFRecordImageDecoderRandomCrop, OFRecordImageGpuDecoderRandomCropResize, OFRecordRawDecoder,
+        OFRecordReader, OfrecordRawDecoder, OfrecordReader,
+    )
+
+_LATE: dict[str, str] = {
+    **dict.fromkeys((
+        "FakeQuantization", "MinMaxObserver", "MovingAverageMinMaxObserver", "QatConv1d",
+        "QatConv2d", "QatConv3d", "Quantization",
+    ), "flowvm.nn.modules.quantization"),
+    **dict.fromkeys((
+        "CoinFlip", "CropMirrorNormalize", "OFRecordBytesDecoder", "OFRecordImageDecoder",
+        "OFRecordImageDecoderRandomCrop", "OFRecordImageGpuDecoderRandomCropResize",
+        "OFRecordRawDecoder", "OFRecordReader", "OfrecordRawDecoder", "OfrecordReader",
+    ), "flowvm.nn.modules.records"),
+}
+
 __all__ = [
     "CELU", "ELU", "GELU", "GLU", "GRU", "LSTM", "RNN", "SELU", "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveLogSoftmaxWithLoss", "AdaptiveMaxPool1d",
     "AdaptiveMaxPool2d", "AdaptiveMaxPool3d", "AlphaDropout", "AvgPool1d", "AvgPool2d", "AvgPool3d",
     "BCELoss", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "Bilinear",
     "Buffer", "CTCLoss", "ChannelShuffle", "CircularPad1d", "CircularPad2d", "CircularPad3d",
-    "CombinedMarginLoss", "ConstantPad1d", "ConstantPad2d", "ConstantPad3d", "Conv1d", "Conv2d",
-    "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "CosineEmbeddingLoss",
-    "CosineSimilarity", "CrossEntropyLoss", "CrossMapLRN2d", "DataParallel", "Dropout", "Dropout1d",
-    "Dropout2d", "Dropout3d", "Embedding", "EmbeddingBag", "FeatureAlphaDropout", "Flatten", "Fold",
+    "CoinFlip", "CombinedMarginLoss", "ConstantPad1d", "ConstantPad2d", "ConstantPad3d", "Conv1d",
+    "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d",
+    "CosineEmbeddingLoss", "CosineSimilarity", "CropMirrorNormalize", "CrossEntropyLoss",
+    "CrossMapLRN2d", "DataParallel", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "Embedding",
+    "EmbeddingBag", "FakeQuantization", "FeatureAlphaDropout", "Flatten", "Fold",
     "FractionalMaxPool2d", "FractionalMaxPool3d", "FusedBatchNorm1d", "FusedBatchNorm2d",
     "FusedBatchNorm3d", "FusedMLP", "GRUCell", "GaussianNLLLoss", "Graph", "GroupNorm",
     "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "HingeEmbeddingLoss", "HuberLoss",
@@ -106,12 +130,16 @@ __all__ = [
     "LazyInstanceNorm2d", "LazyInstanceNorm3d", "LazyLinear", "LeakyReLU", "Linear",
     "LinearCrossEntropyLoss", "LinearCrossEntropyOptions", "LocalResponseNorm", "LogSigmoid",
     "LogSoftmax", "MSELoss", "MarginRankingLoss", "MaxPool1d", "MaxPool2d", "MaxPool3d",
-    "MaxUnpool1d", "MaxUnpool2d", "MaxUnpool3d", "Mish", "Module", "ModuleDict", "ModuleList",
-    "MultiLabelMarginLoss", "MultiLabelSoftMarginLoss", "MultiMarginLoss", "MultiheadAttention",
-    "NLLLoss", "NLLLoss2d", "PReLU", "PairwiseDistance", "Parameter", "ParameterDict",
-    "ParameterList", "PixelShuffle", "PixelUnshuffle", "PoissonNLLLoss", "QuickGELU",
-    "RMSLayerNorm", "RMSNorm", "RNNBase", "RNNCell", "RNNCellBase", "RReLU", "ReLU", "ReLU6",
-    "ReflectionPad1d", "ReflectionPad2d", "ReflectionPad3d", "ReplicationPad1d", "ReplicationPad2d",
+    "MaxUnpool1d", "MaxUnpool2d", "MaxUnpool3d", "MinMaxObserver", "Mish", "Module", "ModuleDict",
+    "ModuleList", "MovingAverageMinMaxObserver", "MultiLabelMarginLoss", "MultiLabelSoftMarginLoss",
+    "MultiMarginLoss", "MultiheadAttention", "NLLLoss", "NLLLoss2d", "OFRecordBytesDecoder",
+    "OFRecordImageDecoder", "OFRecordImageDecoderRandomCrop",
+    "OFRecordImageGpuDecoderRandomCropResize", "OFRecordRawDecoder", "OFRecordReader",
+    "OfrecordRawDecoder", "OfrecordReader", "PReLU", "PairwiseDistance", "Parameter",
+    "ParameterDict", "ParameterList", "PixelShuffle", "PixelUnshuffle", "PoissonNLLLoss",
+    "QatConv1d", "QatConv2d", "QatConv3d", "Quantization", "QuickGELU", "RMSLayerNorm", "RMSNorm",
+    "RNNBase", "RNNCell", "RNNCellBase", "RReLU", "ReLU", "ReLU6", "ReflectionPad1d",
+    "ReflectionPad2d", "ReflectionPad3d", "ReplicationPad1d", "ReplicationPad2d",
     "ReplicationPad3d", "Sequential", "SiLU", "Sigmoid", "SmoothL1Loss", "SoftMarginLoss",
     "Softmax", "Softmax2d", "Softmin", "Softplus", "Softshrink", "Softsign", "SquareReLU",
     "SyncBatchNorm", "Tanh", "Tanhshrink", "Threshold", "Transformer", "TransformerDecoder",
@@ -129,4 +157,4 @@ __all__ = [
 __dir__ = listing(globals())
 
 if not TYPE_CHECKING:  # a type checker is to know which names there are
-    __getattr__ = other_names("nn", lambda: __all__)
+    __getattr__ = other_names("nn", lambda: __all__, _LATE | {"image": "flowvm.nn.image"})

@@ -18,7 +18,7 @@ from flowvm.nn.composites.activations import (
 )
 from flowvm.nn.composites.attention import multi_head_attention_forward
 from flowvm.nn.composites.decoding import ctc_greedy_decoder
-from flowvm.nn.composites.distances import bilinear, pairwise_distance, pdist
+from flowvm.nn.composites.distances import bilinear, l2_normalize, pairwise_distance, pdist
 from flowvm.nn.composites.dropouts import (
     alpha_dropout, dropout1d, dropout2d, dropout3d, feature_alpha_dropout,
 )
@@ -91,11 +91,11 @@ __all__ = [
     "fractional_max_pool3d_with_indices", "gaussian_nll_loss", "gelu", "glu", "grid_sample",
     "group_norm", "gumbel_softmax", "hardshrink", "hardsigmoid", "hardswish", "hardtanh",
     "hardtanh_", "hinge_embedding_loss", "huber_loss", "instance_norm", "interpolate",
-    "interpolate_like", "kl_div", "l1_loss", "layer_norm", "leaky_relu", "leaky_relu_", "linear",
-    "linear_cross_entropy", "local_response_norm", "log_softmax", "logsigmoid", "lp_pool1d",
-    "lp_pool2d", "lp_pool3d", "margin_ranking_loss", "max_pool1d", "max_pool1d_with_indices",
-    "max_pool2d", "max_pool2d_with_indices", "max_pool3d", "max_pool3d_with_indices",
-    "max_unpool1d", "max_unpool2d", "max_unpool3d", "mish", "mse_loss",
+    "interpolate_like", "kl_div", "l1_loss", "l2_normalize", "layer_norm", "leaky_relu",
+    "leaky_relu_", "linear", "linear_cross_entropy", "local_response_norm", "log_softmax",
+    "logsigmoid", "lp_pool1d", "lp_pool2d", "lp_pool3d", "margin_ranking_loss", "max_pool1d",
+    "max_pool1d_with_indices", "max_pool2d", "max_pool2d_with_indices", "max_pool3d",
+    "max_pool3d_with_indices", "max_unpool1d", "max_unpool2d", "max_unpool3d", "mish", "mse_loss",
     "multi_head_attention_forward", "multi_margin_loss", "multilabel_margin_loss",
     "multilabel_soft_margin_loss", "native_channel_shuffle", "nll_loss", "normalize", "one_hot",
     "pad", "pairwise_distance", "pdist", "pixel_shuffle", "pixel_unshuffle", "poisson_nll_loss",

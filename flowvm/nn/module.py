@@ -505,6 +505,10 @@ class Module:
         """
         return self._apply(lambda t: t.to_global(placement, sbp))
 
+    def to_local(self) -> Self:
+        """Make every global parameter and buffer this rank's part of it; the module itself."""
+        return self._apply(lambda t: t.to_local() if t.is_global else t)
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         with no_grad():
             for param in self.parameters(recurse):

@@ -5,6 +5,7 @@ A translation gives the values of a node's outputs, None where nothing looks at 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -38,8 +39,11 @@ def summed(kind: str) -> Callable[[Call], Values]:
     def translate(c: Call) -> Values:
         computing = c.out.dtype.compute
         x = c.x() if c.metas[0].dtype is computing else c.w.cast(c.x(), computing)
+        divisor, shape = c.attrs.get("divisor", 1.0), c.metas[0].shape
+        if kind == "ReduceSum" and divisor == math.prod(shape[d] for d in _dims(c)[0]):
+            # a mean, also of sizes that the reader of the file chooses
+            return [c.as_out(_fold(c, "ReduceMean", x), computing)]
         outputs = _fold(c, kind, x)
-        divisor = c.attrs.get("divisor", 1.0)
         if divisor != 1.0:
             outputs = c.w.op("Div", outputs, c.number(divisor, computing))
         return [c.as_out(outputs, computing)]

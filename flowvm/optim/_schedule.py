@@ -124,6 +124,9 @@ class LRScheduler:
         self._last_lr = [number(group["lr"]) for group in self.optimizer.param_groups]
 
 
+LrScheduler = LRScheduler  # public: optim.lr_scheduler (unlisted)
+
+
 # public: optim.lr_scheduler
 class _LRScheduler(LRScheduler):
     """LRScheduler by the name that PyTorch's had, for programs that derive from that."""

@@ -11,7 +11,7 @@ from flowvm.optim._closed_forms import (
 )
 from flowvm.optim._combined import ChainedScheduler, SequentialLR, WarmupLR
 from flowvm.optim._cycles import CyclicLR, OneCycleLR, ReduceLROnPlateau
-from flowvm.optim._schedule import LRScheduler, _LRScheduler
+from flowvm.optim._schedule import LRScheduler, LrScheduler as LrScheduler, _LRScheduler
 
 __all__ = [
     "ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts",

@@ -49,6 +49,7 @@ else:
     utils = lazy("flowvm.nn.utils")
 
 required: Final = object()  # a default that says: each group must have this option
+takes_none = [False]  # whether an optimizer may have no parameters, as OneFlow's may
 Group = dict[str, Any]
 Params = Iterable[Tensor] | Iterable[Mapping[str, Any]] | Iterable[tuple[str, Tensor]]
 ParamsT = _params_t = Params  # PyTorch's names
@@ -133,11 +134,25 @@ class Optimizer:
         self._step_post_hooks: dict[int, Callable[..., Any]] = {}
         self._state_hooks: dict[str, dict[int, Callable[..., Any]]] = {}
         given = list(params)
-        if not given:
+        if not given and not takes_none[0]:
             raise ArgumentError("optimizer got an empty parameter list")
-        groups = given if isinstance(given[0], Mapping) else [{"params": given}]
+        groups = given if given and isinstance(given[0], Mapping) else [{"params": given}]
         for group in groups:
             self.add_param_group(group)  # type: ignore[arg-type]
+
+    @staticmethod
+    def _group_tensors_by_device_and_dtype(
+        tensorlistlist: list[list[Tensor | None]], with_indices: bool = False
+    ) -> dict[tuple[Any, Any], tuple[list[list[Tensor | None]], list[int]]]:
+        """Return the lists, cut by device and dtype of the first one's tensors."""
+        groups: dict[tuple[Any, Any], list[int]] = {}
+        for k, tensor in enumerate(tensorlistlist[0]):
+            key = (None, None) if tensor is None else (tensor.device, tensor.dtype)
+            groups.setdefault(key, []).append(k)
+        return {
+            key: ([[row[k] for k in places] if row else [] for row in tensorlistlist], places)
+            for key, places in groups.items()
+        }
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("defaults", "state", "param_groups")

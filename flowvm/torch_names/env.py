@@ -48,6 +48,20 @@ def get_node_size() -> int:
     return world().hosts
 
 
+def init() -> None:
+    """Do nothing: processes find each other when they first exchange.
+
+    >>> flow.env.init()
+    """
+
+
+def init_rdma() -> None:
+    """Do nothing: MPI chooses the network, by its own settings.
+
+    >>> flow.env.init_rdma()
+    """
+
+
 def all_device_placement(device_type: str) -> placement:
     """The placement of all ranks, each with its own device of the type: "cpu" or "cuda".
 

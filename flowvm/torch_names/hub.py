@@ -69,4 +69,6 @@ def download_url_to_file(url: str, dst: str, *args: Any, **kwargs: Any) -> NoRet
     _refuse("download_url_to_file", url)
 
 
+_download_url_to_file = download_url_to_file
+
 __all__ = own_names(globals())

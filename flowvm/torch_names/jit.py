@@ -273,3 +273,6 @@ def load(f: Any, *args: Any, **kwargs: Any) -> NoReturn:
         "flow.jit.load: TorchScript files hold code, which flowvm does not run; save the "
         "state_dict with PyTorch, and read that with flow.load(path)"
     )
+
+
+_script_if_tracing = script_if_tracing

@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
-import socket
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ConfigError
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand
 from flowvm.loading.lazy import lazy
 from flowvm.loading.listing import listing, own_names
@@ -23,7 +19,9 @@ from flowvm.meta.dtype import bfloat16, float32
 if TYPE_CHECKING:
     from flowvm.graph.logical.logical import LogicalGraph
     from flowvm.nn.graph import function
+    from flowvm.utils import event_files
 else:
+    event_files = lazy("flowvm.utils.event_files")
     function = lazy("flowvm.nn.graph.function")
 
 __dir__ = listing(globals())
@@ -32,8 +30,9 @@ __dir__ = listing(globals())
 class SummaryWriter:
     """The SummaryWriter of tensorboardX, with its arguments and methods; with statements close it.
 
-    Where only the package tensorboard is installed it writes scalars by that: `add_scalar` and
-    `add_scalars`, and ConfigError for everything else.  ConfigError where neither is installed.
+    Where only the package tensorboard is installed it writes by that: scalars, histograms, images,
+    figures, sounds, texts, hyperparameters, precision and recall, graphs; ConfigError for the rest
+    (embeddings, meshes, videos, layouts).  ConfigError where neither is installed.
 
     >>> writer = SummaryWriter("runs/first")
     >>> writer.add_scalar("loss", loss, step)
@@ -69,14 +68,17 @@ class SummaryWriter:
         `verbose` also prints it.  `use_strict_trace` has no meaning here.  CaptureError where code
         reads a value.
         """
-        if isinstance(self._writer, _Scalars):
-            self._writer.add_graph()
+        alone = isinstance(self._writer, event_files.EventWriter)
         args = input_to_model if type(input_to_model) in (tuple, list) else (input_to_model,)
         graph = function.traced(model, args, {}, "add_graph").graph
-        graph_def = _graph_def(graph)
+        package = event_files.PACKAGE if alone else "tensorboardX.proto"
+        graph_def = _graph_def(graph, event_files.proto("graph", package))
         if verbose:
             print(graph)
-        self._writer.file_writer.add_onnx_graph(graph_def)
+        if alone:
+            self._writer.add_graph_def(graph_def)
+        else:
+            self._writer.file_writer.add_onnx_graph(graph_def)
 
     def __enter__(self) -> SummaryWriter:
         return self
@@ -89,77 +91,14 @@ def _made(args: Any, kwargs: Any) -> Any:
     try:
         writer = importlib.import_module("tensorboardX").SummaryWriter
     except ImportError:
-        writer = _Scalars
+        writer = event_files.EventWriter
     return writer(*args, **kwargs)
 
 
-class _Scalars:
-    """A writer on tensorboard's own `summary.Writer`, which can write only scalars."""
-
-    def __init__(self, log_dir: str | None = None, comment: str = "", **options: Any) -> None:
-        try:
-            package = importlib.import_module("tensorboard.summary")
-        except ImportError as error:
-            raise ConfigError(
-                "flow.utils.tensorboard.SummaryWriter writes through tensorboardX, or scalars "
-                "through tensorboard, and neither is installed: pip install tensorboardX (and "
-                "tensorboard, to look at what it wrote)"
-            ) from error
-        if options:
-            raise ConfigError(
-                f"SummaryWriter: {', '.join(options)} is an option of tensorboardX, which is not "
-                "installed: pip install tensorboardX"
-            )
-        begun = time.strftime("%b%d_%H-%M-%S")
-        folder = os.path.join("runs", f"{begun}_{socket.gethostname()}{comment}")
-        self.logdir = os.fspath(log_dir) if log_dir is not None else folder
-        self._writer = package.Writer(self.logdir)
-        self.flush = self._writer.flush
-        self._closed = False
-
-    def add_scalar(
-        self,
-        tag: str,
-        scalar_value: Any,
-        global_step: Any = None,
-        walltime: float | None = None,
-        display_name: str = "",
-        summary_description: str = "",
-    ) -> None:
-        step = 0 if global_step is None else global_step
-        self._writer.add_scalar(
-            tag, scalar_value, step, wall_time=walltime, description=summary_description or None
-        )
-
-    def add_scalars(
-        self,
-        main_tag: str,
-        tag_scalar_dict: dict[str, Any],
-        global_step: Any = None,
-        walltime: float | None = None,
-    ) -> None:
-        for name, value in tag_scalar_dict.items():
-            self.add_scalar(f"{main_tag}/{name}", value, global_step, walltime)
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._writer.close()
-
-    def __getattr__(self, name: str) -> Any:
-        if not name.startswith("add_"):
-            raise AttributeError(f"SummaryWriter has no {name!r}")
-        raise ConfigError(
-            f"SummaryWriter.{name} needs tensorboardX, tensorboard's own writer knows scalars "
-            "alone: pip install tensorboardX"
-        )
-
-
-def _graph_def(graph: LogicalGraph) -> Any:
+def _graph_def(graph: LogicalGraph, proto: Any) -> Any:
     """Return the graph as TensorFlow's message, which TensorBoard draws.  A node's input is the
     last writer of the buffer.  Slashes in a name separate boxes.
     """
-    proto = importlib.import_module("tensorboardX.proto.graph_pb2")
     graph_def = proto.GraphDef()
     wrote: dict[Buffer, str] = {}
 

@@ -38,6 +38,7 @@ from flowvm.ops.shapes.views import movedim
 
 LARGEST = 61  # prime factor that a pass takes; its work grows with the square
 GRAIN = 1 << 13  # elements that are worth waking a thread for
+PARTED = 32  # points from which on real and imaginary parts are computed apart
 NORMS = ("backward", "ortho", "forward")
 Dims = int | Sequence[int] | None
 
@@ -113,15 +114,16 @@ def _transformed(x: TensorMeta, roots: TensorMeta, way: Literal[1, -1], scale: f
     apart = bytes_ > ARENA_BYTES
     flat = View(x.dtype, (x.numel,))
     factors = _factors(n) if n else ()
+    parted = n >= PARTED and set(factors) <= {2, 4} and 2 * bytes_ <= ARENA_BYTES
     return Launch(
         (x.dense(),),
         transform,
         (flat, flat, View(x.dtype, (n,))),
-        (factors, n, float(way), scale, apart),
+        (factors, n, float(way), scale, apart, parted),
         units=rows,
         grain=max(1, GRAIN // max(1, n)),
         scratch=rows * bytes_ if apart else 0,
-        arena=0 if apart else bytes_,
+        arena=0 if apart else bytes_ * (1 + parted),
     )
 
 

@@ -12,6 +12,7 @@ shapes.  Graphs have a pass of their own for this (`flowvm.graph.passes`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -56,6 +57,11 @@ class Bucket:
                 keep(leaf, global_of(local, meta))
 
 
+def _settle_all(buckets: dict[Any, Bucket], keep: Keep) -> None:
+    for bucket in buckets.values():
+        bucket.settle(keep)
+
+
 def postpone(leaf: Tensor, g: Tensor, sbp: Sbps, keep: Keep) -> bool:
     """Put `g`, the gradient of `leaf`, into a bucket, whose sum becomes the gradient held as `sbp`;
     False if it is no partial sum that becomes whole, or is to be summed at once.
@@ -72,10 +78,10 @@ def postpone(leaf: Tensor, g: Tensor, sbp: Sbps, keep: Keep) -> bool:
     for step in changes:
         if step.before[step.axis] is not partial_sum or step.after[step.axis] is not broadcast:
             return False
-    buckets = run.kept.get(postpone)
+    buckets: dict[Any, Bucket] | None = run.kept.get(postpone)
     if buckets is None:
         buckets = run.kept[postpone] = {}
-        run.ends.append(lambda: [b.settle(keep) for b in buckets.values()] and None)
+        run.ends.append(partial(_settle_all, buckets, keep))
     key = now.placement, now.sbp, sbp, now.dtype
     bucket = buckets.get(key)
     if bucket is None:

@@ -209,8 +209,7 @@ def combine_slices(
 
 def _gather_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
     (index,) = c.saved
-    zeros = filled_of(made_for(c.metas[0], g._meta, index._meta), 0, g._meta.dtype)
-    return zeros.scatter_add(c.attrs[0], index, g), None
+    return _back_to_places(g, index, c.metas[0], c.attrs[0]), None
 
 
 @op(
@@ -295,6 +294,21 @@ def spread(
     out = filled_of(made_for(g._meta.with_shape(shape), g._meta, index._meta))
     combine_slices(out, index, g.detach(), dim, low, shown, skip, ADD)
     return record(_spread_op, (g,), out, (dim, low, shown, skip), (index,))
+
+
+_back_op = Recorded(
+    "scatter_add", lambda c, g: (gather_elements(g, c.saved[0], c.attrs[0]),), ("g",)
+)
+
+
+def _back_to_places(g: Tensor, index: Tensor, meta: TensorMeta, dim: int) -> Tensor:
+    """Zeros like `meta` to which the elements of `g` were added at `index` of dimension `dim`:
+    `gather_elements` backwards.
+    """
+    out = filled_of(made_for(meta, g._meta, index._meta), 0, g._meta.dtype)
+    if index._meta.numel:
+        combine_elements(out, index, g.detach(), dim, ADD)
+    return record(_back_op, (g,), out, (dim,), (index,))
 
 
 # --- public -------------------------------------------------------------------------------------

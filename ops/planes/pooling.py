@@ -20,6 +20,7 @@ from flowvm.ops.planes.cpu.pool_kernels import Windows
 from flowvm.ops.planes.parts import integers
 from flowvm.ops.planes.parts.plane_checks import windows_along
 from flowvm.ops.planes.parts.pool_ops import _average, _max
+from flowvm.ops.rows.reduce import mean
 
 
 def _two(values: Sequence[int], filling: int) -> tuple[int, int]:
@@ -108,6 +109,14 @@ def adaptive_windows(space: Sequence[int], size: Sequence[int]) -> Windows:
 
 def _adaptive(name: str, n: int, input: Tensor, output_size: Any) -> Windows:
     return adaptive_windows(*adaptive_sizes(name, n, input, output_size))
+
+
+def _averaged_evenly(name: str, n: int, input: Tensor, output_size: Any) -> Tensor:
+    space, size = adaptive_sizes(name, n, input, output_size)
+    if max(size) == 1 == min(size) and input._meta.dtype.is_floating_point:
+        return mean(input, tuple(range(-n, 0)), True)  # its gradient moves nothing
+    out: Tensor = _average(input, adaptive_windows(space, size), n, True, 0)
+    return out
 
 
 def _pooled(input: Tensor, windows: Windows, n: int, return_indices: bool) -> Any:
@@ -250,9 +259,7 @@ def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
     >>> flow.adaptive_avg_pool1d(flow.tensor([[[1.0, 3.0, 5.0, 7.0]]]), 2)
     tensor([[[2., 6.]]])
     """
-    windows = _adaptive("adaptive_avg_pool1d", 1, input, output_size)
-    out: Tensor = _average(input, windows, 1, True, 0)
-    return out
+    return _averaged_evenly("adaptive_avg_pool1d", 1, input, output_size)
 
 
 # public: flow, F
@@ -264,9 +271,7 @@ def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
     >>> F.adaptive_avg_pool2d(flow.arange(16.0).view(1, 1, 4, 4), (2, None)).shape
     flow.Size([1, 1, 2, 4])
     """
-    windows = _adaptive("adaptive_avg_pool2d", 2, input, output_size)
-    out: Tensor = _average(input, windows, 2, True, 0)
-    return out
+    return _averaged_evenly("adaptive_avg_pool2d", 2, input, output_size)
 
 
 # --- samples

@@ -410,7 +410,7 @@ def _set_data(x: Tensor, value: Tensor) -> None:
 
 Tensor.data = property(_data, _set_data)  # type: ignore[attr-defined]
 Tensor.is_cpu = property(  # type: ignore[attr-defined]
-    lambda x: x._meta.device is _cpu,
+    lambda x: x._meta.device.type == "cpu",
     doc="""True if the tensor is in the computer's memory.
 
     >>> flow.ones(2).is_cpu

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from flowvm import return_types
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, DTypeError
 from flowvm.launch import GRAIN, Launch, View
-from flowvm.meta.dtype import complex128, float64, int32
+from flowvm.meta.dtype import bool_, complex128, float64, int32
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
@@ -302,6 +303,7 @@ attach(sinc, "sinc")
 
 
 @method()
+@steady
 def isreal(input: Tensor) -> Tensor:
     """Test whether each element has no imaginary part.
 
@@ -311,8 +313,7 @@ def isreal(input: Tensor) -> Tensor:
     x = need_tensor("isreal", "input", input)
     if x._meta.dtype.is_complex:
         return x.imag == 0  # type: ignore[no-any-return]
-    from_all: Any = ones_like(x)
-    return from_all.bool()  # type: ignore[no-any-return]
+    return ones_like(x, dtype=bool_)
 
 
 def fill(input: Tensor, value: Any) -> Tensor:

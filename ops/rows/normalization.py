@@ -15,7 +15,7 @@ from flowvm.eager.autocast import widened
 from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
-from flowvm.meta.dtype import finfo
+from flowvm.meta.dtype import finfo, float32
 from flowvm.ops.declare.composite import need_tensor, whole
 from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import with_out
@@ -66,7 +66,7 @@ def rms_norm(
     eps: float | None = None,
 ) -> Tensor:
     """x / sqrt(mean(x²) + eps) * weight, the mean over the last dimensions; eps None is the
-    dtype's.
+    dtype's, of float16 and bfloat16 that of float32, in which it is computed.
 
     >>> F.rms_norm(flow.tensor([[3.0, 3.0], [0.0, 2.0]]), (2,))
     tensor([[1.0000, 1.0000],
@@ -77,7 +77,8 @@ def rms_norm(
     shape = _sizes(normalized_shape)
     need_tensor("rms_norm", "input", input)
     if eps is None and input._meta.dtype.inexact:
-        eps = finfo(input._meta.dtype).eps
+        dtype = input._meta.dtype
+        eps = finfo(dtype if dtype.itemsize > 2 else float32).eps
     if input._meta.dtype.is_complex:
         return _complex_rms_norm(input, shape, weight, eps or 0.0)
     return _normalized(input, weight, None, "layer", shape, eps or 0.0, False)[0]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from flowvm import return_types
+from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError
 from flowvm.launch import Launch
@@ -19,6 +20,7 @@ from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.pointwise.math import exp
 from flowvm.ops.rows.cpu.scan_launch import Scanned, scan_launch
+from flowvm.ops.rows.parts import recurrence
 from flowvm.ops.rows.parts.recurrence import later, recurrence_back
 from flowvm.ops.rows.parts.scan_programs import exponentials, largest, products, smallest, sums
 from flowvm.ops.shapes.complex_parts import by_parts
@@ -131,7 +133,11 @@ def _doubled(x: Tensor, dim: int) -> Tensor:
 
 # not public
 def others_product(x: Tensor, dim: int) -> Tensor:
-    """For each element the product of all others along `dim`."""
+    """For each element the product of all others along `dim`, with its gradient where one is
+    recorded.
+    """
+    if x._node is None or not grad_enabled():
+        return recurrence.others_product(x, dim)  # type: ignore[no-any-return]
     before = later(_cumprod(x, dim), dim, 1)
     after: Tensor = later(_cumprod(x.flip(dim), dim), dim, 1).flip(dim)
     return before * after

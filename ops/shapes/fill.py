@@ -379,16 +379,19 @@ def scalar_tensor(
 
 
 def device_like(x: Tensor, device: Any, options: dict[str, Any], size: Any = None) -> Any:
-    """The device of a tensor that is made like `x`; None where `placement` says it.  One like a
-    global tensor of the same `size` is held as that one.
+    """The device of a tensor that is made like `x`; None where `placement` says it, which `options`
+    are given if `x` is a global tensor of this `size`.
     """
     if device is not None or "placement" in options:
         return device
     meta = x._meta
-    if isinstance(meta, GlobalMeta) and size is not None:
-        if as_shape(size[0] if len(size) == 1 else size) == meta.shape:
-            return meta.placement.device(meta.device.rank, meta.dense().sbp)
-    return meta.device
+    size = size or (options.get("size", ()),)
+    if not isinstance(meta, GlobalMeta):
+        return meta.device
+    if as_shape(size[0] if len(size) == 1 else size) != meta.shape:
+        return meta.device
+    options.update(placement=meta.placement, sbp=meta.dense().sbp)
+    return None
 
 
 @method()

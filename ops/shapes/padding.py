@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.interpreter import Operator
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, ModeError, OutOfRangeError, ShapeError
 from flowvm.meta.meta import Size, TensorMeta
@@ -317,6 +318,7 @@ def _padded(x: Tensor, widths: tuple[int, ...], value: float) -> Tensor:
 
 
 # public: flow, F
+@steady
 def pad(
     input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None
 ) -> Tensor:

@@ -52,7 +52,8 @@ def cosines(*weights: float) -> Callable[[Array, float], Array]:
 
     def shape(k: Array, last: float) -> Array:
         turns = 2 * np.pi * k / last
-        return sum((-1) ** j * w * np.cos(j * turns) for j, w in enumerate(weights))
+        first, *rest = weights
+        return sum(((-1) ** j * w * np.cos(j * turns) for j, w in enumerate(rest, 1)), first)
 
     return shape
 

@@ -225,3 +225,83 @@ def test_the_names_that_a_folder_uses_are_looked_up(tmp_path):
     assert "nn.Embedding" in found["oneflow.one_embedding"].why
     assert found["torch.no_such"].place == f"{tmp_path / 'one' / 'model.py'}:8"
     assert found["torch.nn.functional.gelu"].why == ""
+
+
+def test_fused_functions_of_recommenders_and_attention(rng):
+    rows = rng.standard_normal((2, 3, 4)).astype(np.float32)
+    x = flow.tensor(rows)
+    products = rows @ rows.transpose(0, 2, 1)
+    wanted = np.stack([products[:, 1, 0], products[:, 2, 0], products[:, 2, 1]], 1)
+    found = primitives.named("fused_dot_feature_interaction")([x], output_padding=1)
+    np.testing.assert_allclose(found.numpy(), np.pad(wanted, ((0, 0), (0, 1))), rtol=1e-5)
+    pooled = primitives.named("fused_dot_feature_interaction")([x[:, :1], x[:, 1:]], pooling="sum")
+    pairs = rows[:, 0] * rows[:, 1] + rows[:, 0] * rows[:, 2] + rows[:, 1] * rows[:, 2]
+    np.testing.assert_allclose(pooled.numpy(), pairs, rtol=1e-4, atol=1e-5)
+    hidden = flow.tensor(rng.standard_normal((5, 2, 2 * 3 * 4)).astype(np.float32))
+    scores, value = primitives.named("fused_self_attention")(hidden, head_size=4, alpha=0.5)
+    parts = hidden.numpy().reshape(5, 2, 2, 12).transpose(1, 2, 0, 3)
+    want = parts[..., :4] @ parts[..., 4:8].swapaxes(-1, -2) / 2
+    np.testing.assert_allclose(scores.numpy(), want, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(value.numpy(), parts[..., 8:])
+
+
+def test_the_area_below_a_curve(rng):
+    label, score = rng.integers(0, 2, 50), rng.integers(0, 9, 50) / 9
+    pairs = [
+        (p > n) + (p == n) / 2 for p in score[label == 1] for n in score[label == 0]
+    ]  # of each pair, which is above
+    area = primitives.named("roc_auc_score")(flow.tensor(label), flow.tensor(score))
+    np.testing.assert_allclose(area.numpy(), [np.mean(pairs)], rtol=1e-6)
+
+
+def test_modules_whose_activations_are_computed_again(installed):
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+        CheckpointWrapper,
+        apply_activation_checkpointing,
+    )
+
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
+    x = flow.ones(4, 2)
+    before = model(x)
+    apply_activation_checkpointing(model, check_fn=lambda m: isinstance(m, nn.Linear))
+    assert isinstance(model[0], CheckpointWrapper)
+    after = model(x)
+    assert flow.equal(before, after)
+    after.sum().backward()
+    assert model[0]._checkpoint_wrapped_module.weight.grad is not None
+
+
+def test_optimizers_of_programs_find_pytorchs_helpers(installed):
+    import torch.optim.optimizer as of_torch
+
+    class Halving(of_torch.Optimizer):
+        def __init__(self, params, differentiable=False):
+            super().__init__(params, {"differentiable": differentiable})
+
+        @of_torch._use_grad_for_differentiable
+        def step(self, closure=None):
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.mul_(0.5)
+
+    p = nn.Parameter(flow.ones(2))
+    Halving([p]).step()
+    assert p.tolist() == [0.5, 0.5]
+    assert of_torch._default_to_fused_or_foreach([p], False) == (False, False)
+    with pytest.raises(ValueError, match="empty parameter list"):
+        flow.optim.SGD([])
+    import oneflow as of
+
+    assert of.optim.SGD([]).param_groups[0]["params"] == []
+
+
+def test_an_optimizer_needs_parameters_again_behind_oneflow():
+    with pytest.raises(ValueError, match="empty parameter list"):
+        flow.optim.SGD([])
+
+
+def test_safe_globals_end_with_their_block():
+    before = flow.serialization.get_safe_globals()
+    with flow.serialization.safe_globals([dict]):
+        assert dict in flow.serialization.get_safe_globals()
+    assert flow.serialization.get_safe_globals() == before

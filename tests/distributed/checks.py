@@ -5,6 +5,7 @@ Each function `check_*` runs on every rank, in this order; its outcome is left i
 each rank.  References are NumPy's, of numbers that every rank can make for all.
 """
 
+import io
 import json
 import os
 import sys
@@ -622,6 +623,63 @@ def check_ddp_with_unused_parameters():
         strict(flow.tensor(x), 2).sum().backward()
         call = strict.forward
         raises(RuntimeError, lambda: call(flow.tensor(x), 2), "find_unused_parameters=True")
+
+
+def check_ddp_by_oneflows_arguments():
+    ddp = nn.parallel.DistributedDataParallel(Branches(), bucket_size=1)
+    ddp(flow.ones(2, 3, dtype=flow.float64), RANK % 2).sum().backward()
+    assert ddp.layers is ddp.module.layers
+    if SIZE > 1:  # no rank has used it
+        assert not ddp.module.layers[2].weight.grad.numpy().any()
+    buffers = nn.Module()
+    buffers.register_buffer("own", flow.tensor([float(RANK)]))
+    assert nn.parallel.DistributedDataParallel(buffers).own.item() == 0.0
+
+
+def check_global_tensors_outside_their_placement():
+    last, every = flow.placement("cpu", [SIZE - 1]), flow.placement("cpu", [*ALL])
+    mine = flow.ones(2, 3) * 5 if RANK == SIZE - 1 else flow.empty(4, dtype=flow.int32)
+    x = mine.to_global(last, flow.sbp.broadcast)  # others are told what it is
+    assert (x.shape, x.dtype) == ((2, 3), flow.float32)
+    assert x.numpy().size == x.to_local().numel() == (6 if RANK == SIZE - 1 else 0)
+    y = flow.zeros(2, 3, placement=every, sbp=flow.sbp.broadcast)
+    same(y.copy_(x).to_local(), np.full((2, 3), 5))
+    z = mine.new_ones(2 * SIZE, placement=every, sbp=flow.sbp.split(0), dtype=flow.float32)
+    z.check_meta_consistency()
+    assert z.to_local().shape == (2,)
+    made = flow.Tensor(SIZE, 2, placement=every, sbp=flow.sbp.split(0))
+    assert made.to_local().shape == (1, 2)
+    state = flow.utils.global_view.to_global(
+        {"w": mine, "n": 3} if RANK == SIZE - 1 else None,
+        last,
+        lambda whole, t: flow.sbp.split(0) if t is whole["w"] else flow.sbp.broadcast,
+    )
+    assert state["n"] == 3
+    assert state["w"].sbp == (flow.sbp.split(0),)
+    file = io.BytesIO()
+    flow.save({"x": x, "z": z}, file, global_dst_rank=0)
+    assert bool(file.tell()) == (RANK == 0)
+    file.seek(0)
+    back = flow.load(file, global_src_rank=0)
+    assert back["x"].placement.flat == (0,)
+    same(back["z"].to_global(every, flow.sbp.broadcast).to_local(), np.ones(2 * SIZE))
+
+
+def check_gradients_of_several_placements_are_clipped_together():
+    places = [flow.placement("cpu", [k]) for k in ALL]
+    params = [nn.Parameter(flow.ones(4).to_global(p, flow.sbp.broadcast)) for p in places]
+    for p in params:
+        p.grad = p.detach().clone()
+    norm = nn.utils.clip_grad_norm_(params, 1.0).item()
+    np.testing.assert_allclose(norm, np.sqrt(4 * SIZE), rtol=1e-6)
+    np.testing.assert_allclose(params[RANK].grad.to_local().numpy(), 1 / norm, rtol=1e-5)
+
+
+def check_variables_of_torchrun():
+    if SIZE > 1:
+        assert int(os.environ["RANK"]) == RANK
+        assert int(os.environ["WORLD_SIZE"]) == SIZE
+        assert os.environ["MASTER_ADDR"]
 
 
 def check_ddp_bad_input():

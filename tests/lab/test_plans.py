@@ -7,7 +7,7 @@ import pytest
 
 import flowvm as flow
 from flowvm import lab, nn
-from flowvm.errors import ArgumentError, CaptureError
+from flowvm.errors import ArgumentError
 from flowvm.lab.sources import costs
 
 
@@ -114,6 +114,41 @@ def test_training_is_the_same(streams):
     assert "streams" not in repr(step.config)
 
 
+def test_micro_batches_are_placed_too(streams):
+    def trained(policy):
+        flow.manual_seed(3)
+        model = nn.Sequential(
+            nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.4), nn.Linear(8, 3)
+        )
+        adam = flow.optim.AdamW(model.parameters(), lr=0.01)
+
+        class Step(nn.Graph):
+            def __init__(self):
+                super().__init__()
+                self.model = model
+                self.add_optimizer(adam)
+                self.config.set_gradient_accumulation_steps(3)
+
+            def build(self, x):
+                loss = self.model(x).square().mean()
+                loss.backward()
+                return loss
+
+        step = Step()
+        if policy:
+            step.config.schedule(policy, streams=streams)
+        x = flow.arange(72.0).reshape(12, 6) * 0.1
+        losses = [step(x).numpy().copy() for _ in range(4)]
+        return [*losses, *[p.numpy().copy() for p in model.state_dict().values()]], step
+
+    expected, _ = trained(None)
+    for policy in ("heft", "random:1", "random:2"):
+        values, step = trained(policy)
+        nodes = step.plans[-1].graph.nodes
+        assert {node.stream for node in nodes if node.repeat == 3} == {0, streams[1].number}
+        assert all(np.array_equal(a, b) for a, b in zip(values, expected, strict=True)), policy
+
+
 def test_what_cannot_be_placed_is_an_error(streams):
     graph = Branches()
     for wrong in ((), (None,), (None, None)):
@@ -123,7 +158,3 @@ def test_what_cannot_be_placed_is_an_error(streams):
         graph.config.schedule("best", streams=streams)
     with pytest.raises(ArgumentError, match="3 workers for 2"):
         graph.config.schedule("heft", streams=streams, machine=lab.Machine(3))
-    graph.config.schedule("heft", streams=streams)
-    graph.config.set_gradient_accumulation_steps(2)
-    with pytest.raises(CaptureError, match="micro-batches"):
-        graph(flow.ones(16, 8))

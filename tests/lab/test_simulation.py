@@ -228,3 +228,18 @@ def test_python_has_a_core_while_it_issues(policy):
 def test_bad_input_is_an_error(make, said):
     with pytest.raises(ArgumentError, match=said):
         make()
+
+
+def test_a_worker_that_polls_is_not_woken():
+    late = lab.Dag([1.0, 1.0], [], release=[0.0, 1.5])  # idle for 0.5 s
+    for patience, ends in ((0.0, 2.7), (1.0, 2.5)):
+        machine = lab.Machine(1, wake=0.2, patience=patience)
+        for policy in ("fifo", "heft", "work_stealing:1"):  # by three loops
+            assert lab.simulate(late, machine, policy).makespan == pytest.approx(ends)
+
+
+def test_so_many_launches_are_in_flight():
+    dag = lab.Dag([1.0] * 4, [(0, 1), (1, 2), (2, 3)], stream=[0, 0, 1, 1])
+    workers = lab.Machine(streams={0: 1, 1: 1})
+    spans = [lab.simulate(lab.launches(dag, 6, number), workers).makespan for number in (1, 2, 3)]
+    assert spans == [24.0, 14.0, 14.0]  # one at a time; else the stages overlap

@@ -232,7 +232,8 @@ add_total_in_phases = Operator(
 ).call  # fmt: skip
 count_by_arena = Operator("count_by_arena", ("x",), (), _arena, writes=frozenset("x")).call
 meet = _in_place("meet", meet_kernel, grain=1, units=3)
-wait_for_gate = _in_place("wait_for_gate", wait_kernel, units=1)
+# a grain of one: what waits is not brief, and never run by a thread that waits for a value
+wait_for_gate = _in_place("wait_for_gate", wait_kernel, grain=1, units=1)
 open_gate = _in_place("open_gate", open_kernel, units=1)
 fail = _in_place("fail", fail_kernel, units=1)
 odd = Operator(

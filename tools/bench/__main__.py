@@ -22,6 +22,7 @@ from typing import Any
 
 import flowvm as flow
 from tools.bench import (
+    contended,
     convolutions,
     eager,
     graph,
@@ -40,7 +41,7 @@ from tools.bench.measure import Result, import_jax
 
 GROUPS = (
     "eager,reading,kernels,products,graph,recorder,top,machine,scheduling,startup,vmap,sparse,"
-    "convolutions"
+    "convolutions,contended"
 )
 
 
@@ -83,6 +84,8 @@ def _all(groups: list[str], options: argparse.Namespace) -> Iterator[Result]:
         yield from vmap.results(found, rounds, only)
     if "sparse" in groups:
         yield from sparse.results(found, rounds, only, options.threads)
+    if "contended" in groups:
+        yield from contended.results(found, rounds, only)
     if "startup" in groups:
         yield from startup.results(found, max(3, rounds // 2))
 

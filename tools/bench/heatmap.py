@@ -16,7 +16,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from tools.bench.kernels import Timing
 
-__all__ = ["print_table", "save_svg"]
+__all__ = ["print_over", "print_table", "save_svg"]
 
 CELL_WIDTH, CELL_HEIGHT, LABEL = 46, 15, 260
 COLUMNS = 3
@@ -86,6 +86,15 @@ def print_table(rows: list[Timing], powers: list[int]) -> None:
         table.add_row(*line)
     console.print(table)
     console.print(_summary(rows))
+
+
+def print_over(rows: list[Timing], most: float) -> None:
+    """Print what takes more than `most` times as long as the fastest peer, the worst first."""
+    over = [(row.worst, row) for row in rows if row.worst is not None and row.worst > most]
+    known = sum(row.worst is not None for row in rows)
+    print(f"{len(over)} of {known} take more than {most} times as long:")
+    for ratio, row in sorted(over, key=lambda item: -item[0]):
+        print(f"  {ratio:5.2f}  {row.name}, 2^{row.size.bit_length() - 1}")
 
 
 def _reached(row: Timing) -> str:

@@ -6,6 +6,8 @@
     --checkout FOLDER           compare with flowvm as it is there, in a process of its own, too
     --cpu                       seconds of CPU time, the lowest: for machines that do more than this
     --against torch             the heat map's ratios are to that peer alone
+    --grid                      forward and backward of every op at three sizes against PyTorch,
+                                and a list of what takes more than 1.1 times as long
     --svg FILE, --json FILE     the heat map as a picture; every figure
 
 All run on one thread, in turn, in one process.  A figure is the time of one call among several,
@@ -35,10 +37,12 @@ import numpy as np
 import flowvm as flow
 from tools.bench.cases import OPERANDS, Case, all_cases
 from tools.bench.ceilings import bytes_per_second, flops_per_second
-from tools.bench.heatmap import print_table, save_svg
+from tools.bench.heatmap import print_over, print_table, save_svg
 from tools.bench.measure import import_jax
 
 SIZES = (0, 6, 12, 16, 20, 24)
+GRID = (6, 12, 18)  # sizes of the grid
+OVER = 1.1  # times a peer's time from which on the grid lists an op
 SLICE = 0.02  # seconds that one measurement of a library takes, about
 PATIENCE = 1.5  # seconds of one call from which on larger sizes of a case are left out
 CPU = "--cpu" in sys.argv  # seconds of CPU time: the lowest of each, and their ratio
@@ -253,6 +257,10 @@ def _bound(
             t.grad = None
         return function(*tensors).sum().backward()
 
+    try:
+        on.wait(both())
+    except Exception:  # the result has no gradient
+        return None
     return both
 
 
@@ -338,11 +346,13 @@ def _share(row: Timing, case: Case) -> None:
 
 
 def results(
-    cases: list[Case], powers: list[int], libraries: list[Runner], rounds: int
+    cases: list[Case], powers: list[int], libraries: list[Runner], rounds: int, grid: bool = False
 ) -> Iterator[Timing]:
-    """Every case at every size, a size at a time until one takes too long."""
+    """Every case at every size, a size at a time until one takes too long; in a `grid` with the
+    backward of every op that has one.
+    """
     for case in cases:
-        for backward in (False, True)[: 1 + case.grad]:
+        for backward in (False, True)[: 1 + (case.grad or grid)]:
             for power in powers:
                 size = 1 << power
                 if not case.least <= size <= case.most:
@@ -371,9 +381,12 @@ def main() -> int:
     parser.add_argument("--only", default="")
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--grid", action="store_true")
     parser.add_argument("--svg", default="")
     parser.add_argument("--json", default="")
     options = parser.parse_args()
+    if options.grid:
+        options.sizes, options.peers = ",".join(map(str, GRID)), "torch"
     if options.serve:
         serve()
         return 0
@@ -389,7 +402,7 @@ def main() -> int:
         libraries.append(checkout(options.checkout))
     rows = []
     try:
-        for row in results(cases, powers, libraries, options.rounds):
+        for row in results(cases, powers, libraries, options.rounds, options.grid):
             if options.against:
                 row.ratios = {k: v for k, v in row.ratios.items() if k == options.against}
             rows.append(row)
@@ -401,6 +414,8 @@ def main() -> int:
     if sys.stderr.isatty():
         print("\r\x1b[2K", end="", file=sys.stderr)
     print_table(rows, powers)
+    if options.grid:
+        print_over(rows, OVER)
     if options.svg:
         save_svg(rows, powers, options.svg)
     if options.json:

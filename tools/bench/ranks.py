@@ -158,7 +158,7 @@ def small_exchange(torch: Any) -> Iterator[Row]:
 def block(nn: Any, width: int = WIDTH, heads: int = HEADS) -> Any:
     """A layer of a transformer of either framework, whose heads may be shared among ranks."""
 
-    class Block(nn.Module):  # type: ignore[name-defined, misc]
+    class Block(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)

@@ -15,7 +15,9 @@ from flowvm.loading.listing import listing
 # --- public names, by `python -m tools.faces`
 # isort: off
 # fmt: off
-from flowvm.distributed.checkpoint.checkpoint_io import async_save, load, save
+from flowvm.distributed.checkpoint.checkpoint_io import (
+    async_save, load, load_state_dict, save, save_state_dict,
+)
 from flowvm.distributed.checkpoint.default_planner import (
     DefaultLoadPlanner, DefaultSavePlanner, LoadPlanner, SavePlanner,
 )
@@ -31,7 +33,7 @@ __all__ = [
     "DefaultLoadPlanner", "DefaultSavePlanner", "FileSystemReader", "FileSystemWriter",
     "HuggingFaceStorageReader", "HuggingFaceStorageWriter", "LoadPlanner", "Metadata",
     "SavePlanner", "StorageReader", "StorageWriter", "TensorStorageMetadata", "async_save", "load",
-    "save", "state_dict", "stateful",
+    "load_state_dict", "save", "save_state_dict", "state_dict", "stateful",
 ]
 # fmt: on
 # isort: on

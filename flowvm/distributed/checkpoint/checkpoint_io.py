@@ -136,6 +136,36 @@ def async_save(
     return future
 
 
+def save_state_dict(
+    state_dict: Mapping[str, Any],
+    storage_writer: StorageWriter,
+    process_group: Any = None,
+    coordinator_rank: int = 0,
+    no_dist: bool = False,
+    planner: SavePlanner | None = None,
+) -> None:
+    """`save`, by PyTorch's older name and order of arguments."""
+    save(
+        state_dict, storage_writer=storage_writer, planner=planner,
+        process_group=process_group, no_dist=no_dist,
+    )  # fmt: skip
+
+
+def load_state_dict(
+    state_dict: dict[str, Any],
+    storage_reader: StorageReader,
+    process_group: Any = None,
+    coordinator_rank: int = 0,
+    no_dist: bool = False,
+    planner: LoadPlanner | None = None,
+) -> None:
+    """`load`, by PyTorch's older name and order of arguments."""
+    load(
+        state_dict, storage_reader=storage_reader, planner=planner,
+        process_group=process_group, no_dist=no_dist,
+    )  # fmt: skip
+
+
 def load(
     state_dict: dict[str, Any],
     *,

@@ -4,6 +4,7 @@ older of PyTorch's two ways to say so.  What it does is `flowvm.distributed.fsdp
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -20,6 +21,7 @@ from flowvm.distributed.fsdp.groups import ParameterGroup, outermost
 from flowvm.distributed.fsdp.policies import (
     BackwardPrefetch,
     CPUOffload,
+    FullOptimStateDictConfig,
     MixedPrecision,
     MixedPrecisionPolicy,
     ShardingStrategy,
@@ -36,6 +38,7 @@ from flowvm.files.shards import whole_of
 from flowvm.nn.module import Module
 from flowvm.nn.utils.clip_grad import clip_grad_norm_
 from flowvm.ops.collectives.collectives import broadcast_
+from flowvm.ops.collectives.texts import broadcast_bytes
 from flowvm.optim.optimizer import Optimizer
 from flowvm.ranks.world import Group, rank
 
@@ -306,6 +309,38 @@ class FullyShardedDataParallel(Module):
         if load_directly:
             optim.load_state_dict(state_dict)
         return state_dict
+
+    @staticmethod
+    def full_optim_state_dict(
+        model: Module,
+        optim: Optimizer,
+        optim_input: Any = None,
+        rank0_only: bool = True,
+        group: Any = None,
+    ) -> dict[str, Any]:
+        """The state of an optimizer by names of parameters, whole; on the first rank alone with
+        `rank0_only`.
+        """
+        config = FullOptimStateDictConfig(rank0_only=rank0_only)
+        kind = StateDictType.FULL_STATE_DICT
+        with FullyShardedDataParallel.state_dict_type(model, kind, None, config):
+            return FullyShardedDataParallel.optim_state_dict(model, optim)
+
+    @staticmethod
+    def scatter_full_optim_state_dict(
+        full_optim_state_dict: dict[str, Any] | None,
+        model: Module,
+        optim_input: Any = None,
+        optim: Optimizer | None = None,
+        group: Any = None,
+    ) -> dict[str, Any]:
+        """The argument of `optim.load_state_dict` for what `full_optim_state_dict` gave the first
+        rank.
+        """
+        if optim is None:
+            raise ArgumentError("scatter_full_optim_state_dict: the optimizer is needed: optim=")
+        told = pickle.loads(broadcast_bytes(pickle.dumps(full_optim_state_dict), 0))
+        return FullyShardedDataParallel.optim_state_dict_to_load(model, optim, told)
 
 
 def _again(module: Module, **given: Any) -> Module:

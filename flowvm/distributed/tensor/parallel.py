@@ -15,6 +15,7 @@ from typing import Any
 from flowvm.distributed.device_mesh import DeviceMesh, current_mesh
 from flowvm.distributed.tensor.dtensor import DTensor, distribute_module, distribute_tensor
 from flowvm.distributed.tensor.placement_types import Placement, Replicate, Shard
+from flowvm.eager.modes import current_recorder, grad_enabled
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.loading.listing import listing, own_names
@@ -45,12 +46,27 @@ def _held(x: Any, now: Layouts, wanted: Layouts, mesh: DeviceMesh, local: bool =
     if not isinstance(x, Tensor) or (now is None and not x.is_global):
         return x
     if not x.is_global:
-        x = DTensor.from_local(x, mesh, [now] * mesh.ndim)  # type: ignore[list-item]
+        x = _shared(x, now, mesh)
     if wanted is not None:
         held = tuple(wanted.as_sbp(x.ndim) for _ in range(mesh.ndim))
         if x.sbp != held:
             x = x.to_global(mesh.flow_placement, held)
     return x.to_local() if local else x
+
+
+def _shared(x: Tensor, now: Layouts, mesh: DeviceMesh) -> Any:
+    """Return `x`, a local tensor, as global.  Modules that are called with the same one get the
+    same: then their gradients are added first, and summed over ranks once.
+    """
+    key = x._node, x.version, now, mesh.flow_placement, current_recorder(), grad_enabled()
+    inner = x._node is not None and not x.is_leaf
+    known = x.extra().get("shared") if inner else None
+    if known is not None and all(a is b or a == b for a, b in zip(known[0], key, strict=True)):
+        return known[1]
+    made = DTensor.from_local(x, mesh, [now] * mesh.ndim)  # type: ignore[list-item]
+    if inner:
+        x.extra()["shared"] = key, made
+    return made
 
 
 def _one_dimension(style: object, mesh: DeviceMesh) -> None:

@@ -132,7 +132,9 @@ def native_class() -> type[Call]:
 
 
 def _of_twin(name: str) -> Callable[[Any], Any]:
-    return lambda self: getattr(self.twin, name)
+    # a twin whose text was generated has no module
+    lacking = "flowvm.ops" if name == "__module__" else None
+    return lambda self: getattr(self.twin, name) or lacking
 
 
 def _to_twin(name: str) -> Callable[[Any, Any], None]:

@@ -65,6 +65,18 @@ def _norm(size: Tensor, p: float, keepdim: bool) -> Tensor:
 
 
 # public: F
+def l2_normalize(input: Tensor, dim: int = 0, epsilon: float = 1e-12) -> Tensor:
+    """The tensor divided by the root of the sum of its squares along `dim`, of at least `epsilon`.
+
+    >>> F.l2_normalize(flow.tensor([3.0, 4.0]))
+    tensor([0.6000, 0.8000])
+    """
+    squares = (input * input).sum(dim, keepdim=True)
+    out: Tensor = input * squares.clamp(min=epsilon).rsqrt()
+    return out
+
+
+# public: F
 @in_float32
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """The p-norms between all pairs of rows of (N, M): (N (N - 1) / 2,), pair (0, 1) first, then

@@ -316,8 +316,8 @@ class GraphConfig:
         like      what tasks cost: a profile of level 2 in which the graph was replayed without a
                   schedule, or a function of a node; without, an estimate by bytes and operations
         machine   a lab.Machine of as many workers, if links or speeds are to count
-        ArgumentError: no such policy, fewer streams.  A capture of a graph on a device, or with
-        micro-batches, is a CaptureError.
+        ArgumentError: no such policy, fewer streams.  A capture of a graph on a device
+        is a CaptureError.
         """
         if policy is None:
             self._placement = None

@@ -330,11 +330,15 @@ class Guard:
         self.label, self.owner, self.then = label, owner, then
 
     def now(self) -> Any:
-        """The value that is there; MISSING, or FAILED if asking raises."""
+        """Return the value that is there, MISSING, or FAILED if asking raises; what the process
+        lacks is raised.
+        """
         try:
             return self._read()
         except (AttributeError, KeyError, IndexError, ValueError):
             return MISSING
+        except (MemoryError, RecursionError):
+            raise
         except Exception:  # a user's own code
             return FAILED
 
@@ -512,8 +516,11 @@ class Bytes(Guard):
 
 
 def bytes_of(array: Any) -> Any:
-    """Return the bytes of a NumPy array, `array.array`, bytearray or memoryview, to be compared."""
-    shape, dtype = getattr(array, "shape", None), getattr(array, "dtype", None)
+    """Return the bytes of a NumPy array, `array.array`, bytearray, memoryview or an object of
+    ctypes, to be compared.
+    """
+    named = isinstance(array, (np.ndarray, memoryview))
+    shape, dtype = array.shape if named else None, getattr(array, "dtype", None) if named else None
     return (shape, dtype, array.tobytes() if hasattr(array, "tobytes") else bytes(array))
 
 

@@ -125,10 +125,10 @@ class Observer:
         known = code, id(frame.f_globals)
         steps = self._lookups.get(known)
         if steps is None:
-            steps = self._lookups[known] = _steps(code) if _is_function(code) else ()
+            steps = self._lookups[known] = _steps_of(code)
         if not steps or self._printing or self._between:
             return local
-        if _is_finalizer(code) or self._handles_signal(frame, code):
+        if steps is _BETWEEN or self._handles_signal(frame, code):
             return traced_by(frame, self._to_the_end(local, frame.f_trace_opcodes))
         if not _is_users(frame) and not self._leads(frame, frame.f_back):
             return local
@@ -424,11 +424,19 @@ def _is_function(code: CodeType) -> bool:
     return bool(code.co_flags & 1) and is_seen(code.co_filename)
 
 
-def _is_finalizer(code: CodeType) -> bool:
-    """Return True for a function that runs when nobody has chosen to."""
-    return code.co_name == "__del__" or (
+_BETWEEN: list[Any] = [None]  # of a function that runs when nobody has chosen to
+
+
+def _steps_of(code: CodeType) -> Any:
+    """Return the steps of a function's code, () for code that is not looked at, or _BETWEEN.
+
+    Nothing is looked up for a finalizer: what came in here meanwhile would be ignored with it.
+    """
+    if code.co_name == "__del__" or (
         code.co_filename == weakref.__file__ and code.co_name in _FINALIZERS
-    )
+    ):
+        return _BETWEEN
+    return _steps(code) if _is_function(code) else ()
 
 
 # --- what each instruction reads ------------------------------------------------------------------

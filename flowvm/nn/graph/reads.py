@@ -19,6 +19,7 @@ its first parameter.
 from __future__ import annotations
 
 import array
+import ctypes
 import datetime
 import decimal
 import functools
@@ -151,7 +152,8 @@ BYTES = 1 << 16  # of a larger array nothing is watched, which is said
 DEPTH = 3  # of containers in containers
 
 CONTAINERS = (list, dict, set, deque)
-ARRAYS = (np.ndarray, bytearray, memoryview, array.array)
+_C_DATA = (ctypes.Array, ctypes.Structure, ctypes.Union)
+ARRAYS = (np.ndarray, bytearray, memoryview, array.array, *_C_DATA)
 _ATOMS = (
     type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range,
     slice, frozenset, np.generic, decimal.Decimal, datetime.date, datetime.time, uuid.UUID,
@@ -441,6 +443,8 @@ class Reads:
         except AttributeError:
             try:
                 then = getattr(thing, name)
+            except (MemoryError, RecursionError):
+                raise
             except Exception:
                 return
         label = f"{self.label(thing)}.{name}"
@@ -593,7 +597,8 @@ class Reads:
         if not self.is_outside(thing):
             return
         label = self.label(thing)
-        size = getattr(thing, "nbytes", None) or len(thing)
+        is_c = isinstance(thing, _C_DATA)
+        size = ctypes.sizeof(thing) if is_c else getattr(thing, "nbytes", None) or len(thing)
         if size > BYTES:
             self.note_unwatched(f"the values of {label}, an array of {size} bytes", ("", 0))
             return

@@ -57,7 +57,7 @@ class LayerNorm(Affine):
 
 
 class RMSNorm(Affine):
-    """Divides by the root mean square over the last dimensions; eps=None is the dtype's own.
+    """Divides by the root mean square over the last dimensions; for eps=None see `F.rms_norm`.
 
     >>> nn.RMSNorm(2)(flow.tensor([[3.0, 3.0]])).detach()
     tensor([[1., 1.]])

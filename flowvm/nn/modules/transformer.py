@@ -47,6 +47,9 @@ def _activation(activation: Activation) -> Callable[[Tensor], Tensor]:
     return _ACTIVATIONS[activation]
 
 
+_get_activation_fn = _activation  # PyTorch's name
+
+
 class _Layer(Module):
     """Base of encoder and decoder layers: attentions and a feed-forward block, each with a numbered
     norm and dropout of its own.

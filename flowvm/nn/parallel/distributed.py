@@ -78,8 +78,8 @@ class DistributedDataParallel(Module):
     bucket_cap_mb           how large a bucket is at most; where it is not given 25, as PyTorch has
                             it, for CUDA devices, and 1 for CPUs, where a larger exchange is no
                             quicker for its size and a small one begins before backward ends
-    bucket_size             OneFlow's: parameters of a bucket at most, without `use_bucket` one; then
-                            parameters that an output does not depend on have gradients of zeros
+    bucket_size             OneFlow's: parameters of a bucket at most, without `use_bucket` one;
+                            then those that an output does not depend on have gradients of zeros
     find_unused_parameters  parameters that an output does not depend on count as done; with
                             static_graph, too.  The gradients of those that no rank has used stay
                             what they are
@@ -232,13 +232,10 @@ class DistributedDataParallel(Module):
                     p.grad = grad
 
     def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            module = self.__dict__.get("_modules", {}).get("module")
-            if module is None or name.startswith("_"):
-                raise
-            return getattr(module, name)
+        module = self.__dict__.get("_modules", {}).get("module")
+        if module is None or name.startswith("_"):
+            return super().__getattribute__(name)
+        return getattr(module, name)
 
     def __getstate__(self) -> dict[str, Any]:
         raise ArgumentError("a DistributedDataParallel is not copied; copy its .module")

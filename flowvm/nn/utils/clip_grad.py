@@ -13,7 +13,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import InvalidValueError
 from flowvm.loading.listing import listing, own_names
 from flowvm.meta.dtype import float64, promote_types
-from flowvm.meta.placements import broadcast
+from flowvm.meta.placements import broadcast, placement
 from flowvm.ops.rows.parts.folds import square_up
 
 # public: nn.utils
@@ -156,8 +156,11 @@ def _total_norm(grads: list[Tensor], order: float) -> Tensor:
 def _stacked(parts: list[Tensor]) -> Tensor:
     """0-d tensors as one; of several placements, or of one and local ones, as a local tensor."""
     if len({part.placement if part.is_global else None for part in parts}) > 1:
+        places = [part.placement for part in parts if part.is_global]
+        ranks = sorted({rank for where in places for rank in where.flat})
+        every = placement(places[0].type, ranks)
         parts = [
-            part.to_global(sbp=(broadcast,) * len(part.sbp)).to_local() if part.is_global else part
+            part.to_global(every, broadcast).to_local() if part.is_global else part
             for part in parts
         ]
     return ops.stack(parts)

@@ -29,6 +29,7 @@ def fail() -> None:
     """Let this process end with 1 if it would end with 0."""
     libc = ctypes.CDLL(None)
     libc.on_exit.argtypes = ctypes.c_void_p, ctypes.c_void_p
-    leave = (ctypes.c_int64 * (1 + CALL.WORDS))(ctypes.cast(libc.exit, ctypes.c_void_p).value, 1)
+    address = ctypes.cast(libc.exit, ctypes.c_void_p).value or 0
+    leave = (ctypes.c_int64 * (1 + CALL.WORDS))(address, 1)
     never_freed(leave)  # it is read when Python has ended
     libc.on_exit(address_of(ended, _SIGNATURE), ctypes.addressof(leave))

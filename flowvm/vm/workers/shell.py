@@ -365,6 +365,8 @@ def next_of(m: Words, stream: int, wait: int, idle: int) -> int:
     while load_acquire(m, at + STR.TAIL) == done:
         if load_acquire(m, CTL.STOP) != 0 or wait == 0 or has_mail(m, stream):
             return -1
+        if m[POL.KIND] != 0 and may_schedule(m) and make_pass(m, stream) > 0:
+            continue
         idle += 1
         if keep_polling(m, idle):
             continue
@@ -375,6 +377,21 @@ def next_of(m: Words, stream: int, wait: int, idle: int) -> int:
         if load_acquire(m, at + STR.TAIL) == done:
             return -1
     return m[QUE.AT + stream * RING.SLOTS + (done & RING.SLOT_MASK)]
+
+
+def may_schedule(m: Words) -> bool:
+    """Return True if a worker that has nothing to do makes the scheduler's pass, under a policy.
+
+    A stream then has few instructions at once (POL.DEPTH), so each waits for a pass.  The thread of
+    the scheduler may be on a core that another worker's task has for milliseconds.  A policy in
+    Python is left to that thread, which waits for its answers.
+    """
+    return m[CTL.SCHEDULE] != 0 and (m[POL.KIND] != POL.ASKED or m[POL.NATIVE] != 0)
+
+
+def make_pass(m: Words, stream: int) -> int:
+    """Make one pass of the scheduler, unless another thread does.  Return the amount of work."""
+    return call_kernel(m[CTL.SCHEDULE], address_in(m, 0), stream, 0, 0, 0)
 
 
 def finish(m: Words, stream: int) -> None:

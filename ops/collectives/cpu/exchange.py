@@ -2,8 +2,9 @@
 
 What is called with what is data (`Program`): a function's address and its arguments, each a kind
 and a word.  The functions are nonblocking and `MPI_Test` is what makes progress, so the worker goes
-on testing; each time that it fails, another thread may have the core.  The worker looks at the
-board meanwhile: a rank that has begun something else, or an alert of the watcher, ends the wait.
+on testing; when it has failed some times, another thread may have the core.  The worker looks at
+the board meanwhile: a rank that has begun something else, or an alert of the watcher, ends the
+wait.
 
 Invariant: a failed exchange leaves MPI with the operands, so nothing is exchanged afterwards:
 `order`, which every exchange writes, is poisoned, and with it all that follows.
@@ -44,6 +45,9 @@ OWN_WORDS = STATUS + STATUS_BYTES // 8
 FAILED = int(Status.RANKS_FAILED)
 # a nap costs a small message its latency; without naps a wait takes the core from kernels
 POLLS, NAP_US = 200, 30
+# tests before the first yield: what other ranks have begun ends in some microseconds, and to yield
+# on a busy machine is to be away for longer
+HASTY = 60
 
 
 class Argument(NamedTuple):
@@ -163,7 +167,7 @@ def _exchange(out: int, x: int, program: Array, t: Any, own: int, details: Array
                 return FAILED
         if tests > POLLS:
             futex_wait(words, FLAG, 0, NAP_US)
-        else:
+        elif tests > HASTY:
             sched_yield()
     other = different(t.row, members, t.members, seq)
     if other != 0:  # first: of messages of other sizes MPI says less

@@ -10,19 +10,27 @@ from __future__ import annotations
 from typing import Any
 
 from flowvm.ops.declare.cpu.body_arrays import array_in
+from flowvm.ops.fourier.cpu.butterflies import by_four, by_two, first_by_four, joined
 
 Array = Any
 
 
 def transform(
     out: Array, x: Array, roots: Array, factors: Array, n: int, way: float, scale: float,
-    apart: bool, scratch: Array, arena: Array, lo: int, hi: int,
+    apart: bool, parted: bool, scratch: Array, arena: Array, lo: int, hi: int,
 ) -> None:  # fmt: skip
     """Rows lo to hi of `x`, each of n numbers: out[k] = scale * the sum of x[j] roots[j k].
 
     `roots` are the n roots of 1 to the powers 0, 1, .. of exp(-2 pi i way / n), `way` 1 or -1.
     `apart`: a row's second memory is in `scratch`, since the thread's has no room for it.
+    `parted`: all factors are 4, but for a 2 at the end, and the thread's memory has room for two
+    rows, in which real and imaginary parts lie apart: so they are vectors.
     """
+    if parted:
+        for row in range(lo, hi):
+            span = row * n
+            _in_parts(out[span : span + n], x[span : span + n], roots, factors, way, scale, arena)
+        return
     for row in range(lo, hi):
         to = out[row * n : (row + 1) * n]
         if apart:
@@ -50,6 +58,25 @@ def transform(
         if scale != 1.0:
             for k in range(n):
                 to[k] = _scaled(to[k], scale)
+
+
+def _in_parts(
+    out: Array, x: Array, roots: Array, factors: Array, way: float, scale: float, arena: Array
+) -> None:
+    n, part = len(x), x.real
+    source = array_in(arena, 0, 2 * n, part)
+    target = array_in(arena, 2 * n * part.itemsize, 2 * n, part)
+    length, stride = n // 4, 4
+    first_by_four(target, x, roots, length, way)
+    for step in range(1, len(factors)):
+        source, target = target, source
+        length //= factors[step]
+        if factors[step] == 2:
+            by_two(target, source, roots, length, stride, way)
+        else:
+            by_four(target, source, roots, length, stride, way)
+        stride *= factors[step]
+    joined(out, target, scale)
 
 
 def _scaled(z: Any, scale: float) -> Any:

@@ -15,6 +15,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import DType
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.cpu.body_arrays import array_in
 from flowvm.ops.declare.kinds import Dim
 from flowvm.ops.declare.letters import along_dim
 from flowvm.ops.declare.registry import op
@@ -72,6 +73,77 @@ def _backward_body(out: Array, g: Array, b: Array, n: int, inner: int, lo: int, 
             y = g[at] + (b[at - step] * y if k > 0 else y)
             out[at] = y
             at += step
+
+
+ABREAST = 256  # lines beside each other that are done at a time
+
+
+def _others_body(
+    out: Array, x: Array, n: int, inner: int, arena: Array, lo: int, hi: int
+) -> None:  # fmt: skip
+    unit = lo
+    while unit < hi:
+        if inner == 1 and unit + 4 <= hi:
+            _others_of_four(out, x, n, unit * n)
+            unit += 4
+        elif inner == 1:
+            _others_of_lines(out, x, array_in(arena, 0, 1, x), n, 1, unit * n)
+            unit += 1
+        else:
+            m = min(ABREAST, hi - unit, inner - unit % inner)
+            start = unit // inner * n * inner + unit % inner
+            _others_of_lines(out, x, array_in(arena, 0, m, x), n, inner, start)
+            unit += m
+
+
+def _others_of_four(out: Array, x: Array, n: int, start: int) -> None:
+    """Four rows at a time: a product waits for the one before it, and not for the other rows'."""
+    one = out.dtype.type(1)
+    a, b, c, d = start, start + n, start + 2 * n, start + 3 * n
+    p, q, r, s = one, one, one, one
+    for k in range(n):
+        out[a + k], out[b + k], out[c + k], out[d + k] = p, q, r, s
+        p, q, r, s = p * x[a + k], q * x[b + k], r * x[c + k], s * x[d + k]
+    p, q, r, s = one, one, one, one
+    for back in range(n):
+        k = n - 1 - back
+        out[a + k] *= p
+        out[b + k] *= q
+        out[c + k] *= r
+        out[d + k] *= s
+        p, q, r, s = p * x[a + k], q * x[b + k], r * x[c + k], s * x[d + k]
+
+
+def _others_of_lines(out: Array, x: Array, y: Array, n: int, inner: int, start: int) -> None:
+    """As many lines beside each other as `y` has elements."""
+    m = len(y)
+    for q in range(m):
+        y[q] = 1
+    for k in range(n):
+        at = start + k * inner
+        to, own = out[at : at + m], x[at : at + m]
+        for q in range(m):
+            to[q] = y[q]
+            y[q] *= own[q]
+    for q in range(m):
+        y[q] = 1
+    for back in range(n):
+        at = start + (n - 1 - back) * inner
+        to, own = out[at : at + m], x[at : at + m]
+        for q in range(m):
+            to[q] *= y[q]
+            y[q] *= own[q]
+
+
+@op("x -> out", name="others_product", letters=along_dim())
+def others_product(x: TensorMeta, dim: Dim) -> Launch:
+    """For each element the product of all others along `dim`."""
+    outer, n, inner = split(x, dim)
+    flat = View(x.dtype, (x.numel,))
+    return Launch(
+        (x.dense(),), _others_body, (flat, flat), (n, inner), units=outer * inner,
+        grain=GRAIN // (n + 1) + 1, arena=x.dtype.itemsize * min(ABREAST, inner),
+    )  # fmt: skip
 
 
 def later(x: Tensor, dim: int, first: float) -> Tensor:

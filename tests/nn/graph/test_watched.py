@@ -12,6 +12,7 @@ import collections
 import contextlib
 import contextvars
 import copy
+import ctypes
 import dataclasses
 import datetime
 import decimal
@@ -37,6 +38,7 @@ import pytest
 
 import flowvm as flow
 from flowvm.errors import CaptureWarning, RecaptureWarning
+from flowvm.nn.graph import guards
 
 nn = flow.nn
 
@@ -964,6 +966,21 @@ def memory_view():
 
 
 @kind
+def array_of_ctypes():
+    k = (ctypes.c_double * 2)(2.0, 3.0)
+    return lambda x: x * k[1], lambda: k.__setitem__(1, 9.0)
+
+
+@kind
+def structure_of_ctypes():
+    class Pair(ctypes.Structure):
+        _fields_ = (("k", ctypes.c_int), ("nbytes", ctypes.c_int))
+
+    pair = Pair(2, 1)
+    return lambda x: x * pair.k, lambda: setattr(pair, "k", 9)
+
+
+@kind
 def numpy_array():
     k = np.array([2.0])
     return lambda x: x * float(k[0]), lambda: k.__setitem__(0, 9.0)
@@ -1436,7 +1453,7 @@ def test_what_a_signal_handler_reads_is_not_the_codes(how):
 
     def build(x):
         signal.raise_signal(signal.SIGUSR1)
-        return x * SCALE
+        return x * 2
 
     before = signal.signal(signal.SIGUSR1, ways[how])
     try:
@@ -1476,6 +1493,21 @@ def test_what_a_finalizer_calls_is_not_the_codes():
         assert graph(flow.ones(2)).tolist() == [2.0, 2.0]
 
 
+@pytest.mark.parametrize("error", [MemoryError, RecursionError, OSError])
+def test_a_guard_says_what_the_process_lacks(error):
+    class Lacking:
+        @property
+        def k(self):
+            raise error
+
+    guard = guards.Attribute("k", Lacking(), "k", 2.0)
+    if error is OSError:  # of the user's own code
+        assert guard.now() is guards.FAILED
+        return
+    with pytest.raises(error):
+        guard.holds()
+
+
 def test_no_guard_keeps_the_frames_of_an_error():
     """An error that the code raises keeps no guard on its frames; values of an error from elsewhere
     are watched.
@@ -1485,14 +1517,14 @@ def test_no_guard_keeps_the_frames_of_an_error():
     class Held:
         pass
 
-    def fail(error):
+    def fail():
         held = Held()
         kept.append(weakref.ref(held))
-        raise error
+        raise KeyError(3.0)
 
     def build(x):
         try:
-            fail(KeyError(3.0))
+            fail()
         except KeyError as error:
             lines = error.__traceback__.tb_lineno, error.__traceback__.tb_frame.f_lineno
             factor = error.args[0] + 0 * sum(lines)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import flowvm as flow
+from flowvm.ops.fourier.cpu import butterflies
 
 torch = pytest.importorskip("torch")
 
@@ -144,3 +145,32 @@ def test_out_and_a_graph():
     step = Step()
     for _ in range(2):
         assert flow.allclose(step(flow.tensor(R)), flow.tensor(R) * 2)
+
+
+@pytest.mark.parametrize("n", [32, 64, 128, 1024, 2048])
+def test_powers_of_two_are_transformed_in_parts(rng, n):
+    x = rng.standard_normal((3, n)) + 1j * rng.standard_normal((3, n))
+    for dtype, most in ((flow.complex64, 1e-6), (flow.complex128, 1e-15)):
+        for ours, theirs in ((flow.fft.fft, np.fft.fft), (flow.fft.ifft, np.fft.ifft)):
+            wanted = theirs(x)
+            found = ours(flow.tensor(x, dtype=dtype)).numpy()
+            assert np.abs(found - wanted).max() <= 4 * most * np.abs(wanted).max()
+
+
+def test_the_passes_mean_in_python_what_their_vectors_do(rng):
+    m, stride = 4, 16
+    n = 4 * m * stride
+    x = rng.standard_normal(2 * n)
+    roots = np.exp(-2j * np.pi * np.arange(n) / n)
+    numbers, y = x[:n] + 1j * x[n:], np.empty(2 * n)
+    butterflies.by_four(y, x, roots, m, stride, 1.0)
+    parts = numbers.reshape(4, m, stride)
+    turns = np.exp(-2j * np.pi * np.outer(np.arange(4), np.arange(4)) / 4)
+    wanted = np.einsum("jk,kpq->pjq", turns, parts)
+    wanted *= roots[np.arange(m)[:, None] * np.arange(4) * stride][:, :, None]
+    np.testing.assert_allclose(y[:n] + 1j * y[n:], wanted.ravel(), rtol=1e-12)
+    first = np.empty(2 * n)
+    butterflies.first_by_four(first, numbers, roots, n // 4, 1.0)
+    again = np.empty(2 * n)
+    butterflies.by_four(again, x, roots, n // 4, 1, 1.0)
+    np.testing.assert_allclose(first, again, rtol=1e-12)

@@ -125,8 +125,7 @@ def test_every_other_placement(source):
                 if k in to.flat:
                     np.testing.assert_allclose(unboxed(y), values, atol=1e-12)
                 else:
-                    with pytest.raises(ValueError, match=f"rank {k} holds nothing"):
-                        y.numpy()
+                    assert y.numpy().shape == (0,) * y.ndim
 
     ranks.run(4, rank)
 

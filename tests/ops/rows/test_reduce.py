@@ -344,3 +344,16 @@ def test_max_has_three_forms():
     assert x.max(other=y).tolist() == [2, 5]
     values, indices = x.max(dim=0)
     assert (values.item(), indices.item()) == (5, 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dim"), [((7, 5), 1), ((6, 3), 0), ((2, 5, 300), 1), ((4, 0), 1), ((1, 1), 0)]
+)
+def test_the_gradient_of_a_product_is_that_of_all_others(rng, shape, dim):
+    x = rng.standard_normal(shape)
+    x.flat[:1] = 0
+    leaf = flow.tensor(x, requires_grad=True)
+    leaf.prod(dim).sum().backward()
+    others = [np.delete(x, k, dim).prod(dim) for k in range(shape[dim])]
+    expected = np.stack(others, dim) if others else x
+    np.testing.assert_allclose(leaf.grad.numpy(), expected, rtol=1e-12)

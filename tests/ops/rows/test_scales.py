@@ -154,6 +154,17 @@ def test_lengths(rng, scale):
     assert max(errors(weight, x, (g,), rng)) < 2e-6
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_the_usual_eps_of_an_rms_norm_is_that_of_its_computation(rng, dtype):
+    torch = pytest.importorskip("torch")
+    values = torch.from_numpy(rng.standard_normal((2, 5)) * 1e-3).to(getattr(torch, dtype))
+    x = flow.tensor(values.float().numpy()).to(getattr(flow, dtype)).requires_grad_()
+    wanted = torch.nn.functional.rms_norm(values, (5,))
+    got = flow.nn.functional.rms_norm(x, (5,))
+    assert got.dtype is getattr(flow, dtype)
+    np.testing.assert_allclose(got.float().detach().numpy(), wanted.float().numpy(), rtol=0.01)
+
+
 @pytest.mark.parametrize("scale", SCALES)
 def test_angles_and_distances(rng, scale):
     x, y = ((rng.standard_normal((4, 30)) * scale).astype(np.float32) for _ in range(2))

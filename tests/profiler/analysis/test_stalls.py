@@ -37,7 +37,7 @@ def spin_kernel(args: int, layout: int, lo: int, hi: int) -> int:
     return 0
 
 
-spin = _in_place("spin", spin_kernel, units=1)
+spin = _in_place("spin", spin_kernel, grain=1, units=1)
 
 
 def spin_here():

@@ -337,6 +337,18 @@ def test_a_frame_that_is_kept_keeps_no_mode():
     assert not (text := difference(before)), text
 
 
+def test_the_boundaries_leave_no_exception_behind():
+    """As one in front of the instructions of a handler would, which CPython does not cover."""
+
+    def handle():
+        try:
+            raise KeyError
+        except KeyError:
+            pass
+
+    assert drive(lambda: handle, lambda: sys.exc_info()[1]) > 5
+
+
 def test_a_vm_that_comes_to_rest_takes_records_again(monkeypatch, seed):
     """Boundaries of what `run_sequentially` does behind its wait, which "sync" is."""
     monkeypatch.setattr(engine, "wait_idle", lambda: True)
