@@ -673,8 +673,8 @@ class Reads:
             self._value(guard.then, guard.label)
 
     def _is_of_run(self, guard: Guard) -> bool:
-        """Return True if a value belongs to this run alone: a frame, or part of an error raised in
-        it.
+        """Return True if a value belongs to this run alone: a frame, or part of an error that was
+        raised in it and has no name.
         """
         owner = guard.owner
         if isinstance(owner, BaseException):
