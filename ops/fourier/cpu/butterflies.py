@@ -303,7 +303,7 @@ def _define_first() -> Any:
     return typing
 
 
-first_by_four = Intrinsic(_first_by_four, _define_first, _first_by_four)
+first_by_four = Intrinsic(_first_by_four, _define_first)
 first_by_four.__doc__ = """First pass, of factor 4 and stride 1, from complex numbers: as `by_four`.
 
 first_by_four(y, x, roots, m, way): `m` is a multiple of 4.
@@ -336,10 +336,10 @@ def _define_joined() -> Any:
     return typing
 
 
-joined = Intrinsic(_joined, _define_joined, _joined)
+joined = Intrinsic(_joined, _define_joined)
 joined.__doc__ = """Complex numbers from their parts, each times `scale`; as many as 32, or more."""
-by_two = Intrinsic(_by_two, _define(2), _by_two)
-by_four = Intrinsic(_by_four, _define(4), _by_four)
+by_two = Intrinsic(_by_two, _define(2))
+by_four = Intrinsic(_by_four, _define(4))
 by_two.__doc__ = """Pass of factor 2: y is to x, of 2 n reals, as the halves' transforms are to it.
 
 by_two(y, x, roots, m, s, way): m numbers of each of the stride `s`, which is a multiple of 4.
