@@ -82,7 +82,7 @@ NO_SAMPLES = {
 }  # fmt: skip
 
 # ops whose result depends on how the argument lies in memory
-READS_MEMORY = {"as_strided", "view_as_complex"}
+READS_MEMORY = {"as_strided", "as_strided_scatter", "view_as_complex"}
 
 
 def each_op(*, where=lambda op: True):
