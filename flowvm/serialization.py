@@ -67,6 +67,7 @@ from flowvm.files.schema import (
 )
 from flowvm.files.shards import is_sharded, is_shards, read, together, write
 from flowvm.files.writer import put
+from flowvm.guards.regions import reverting
 from flowvm.loading.lazy import lazy
 from flowvm.loading.listing import listing
 from flowvm.meta.device import Device, as_device, cpu
@@ -361,24 +362,19 @@ def clear_safe_globals() -> None:
     _safe.clear()
 
 
-class safe_globals:  # noqa: N801 - PyTorch's name
-    """A with statement inside which `load` knows these classes, as by `add_safe_globals`.
+def safe_globals(safe_globals: Sequence[Any]) -> reverting:
+    """Return a with statement inside which `load` knows these classes, as by `add_safe_globals`.
 
     >>> with flow.serialization.safe_globals([int]):
     ...     flow.serialization.get_safe_globals()
     [<class 'int'>]
     """
+    return reverting(partial(_put_safe, dict(_safe)), partial(add_safe_globals, safe_globals))
 
-    def __init__(self, safe_globals: Sequence[Any]) -> None:
-        self._kinds = safe_globals
 
-    def __enter__(self) -> None:
-        self._before = dict(_safe)
-        add_safe_globals(self._kinds)
-
-    def __exit__(self, *error: object) -> None:
-        _safe.clear()
-        _safe.update(self._before)
+def _put_safe(kinds: dict[str, Any]) -> None:
+    _safe.clear()
+    _safe.update(kinds)
 
 
 def _class_name(kind: Any) -> str:

@@ -144,7 +144,13 @@ def save_state_dict(
     no_dist: bool = False,
     planner: SavePlanner | None = None,
 ) -> None:
-    """`save`, by PyTorch's older name and order of arguments."""
+    """Write a state dict: `save`, by PyTorch's older name and order of arguments.
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> writer = flow.distributed.checkpoint.FileSystemWriter(folder.name)
+    >>> flow.distributed.checkpoint.save_state_dict({"x": flow.ones(2)}, writer)
+    """
     save(
         state_dict, storage_writer=storage_writer, planner=planner,
         process_group=process_group, no_dist=no_dist,
@@ -159,7 +165,16 @@ def load_state_dict(
     no_dist: bool = False,
     planner: LoadPlanner | None = None,
 ) -> None:
-    """`load`, by PyTorch's older name and order of arguments."""
+    """Read into a state dict: `load`, by PyTorch's older name and order of arguments.
+
+    >>> import tempfile
+    >>> folder, state = tempfile.TemporaryDirectory(), {"x": flow.zeros(2)}
+    >>> flow.distributed.checkpoint.save({"x": flow.ones(2)}, checkpoint_id=folder.name)
+    >>> reader = flow.distributed.checkpoint.FileSystemReader(folder.name)
+    >>> flow.distributed.checkpoint.load_state_dict(state, reader)
+    >>> state["x"]
+    tensor([1., 1.])
+    """
     load(
         state_dict, storage_reader=storage_reader, planner=planner,
         process_group=process_group, no_dist=no_dist,

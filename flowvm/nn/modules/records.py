@@ -93,8 +93,11 @@ class OFRecordReader(Module):
 
     FileError for a file that is damaged.
 
-    >>> reader = nn.OFRecordReader("imagenet/train", batch_size=32, data_part_num=256)
-    >>> labels = nn.OFRecordRawDecoder("class/label", shape=(), dtype=flow.int32)(reader())
+    >>> import pathlib, tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> _ = pathlib.Path(folder.name, "part-0").write_bytes(bytes(8) * 3)  # three empty records
+    >>> nn.OFRecordReader(folder.name, batch_size=2)()
+    [{}, {}]
     """
 
     def __init__(
@@ -194,6 +197,12 @@ class OFRecordRawDecoder(Module):
     dim1_varying_length  the first dimension of `shape` is the most that a feature has; zeros behind
 
     ArgumentError for a feature of another size.
+
+    >>> from flowvm.nn.modules.records import Batch
+    >>> batch = Batch([{"x": np.array([1, 2])}, {"x": np.array([3, 4])}], None)  # a reader gives it
+    >>> nn.OFRecordRawDecoder("x", (2,), flow.int32)(batch)
+    tensor([[1, 2],
+            [3, 4]], dtype=int32)
     """
 
     def __init__(
@@ -233,7 +242,12 @@ OfrecordRawDecoder = OFRecordRawDecoder  # public: nn (late)
 
 
 class OFRecordBytesDecoder(Module):
-    """The bytes `blob_name` of each record of a batch: a Batch of arrays."""
+    """The bytes `blob_name` of each record of a batch: a Batch of arrays.
+
+    >>> from flowvm.nn.modules.records import Batch
+    >>> nn.OFRecordBytesDecoder("x")(Batch([{"x": [b"ab"]}], None))
+    [array([97, 98], dtype=uint8)]
+    """
 
     def __init__(self, blob_name: str, name: str | None = None) -> None:
         super().__init__()
@@ -285,6 +299,9 @@ def _resized(image: Array, width: int, height: int, kind: str) -> Array:
 class OFRecordImageDecoder(Module):
     """The image `blob_name` of each record of a batch: a Batch of bytes (height, width, channels),
     its colours as `color_space` says, "BGR", "RGB" or "GRAY".  ConfigError without Pillow.
+
+    >>> nn.OFRecordImageDecoder("encoded", "RGB").color_space
+    'RGB'
     """
 
     def __init__(self, blob_name: str, color_space: str = "BGR") -> None:
@@ -315,6 +332,9 @@ def _cropped(image: Array, rng: Any, attempts: int, areas: Any, ratios: Any) -> 
 class OFRecordImageDecoderRandomCrop(Module):
     """OFRecordImageDecoder of a random part of each image: of `random_area` of its area, and with
     sides of `random_aspect_ratio`; the square in the middle where no attempt fits.
+
+    >>> nn.OFRecordImageDecoderRandomCrop("encoded", random_area=(0.5, 1.0)).crop
+    (10, (0.5, 1.0), (0.75, 1.333333))
     """
 
     def __init__(
@@ -339,6 +359,9 @@ class OFRecordImageDecoderRandomCrop(Module):
 class OFRecordImageGpuDecoderRandomCropResize(Module):
     """Images of a Batch of bytes, a random part of each, in one size: (batch, height, width, 3) of
     bytes.  It runs on the CPU; arguments about workers and memory are taken.
+
+    >>> nn.OFRecordImageGpuDecoderRandomCropResize(224, 192).size
+    (224, 192)
     """
 
     def __init__(

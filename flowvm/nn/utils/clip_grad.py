@@ -13,7 +13,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import InvalidValueError
 from flowvm.loading.listing import listing, own_names
 from flowvm.meta.dtype import float64, promote_types
-from flowvm.meta.placements import broadcast, placement
+from flowvm.meta.placements import broadcast, here, placement
 from flowvm.ops.rows.parts.folds import square_up
 
 # public: nn.utils
@@ -157,13 +157,19 @@ def _stacked(parts: list[Tensor]) -> Tensor:
     """0-d tensors as one; of several placements, or of one and local ones, as a local tensor."""
     if len({part.placement if part.is_global else None for part in parts}) > 1:
         places = [part.placement for part in parts if part.is_global]
-        ranks = sorted({rank for where in places for rank in where.flat})
-        every = placement(places[0].type, ranks)
-        parts = [
-            part.to_global(every, broadcast).to_local() if part.is_global else part
-            for part in parts
-        ]
+        every = None
+        if not all(here()[0] in where.flat for where in places):  # stages, which all ranks know of
+            ranks = sorted({rank for where in places for rank in where.flat})
+            every = placement(places[0].type, ranks)
+        parts = [_whole(part, every) if part.is_global else part for part in parts]
     return ops.stack(parts)
+
+
+def _whole(part: Tensor, where: placement | None) -> Tensor:
+    """A global 0-d tensor as a local one, on all ranks of its placement or of `where`."""
+    own = part.placement if where is None else where
+    there: Tensor = part.to_global(own, (broadcast,) * len(own.shape)).to_local()
+    return there
 
 
 def _square(grad: Tensor) -> Tensor:
