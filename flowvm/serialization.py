@@ -365,8 +365,9 @@ def clear_safe_globals() -> None:
 def safe_globals(safe_globals: Sequence[Any]) -> reverting:
     """Return a with statement inside which `load` knows these classes, as by `add_safe_globals`.
 
-    >>> with flow.serialization.safe_globals([int]):
-    ...     flow.serialization.get_safe_globals()
+    >>> from flowvm import serialization
+    >>> with serialization.safe_globals([int]):
+    ...     serialization.get_safe_globals()
     [<class 'int'>]
     """
     return reverting(partial(_put_safe, dict(_safe)), partial(add_safe_globals, safe_globals))

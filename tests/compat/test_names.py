@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm import nn
+from flowvm import nn, serialization
 from flowvm.compat import framework, primitives
 from flowvm.compat.coalescing import _flatten_dense_tensors, _unflatten_dense_tensors
 from flowvm.errors import ArgumentError, MissingNameError, ShapeError
@@ -301,7 +301,7 @@ def test_an_optimizer_needs_parameters_again_behind_oneflow():
 
 
 def test_safe_globals_end_with_their_block():
-    before = flow.serialization.get_safe_globals()
-    with flow.serialization.safe_globals([dict]):
-        assert dict in flow.serialization.get_safe_globals()
-    assert flow.serialization.get_safe_globals() == before
+    before = serialization.get_safe_globals()
+    with serialization.safe_globals([dict]):
+        assert dict in serialization.get_safe_globals()
+    assert serialization.get_safe_globals() == before
