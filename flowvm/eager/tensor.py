@@ -101,6 +101,10 @@ MOST_LACKED = 256
 lacked: dict[str, str] = {name: name for name in ("_pending", "_extra", "_kin")}
 
 
+# called with a tensor whose `.grad` is read, while code is captured on some thread
+on_grad_read: list[Callable[[Any], None]] = []
+
+
 class Tensor(Fields):
     """A multi-dimensional array whose values the VM computes; PyTorch's meaning throughout.
 
@@ -417,6 +421,8 @@ class Tensor(Fields):
         >>> x.grad
         tensor([3., 3.])
         """
+        for hook in on_grad_read:
+            hook(self)
         try:
             value: Tensor | None = self._extra.get("grad")
         except AttributeError as error:

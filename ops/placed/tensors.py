@@ -73,7 +73,7 @@ def _is_local(x: Tensor) -> bool:
 
 
 def _need_global(x: Tensor, what: str) -> GlobalMeta:
-    meta: Any = x._meta
+    meta: Any = need_tensor(what, "input", x)._meta
     if meta.__class__ is not GlobalMeta:
         raise ArgumentTypeError(
             f"{what}: this tensor is local; make it global by to_global(placement, sbp)"
@@ -356,7 +356,7 @@ def to_local(x: Tensor, *, grad_sbp: Any = None, grad_placements: Any = None) ->
     >>> flow.ones(2).to_global(flow.placement("cpu", [0]), flow.sbp.split(0)).to_local()
     tensor([1., 1.])
     """
-    meta = _need_global(need_tensor("to_local", "input", x), "to_local")
+    meta = _need_global(x, "to_local")
     wanted = grad_placements if grad_sbp is None else grad_sbp
     held = None if wanted is None else as_sbps(wanted, meta.placement, meta.ndim)
     return _recorded(_local_node, x, boxing.part_of(x), (held,))

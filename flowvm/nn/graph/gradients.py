@@ -39,7 +39,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from flowvm.autograd import no_grad
 from flowvm.autograd.backward import seeded
 from flowvm.eager.global_calls import Globals, local_of, partial_grads
-from flowvm.eager.tensor import Tensor, new_tensor
+from flowvm.eager.modes import current_recorder
+from flowvm.eager.tensor import Tensor, new_tensor, on_grad_read
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.capture import Capture
 from flowvm.graph.capture.trees import flatten, unflatten
@@ -432,10 +433,13 @@ class Gradients(Switched):
                 t._extra = note
                 self._noting.append((k, t, note))
         self.capture.on_leaf = self._reach
+        on_grad_read.append(self._read)
         return self
 
     def _undo(self) -> None:
         self.capture.on_leaf = None
+        if self._read in on_grad_read:
+            on_grad_read.remove(self._read)
         for _, t, note in self._noting:
             t._extra = dict(note)
         for t, grad in reversed(self._before):
@@ -447,9 +451,11 @@ class Gradients(Switched):
 
     def _reach(self, leaf: Tensor) -> None:
         """Backward is about to add to the `.grad` of `leaf`."""
-        self.times[id(leaf)] = 1 + (self.times.get(id(leaf), 0) if leaf.grad is not None else 0)
         if id(leaf) in self._known or self.capture.holds(leaf):
+            before = self.times.get(id(leaf), 0) if leaf.grad is not None else 0
+            self.times[id(leaf)] = 1 + before
             return
+        self.times[id(leaf)] = 1
         place = self._places.get(id(leaf))
         if place is not None and not self._given[place].is_leaf:
             raise CaptureError(
@@ -457,9 +463,25 @@ class Gradients(Switched):
                 f"outside: its gradient cannot go on from there.  Give the graph input.detach(), "
                 f"or compute it in build"
             )
+        self._find(leaf, place)
+        self._set(leaf, None)
+
+    def _read(self, t: Any) -> None:
+        """Take a tensor whose `.grad` the code reads for a leaf, so that its gradient is an input
+        of the Plan.
+        """
+        if not isinstance(t, Tensor) or current_recorder() is not self.capture:
+            return
+        place = self._places.get(id(t))
+        if id(t) in self._known or (place is None and self.capture.holds(t)):
+            return
+        if place is None or self._given[place].is_leaf:
+            self._find(t, place)
+            self._before.append((t, t.grad))  # this capture ends in vain, and may change it
+
+    def _find(self, leaf: Tensor, place: int | None) -> None:
         self._known.add(id(leaf))
         self.found.append(leaf if place is None else place)
-        self._set(leaf, None)
 
     @property
     def cleared(self) -> frozenset[int]:
@@ -475,8 +497,9 @@ class Gradients(Switched):
         if self.found:
             self.landing.leaves += self.found
             raise CaptureError(
-                f"{self.capture.graph.name}: backward() reaches a leaf for the first time, behind "
-                f"an operation whose result decides what follows; let a call reach it before that"
+                f"{self.capture.graph.name}: backward() reaches a leaf for the first time, or its "
+                f".grad is read, behind an operation whose result decides what follows; let a call "
+                f"do that before"
             )
         acts: list[str] = []
         tensors: list[Tensor] = []
