@@ -16,6 +16,7 @@ from itertools import count
 from typing import Any
 
 from flowvm.autograd.leaf import AccumulateGrad
+from flowvm.eager.modes import note_change
 from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, AutogradError
@@ -42,10 +43,12 @@ class RemovableHandle(Switched):
         self.id = next(_ids)
         self._table = table
         table[self.id] = hook
+        note_change()
 
     def remove(self) -> None:
         """Take the hook out; nothing happens the second time."""
         self._table.pop(self.id, None)
+        note_change()
 
     def _undo(self) -> None:
         self.remove()

@@ -41,6 +41,7 @@ from flowvm.nn.graph.guards import (
     Others,
     View,
     content_of,
+    facts_of,
     items_of,
     new_items,
     random_states,
@@ -208,8 +209,7 @@ class Environment:
     def _look_into(self, value: Any, label: str, depth: int) -> None:
         if isinstance(value, Tensor):
             for part in parts_of(value):
-                place = (label, part, part._ref, part._node is None)
-                self.modules.tensors.setdefault(id(part), place)
+                self.modules.tensors.setdefault(id(part), (label, part, facts_of(part)))
         elif isinstance(value, Module):
             self.add_module(value, label)
         elif type(value) in CONTAINERS and id(value) not in self.others.contents:

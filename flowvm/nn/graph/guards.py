@@ -23,7 +23,7 @@ from fractions import Fraction
 from itertools import chain
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from types import BuiltinMethodType, MethodType
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -59,6 +59,24 @@ class View:
         return f"{self.label}.{name}" if self.label else name
 
 
+class TensorFacts(NamedTuple):
+    """The facts of a tensor on which captured code depends, beside its values."""
+
+    ref: int
+    meta: Any
+    constant: bool  # nothing is recorded of it
+    hooks: tuple[Any, ...]  # of a leaf
+
+
+def facts_of(t: Tensor) -> TensorFacts:
+    """Return the facts of a tensor now."""
+    node = t._node
+    if node is None or not node.is_leaf:
+        return TensorFacts(t._ref, t._meta, node is None, ())
+    hooks = (*node.hooks.values(), *node.after.values()) if node.hooks or node.after else ()
+    return TensorFacts(t._ref, t._meta, False, hooks)
+
+
 class Modules:
     """The modules' own attributes, and where tensors are: changes of these are announced
     (`flowvm.eager.modes.note_change`), so who asks may do so after one only.
@@ -70,7 +88,7 @@ class Modules:
         self.views: dict[int, View] = {}
         self.tables: dict[int, tuple[str, dict[str, Any], list[Any]]] = {}
         self.optional: list[tuple[dict[str, Any], str, Any, str]] = []  # may be absent
-        self.tensors: dict[int, tuple[str, Tensor, int, bool]] = {}
+        self.tensors: dict[int, tuple[str, Tensor, TensorFacts]] = {}
         self._asked: list[Asked] = []
 
     def ready(self) -> None:
@@ -80,10 +98,7 @@ class Modules:
     def holds(self) -> bool:
         """Return True if modules, parameters and tables are as they were at the capture."""
         return (
-            all(
-                t._ref == ref and (t._node is None) is leaf
-                for _, t, ref, leaf in self.tensors.values()
-            )
+            all(facts_of(t) == then for _, t, then in self.tensors.values())
             and all(m.get(name, MISSING) is then for m, name, then, _ in self.optional)
             and all(unchanged(table, then) for _, table, then in self.tables.values())
             and _all_hold(self._asked)
@@ -95,11 +110,16 @@ class Modules:
         for mapping, name, then, label in self.optional:
             if mapping.get(name, MISSING) is not then:
                 differences.append(f"{label} changed")
-        for label, t, ref, leaf in self.tensors.values():
-            if t._ref != ref:
+        for label, t, then in self.tensors.values():
+            now = facts_of(t)
+            if now.ref != then.ref:
                 differences.append(f"{label} has other memory")
-            elif (t._node is None) is not leaf:
-                differences.append(f"{label}.requires_grad {not leaf} -> {leaf}")
+            elif now.constant is not then.constant:
+                differences.append(f"{label}.requires_grad {not then.constant} -> {then.constant}")
+            elif now.meta != then.meta:
+                differences.append(f"{label} {then.meta!r} -> {now.meta!r}")
+            elif now != then:
+                differences.append(f"{label} has other hooks")
         for label, table, then in self.tables.values():
             if not differences and not unchanged(table, then):
                 differences.append(f"{label} has other parts")

@@ -55,6 +55,7 @@ from flowvm.nn.graph.guards import (
     Order,
 )
 from flowvm.nn.module import Module
+from flowvm.optim.lr_scheduler import LRScheduler
 from flowvm.private import cpython
 from flowvm.private.cpython import CPYTHON
 from flowvm.vm.callers.lines import is_internal
@@ -164,6 +165,7 @@ _RUNNING = (
     types.FrameType, types.TracebackType, types.GeneratorType, types.CoroutineType,
     types.AsyncGeneratorType,
 )  # fmt: skip
+_VERSIONS = ("version", "_version")
 _KEYS = (str, int, float, bool, bytes, type(None), complex)
 _PLAIN_GETTERS = (property, types.FunctionType, functools.cached_property)
 _C_GETTERS = (types.MemberDescriptorType, types.GetSetDescriptorType)
@@ -335,6 +337,8 @@ class Reads:
             return
         if isinstance(thing, Tensor):
             own = instance_dict(thing)
+            if name in _VERSIONS and not self._around.is_computed(thing):
+                self.note_unwatched(f"{self.label(thing)}.{name}, which writing counts", ("", 0))
             if own is not None and name in own and not self._around.is_computed(thing):
                 self._read_own(thing, own, name)
             return
@@ -348,8 +352,19 @@ class Reads:
             self.read_attribute(thing.__func__, name)
         elif isinstance(thing, ARRAYS):
             self.consume(thing)
+        elif isinstance(thing, LRScheduler):
+            self._read_schedule(thing)
         elif not (is_ours(thing) and not isinstance(thing, Module)):
             self._read_instance(thing, name)
+
+    def _read_schedule(self, schedule: LRScheduler) -> None:
+        """A schedule: its methods, whose code is not seen, read its numbers."""
+        if self.is_outside(schedule):
+            own = vars(schedule)
+            for name, value in list(own.items()):
+                if isinstance(value, (*_ATOMS, list)):
+                    self._read_own(schedule, own, name)
+                    self.consume(value)
 
     def _read_module(self, thing: Any, name: str) -> None:
         own = vars(thing)
