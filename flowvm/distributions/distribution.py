@@ -32,6 +32,7 @@ class Distribution:
     (True, flow.Size([3]))
     """
 
+    _has_watched_state = True  # captured code that uses it depends on its attributes
     has_rsample: bool = False
     has_enumerate_support: bool = False
     _validate_args: bool = __debug__

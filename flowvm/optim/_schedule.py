@@ -36,6 +36,7 @@ class LRScheduler:
     4.0
     """
 
+    _has_watched_state = True  # captured code that uses it depends on its attributes
     _step_count = 0
     _is_initial = False  # in the step that the constructor takes
 

@@ -53,6 +53,11 @@ _HARMLESS: frozenset[Any] = frozenset({
     isinstance, issubclass, id, type, callable, super, print, object, iter, next, setattr, delattr,
     vars, globals, locals, dir, hash, repr, property, classmethod, staticmethod,
 })  # fmt: skip
+_SETTINGS = {  # functions of flowvm's whose answer is a setting
+    "are_deterministic_algorithms_enabled", "get_deterministic_debug_mode",
+    "get_float32_matmul_precision", "get_num_interop_threads", "get_num_threads",
+    "is_anomaly_enabled", "is_deterministic_algorithms_warn_only_enabled",
+}  # fmt: skip
 _NUMBERS = {int, float, bool, str}
 _MAPPINGS = (dict, types.MappingProxyType)
 _KEYED = {"__getitem__": (*_MAPPINGS, list, tuple)}
@@ -274,6 +279,8 @@ class Observer:
             self._draw(frame, args[0])
         elif module.startswith("numpy") and function.__name__ in _LOADERS:
             self.say(frame, f"np.{function.__name__}()")
+        elif module.startswith("flowvm") and function.__name__ in _SETTINGS and not args:
+            self.reads.read_answer(f"flow.{function.__name__}()", function, ())
 
     def _call_c(
         self, frame: FrameType, function: Any, name: str, owner: Any, args: tuple[Any, ...]

@@ -55,7 +55,6 @@ from flowvm.nn.graph.guards import (
     Order,
 )
 from flowvm.nn.module import Module
-from flowvm.optim.lr_scheduler import LRScheduler
 from flowvm.private import cpython
 from flowvm.private.cpython import CPYTHON
 from flowvm.vm.callers.lines import is_internal
@@ -352,19 +351,20 @@ class Reads:
             self.read_attribute(thing.__func__, name)
         elif isinstance(thing, ARRAYS):
             self.consume(thing)
-        elif isinstance(thing, LRScheduler):
-            self._read_schedule(thing)
+        elif getattr(kind, "_has_watched_state", False) and self.is_outside(thing):
+            self._read_state_of(thing)
         elif not (is_ours(thing) and not isinstance(thing, Module)):
             self._read_instance(thing, name)
 
-    def _read_schedule(self, schedule: LRScheduler) -> None:
-        """A schedule: its methods, whose code is not seen, read its numbers."""
-        if self.is_outside(schedule):
-            own = vars(schedule)
-            for name, value in list(own.items()):
-                if isinstance(value, (*_ATOMS, list)):
-                    self._read_own(schedule, own, name)
-                    self.consume(value)
+    def _read_state_of(self, thing: Any) -> None:
+        """An object of flowvm's with state of the user's, such as a schedule or a distribution: its
+        methods, whose code is not seen, read its numbers, lists and tensors.
+        """
+        own = vars(thing)
+        for name, value in list(own.items()):
+            if isinstance(value, (*_ATOMS, list, Tensor)) and not self._around.is_computed(value):
+                self._read_own(thing, own, name)
+                self.consume(value)
 
     def _read_module(self, thing: Any, name: str) -> None:
         own = vars(thing)

@@ -53,6 +53,8 @@ class Sampler(Generic[T_co]):
     [20, 10]
     """
 
+    _has_watched_state = True  # captured code that uses it depends on its attributes
+
     def __init__(self, data_source: Any = None) -> None:
         """Ignore the argument."""
 

@@ -69,3 +69,28 @@ def test_a_version_is_said_to_be_fixed():
     fixed = flow.compile(lambda x: x + p._version)
     with pytest.warns(CaptureWarning, match="_version, which writing counts"):
         fixed(p)
+
+
+def test_parameters_of_a_distribution_are_followed():
+    normal = flow.distributions.Normal(flow.zeros(1), flow.ones(1))
+    mean = flow.compile(lambda x: normal.mean + x)
+    for loc in (0.0, 2.0, 3.0):
+        normal.loc = flow.tensor([loc])
+        assert mean(flow.ones(1)).item() == loc + 1
+    inside = flow.compile(lambda x: flow.distributions.Normal(x, x, validate_args=False).mean + x)
+    for x in (1.0, 2.0):
+        assert inside(flow.full((1,), x)).item() == 2 * x
+    assert len(inside.plans) == 1
+
+
+def test_settings_are_followed():
+    sampler = flow.utils.data.DistributedSampler([1, 2], num_replicas=1, rank=0)
+    scaled = flow.compile(lambda x: x * flow.get_num_threads() + sampler.epoch)
+    before = flow.get_num_threads()
+    try:
+        for threads in (1, 2):
+            flow.set_num_threads(threads)
+            sampler.set_epoch(10 * threads)
+            assert scaled(flow.ones(1)).item() == 11 * threads
+    finally:
+        flow.set_num_threads(before)
