@@ -197,7 +197,10 @@ def _ndtri(p: Number) -> Number:
         1.0 + t * (1.432788 + t * (0.189269 + t * 0.001308))
     )
     for _ in range(3):  # x > 0 where the upper tail is q
-        error = (0.5 * erfc(x * _ROOT_HALF) - q) * _ROOT_TAU * exp(0.5 * x * x)
+        if x < 37.0:
+            error = (0.5 * erfc(x * _ROOT_HALF) - q) * _ROOT_TAU * exp(0.5 * x * x)
+        else:  # erfc(x) has lost bits there, and the exponential may have no value
+            error = (0.5 * _erfcx(x * _ROOT_HALF) - exp(0.5 * x * x + log(q))) * _ROOT_TAU
         x += error / (1.0 + 0.5 * x * error)
     return -x if p < 0.5 else x
 

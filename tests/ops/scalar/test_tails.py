@@ -77,3 +77,11 @@ def test_gammainc_of_huge_numbers(a, x, value):
 def test_zeta_of_huge_numbers(s, q, value):
     got = of(flow.special.zeta, [s], [q])[0]
     assert got == value or (math.isnan(got) and math.isnan(value))
+
+
+@pytest.mark.parametrize("p", [5e-324, 1e-310, 2.3e-308, 1e-300, 1e-20, 0.3])
+def test_quantiles_of_tiny_probabilities(p):
+    x = flow.special.ndtri(flow.tensor(p, dtype=flow.float64)).item()
+    with mpmath.workdps(40):
+        want = mpmath.findroot(lambda t: mpmath.log(mpmath.ncdf(t)) - mpmath.log(mpmath.mpf(p)), x)
+    assert abs(x / float(want) - 1) < 1e-15
