@@ -64,7 +64,7 @@ def op_of(name: str, op: Any) -> str:
     if not isinstance(op, ReduceOp):
         known = ", ".join(f"ReduceOp.{o.name}" for o in ReduceOp)
         raise ArgumentTypeError(f"{name}: op is one of {known}, got {op!r}")
-    return str(op._value_)  # `value` is a property, at the price of all the rest
+    return str(op.value)
 
 
 class _State:
