@@ -8,11 +8,11 @@ since counting all of them costs a hundred times what the run does.
 CPython calls a trace function in front of every bytecode, and what that raises comes as if the
 bytecode before it had: so these are all moments at which an exception can come, and more.
 
-Not among them: finalizers, whose exceptions CPython ignores; and those at which nothing can come
-without a trace function, since neither a signal is looked at nor memory allocated, where they
-matter: between taking a sequence number from its counter and storing it, between taking a lock and
-the block that is under it, or its end and the lock's release, in front of a NOP, which CPython
-leaves out of the blocks that an exception would leave, and in front of the two instructions by
+Not among them: finalizers and what they call, whose exceptions CPython ignores; and those at which
+nothing can come without a trace function, since neither a signal is looked at nor memory allocated,
+where they matter: between taking a sequence number from its counter and storing it, between taking
+a lock and the block that is under it, or its end and the lock's release, in front of a NOP, which
+CPython leaves out of the blocks that an exception would leave, and in front of the two instructions by
 which a handler takes an exception and is done with it: CPython's table of handlers does not cover
 them, so the thread would have that exception for good, and its frames with it.  Nor those in the
 simulator of a GPU, which stands for a driver that is no Python.
@@ -79,7 +79,7 @@ class _Tracer:
 
     def call(self, frame: FrameType, event: str, value: Any) -> Any:
         code = frame.f_code
-        if code.co_name == "__del__" or not self._is_looked_at(code):
+        if not self._is_looked_at(code) or self._is_in_finalizer(frame):
             return None
         self.calls += 1
         if self.calls <= self.after:
@@ -88,6 +88,13 @@ class _Tracer:
             self._look_at_callers(frame.f_back)
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self.step
+
+    def _is_in_finalizer(self, frame: FrameType | None) -> bool:
+        while frame is not None and frame.f_code is not self.code:
+            if frame.f_code.co_name == "__del__":
+                return True
+            frame = frame.f_back
+        return False
 
     def _is_looked_at(self, code: CodeType) -> bool:
         if code is self.code or code.co_filename == contextlib.__file__:

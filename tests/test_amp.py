@@ -542,7 +542,10 @@ def test_the_older_names_have_the_older_order():
     with pytest.warns(UserWarning, match="no CUDA device is available"):
         scaler = flow.cuda.amp.GradScaler(512.0)
     assert not scaler.is_enabled()
-    with pytest.warns(UserWarning, match="no CUDA device is available"), flow.cuda.amp.autocast(True):
+    with (
+        pytest.warns(UserWarning, match="no CUDA device is available"),
+        flow.cuda.amp.autocast(True),
+    ):
         assert (flow.ones(2, 2) @ flow.ones(2, 2)).dtype is flow.float32
     with flow.cuda.amp.autocast(False):
         assert (flow.ones(2, 2) @ flow.ones(2, 2)).dtype is flow.float32

@@ -238,6 +238,7 @@ OWN = {
     "flowvm/files/background_saves.py": "marks of ranks, beside the files that they saved",
     "flowvm/files/writer.py": "the one place",
     "flowvm/ranks/watcher.py": "marks of ranks, in a folder of their own",
+    "flowvm/utils/event_files.py": "sound, into memory",
     "flowvm/utils/data/messages.py": "a socket between processes",
 }
 WRITES = {"write_text", "write_bytes", "savez", "savez_compressed", "tofile", "mkstemp", "replace"}

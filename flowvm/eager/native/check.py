@@ -514,7 +514,7 @@ def trouble_at_arrays(address: int, dtypes: dict[Any, tuple[Any, int]]) -> str:
         base: Any = view.base
         if not isinstance(base, PlainLoan) or (base.storage, base.id) != (tensor._storage, storage):
             return f"an array is on {base!r}"
-    if (lent[storage], lent[0]) != (len(dtypes), 1) or asked:
+    if (lent[storage], lent[0]) != (len(dtypes), len(dtypes)) or asked:
         return f"{apart.lent.tolist()} are lent, and {asked} left to the twin"
     held, counts = (tensor, tensor._meta, kind, tensor._storage, storage, None), list[Any]()
     for _ in range(3):
@@ -538,7 +538,7 @@ def trouble_at_death(address: int) -> str:
     owns_nothing._storage = None
     loan = PlainLoan()
     loan.id = 4
-    apart.lent[[0, 4]] = 1, _TIMES
+    apart.lent[[0, 4]] = _TIMES, _TIMES
     call = new_call(asked.append, None)
     site = site_table(callee("x"), call.twin, shared_table(apart.names))
     activate(call, site.words, address, site)

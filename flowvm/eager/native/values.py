@@ -282,10 +282,8 @@ def loan_of(shared: int, x: int) -> int:
 def count_loan(shared: int, storage: int, more: int) -> None:
     """Count one more or, by -1, one less who has the memory of a storage."""
     lent = word(shared, SHARED.LENT)
-    count = word(lent, storage) + more
-    put_word(lent, storage, count)
-    if count == (1 if more > 0 else 0):
-        put_word(lent, 0, word(lent, 0) + more)
+    put_word(lent, storage, word(lent, storage) + more)
+    put_word(lent, 0, word(lent, 0) + more)
 
 
 def end_loan(shared: int, loan: int) -> None:

@@ -147,7 +147,7 @@ class SHARED(Record):
     RELEASES = field("list of the entries that release so many")
     ADOPTED = field("dict: not empty while storages have memory that is not the VM's")
     STREAM_OF = field("dict: not empty while storages are of other streams")
-    LENT = field("address of a word for each storage: who has it lent; the first: how many are")
+    LENT = field("address of a word for each storage: how many have it; the first: their sum")
     RELEASED = field("the ids that are being released", words=MOST_RELEASED, by="who has the GIL")
     CODES = field("list of the code objects that issued")
     LASTS = field("list of the offsets in them")

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from operator import add, setitem
 from typing import Any
 
 import numpy as np
@@ -45,28 +46,25 @@ class Loan:
 
     @protected
     def __del__(self, _hot: Any = hot) -> None:
-        try:  # noqa: SIM105 - a context manager would cost more than all of it
-            _end(_hot["lent"], self.id)
+        try:
+            # as `_count`, and no call: an exception in one would be lost
+            words, at = _hot["lent"], (self.id, 0)
+            any(map(setitem, (words, words), at, map(add, map(words.__getitem__, at), (-1, -1))))
         except (AttributeError, TypeError):
-            pass  # interrupted before it had begun; or Python ends: no `_end`
+            pass  # interrupted before it had begun; or Python ends: no `setitem`
 
 
 @protected
-def _begin(words: Any, storage: int) -> None:
-    """Count one that has the memory of a storage.
+def _count(words: Any, storage: int, more: int) -> None:
+    """Count `more` who have the memory of a storage.
 
-    Native calls do the same, without a lock.  So do these lines: within a line that makes no call
-    and no loop CPython lets no other thread run, and between them one may.
+    Native calls do the same, without a lock.  This is one call of C code: no exception and no other
+    thread comes between its steps.
     """
-    count = words[storage] = words[storage] + 1
-    words[0] += count == 1
-
-
-@protected
-def _end(words: Any, storage: int) -> None:
-    """Count it no more, in the same way."""
-    count = words[storage] = words[storage] - 1
-    words[0] -= count == 0
+    places = storage, 0
+    any(
+        map(setitem, (words, words), places, map(add, map(words.__getitem__, places), (more, more)))
+    )
 
 
 class Lending:
@@ -74,7 +72,7 @@ class Lending:
 
     def __init__(self, engine: Any) -> None:
         self.engine = engine
-        # word i: how many have the memory of storage i; word 0: how many storages that are
+        # word i: how many have the memory of storage i; word 0: the sum of all
         self.words = np.zeros(STO.LENGTH, np.int64)
         self._words = self.words.data
         self._arrays: dict[int, Any] = {}  # by storage: the array whose memory a tensor has
@@ -83,13 +81,13 @@ class Lending:
     @protected
     def begin(self, storage: int) -> None:
         """Add a Loan of a storage."""
-        _begin(self._words, storage)
+        _count(self._words, storage, 1)
 
     @protected
     def adopt(self, storage: int, array: Any) -> None:
         """Note that a storage has the memory of `array`, which others have, too."""
         with self.engine.lock:
-            _begin(self._words, storage)  # first: after an exception calls wait in vain
+            _count(self._words, storage, 1)  # first: after an exception calls wait in vain
             self._arrays[storage] = array
 
     @protected
@@ -98,9 +96,8 @@ class Lending:
         with self.engine.lock:
             for storage in ids:
                 self._arrays.pop(storage, None)
-                if self._words[storage]:
-                    self._words[storage] = 1
-                    _end(self._words, storage)
+                if loans := self._words[storage]:
+                    _count(self._words, storage, -loans)
 
     def holds(self, operand: int) -> bool:
         """Return True if the storage of an operand word is lent."""
@@ -145,7 +142,7 @@ class Lending:
         if _references(arrays, storage) > _ADOPTED or not _owns(arrays[storage]):
             return False
         del arrays[storage]
-        _end(self._words, storage)
+        _count(self._words, storage, -1)
         return True
 
 

@@ -108,8 +108,8 @@ def wrong_now(before):
     if text := difference(before):
         return text
     words = engine.lending.words
-    if words[0] != np.count_nonzero(words[1:]):
-        return f"{words[0]} storages are said to be lent, and {np.count_nonzero(words[1:])} are"
+    if words[0] != words[1:].sum():
+        return f"{words[0]} loans are said to be there, and {words[1:].sum()} are"
     y = (ONES + 1).numpy()
     return "" if (y == 2).all() else f"1 + 1 is {y}"
 
