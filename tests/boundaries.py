@@ -12,10 +12,10 @@ Not among them: finalizers and what they call, whose exceptions CPython ignores;
 nothing can come without a trace function, since neither a signal is looked at nor memory allocated,
 where they matter: between taking a sequence number from its counter and storing it, between taking
 a lock and the block that is under it, or its end and the lock's release, in front of a NOP, which
-CPython leaves out of the blocks that an exception would leave, and in front of the two instructions by
-which a handler takes an exception and is done with it: CPython's table of handlers does not cover
-them, so the thread would have that exception for good, and its frames with it.  Nor those in the
-simulator of a GPU, which stands for a driver that is no Python.
+CPython leaves out of the blocks that an exception would leave, and in front of the two instructions
+by which a handler takes an exception and is done with it: CPython's table of handlers does not
+cover them, so the thread would have that exception for good, and its frames with it. Nor those in
+the simulator of a GPU, which stands for a driver that is no Python.
 """
 
 from __future__ import annotations

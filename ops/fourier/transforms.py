@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.eager.values import adopt_array, constant
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.launch import ARENA_BYTES, Launch, View
+from flowvm.loading.lazy import lazy
 from flowvm.meta.dtype import complex64, complex128, get_default_dtype
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.composite import need_tensor, whole, wrap_dim, wrap_dims
@@ -26,13 +27,17 @@ from flowvm.ops.declare.kinds import Metas, Values
 from flowvm.ops.declare.letters import Attrs, Letters, numbered
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.registry import op
-from flowvm.ops.fourier.cpu.fft_kernels import transform
 from flowvm.ops.pointwise.complex_numbers import conj
 from flowvm.ops.shapes.complex_parts import real
 from flowvm.ops.shapes.join import cat
 from flowvm.ops.shapes.padding import flip, pad
 from flowvm.ops.shapes.slices import narrow
 from flowvm.ops.shapes.views import movedim
+
+if TYPE_CHECKING:
+    from flowvm.ops.fourier.cpu import fft_kernels
+else:
+    fft_kernels = lazy("flowvm.ops.fourier.cpu.fft_kernels")  # with the first transform
 
 # public: fft
 
@@ -117,7 +122,7 @@ def _transformed(x: TensorMeta, roots: TensorMeta, way: Literal[1, -1], scale: f
     parted = n >= PARTED and set(factors) <= {2, 4} and 2 * bytes_ <= ARENA_BYTES
     return Launch(
         (x.dense(),),
-        transform,
+        fft_kernels.transform,
         (flat, flat, View(x.dtype, (n,))),
         (factors, n, float(way), scale, apart, parted),
         units=rows,
