@@ -24,8 +24,14 @@ from flowvm.nn.modules.conv import Conv1d, Conv2d, Conv3d
 class _Grid(Module):
     """A module that knows the grid of integers: its formula, bits, and scheme."""
 
-    def __init__(self, formula: str, bit: int, scheme: str) -> None:
+    def __init__(
+        self,
+        quantization_formula: str = "google",
+        quantization_bit: int = 8,
+        quantization_scheme: str = "symmetric",
+    ) -> None:
         super().__init__()
+        formula, bit, scheme = quantization_formula, quantization_bit, quantization_scheme
         what = type(self).__name__
         if formula not in ("google", "cambricon"):
             raise ArgumentError(
@@ -157,14 +163,6 @@ class FakeQuantization(_Grid):
     tensor([  0.,   2., 127.])
     """
 
-    def __init__(
-        self,
-        quantization_formula: str = "google",
-        quantization_bit: int = 8,
-        quantization_scheme: str = "symmetric",
-    ) -> None:
-        super().__init__(quantization_formula, quantization_bit, quantization_scheme)
-
     def forward(self, input: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
         with no_grad():
             whole, each = self._rounded(input.detach(), scale, zero_point)
@@ -180,14 +178,6 @@ class Quantization(_Grid):
     >>> nn.Quantization()(x, flow.tensor([2.0]), flow.tensor([0.0]))
     tensor([  0.,   2., 127.])
     """
-
-    def __init__(
-        self,
-        quantization_formula: str = "google",
-        quantization_bit: int = 8,
-        quantization_scheme: str = "symmetric",
-    ) -> None:
-        super().__init__(quantization_formula, quantization_bit, quantization_scheme)
 
     def forward(self, input: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
         return self._rounded(input, scale, zero_point)[0]
