@@ -1061,7 +1061,7 @@ class Engine:
         with self.lock:
             if not self.running:
                 for stream in () if self.stopped else streams:
-                    apart(self._in_python, trim, self.m, stream)
+                    self._in_python(trim, self.m, stream)
                 return
             self.words[CTL.TRIM] += 1
             wanted = self.words[CTL.TRIM]
@@ -1182,7 +1182,7 @@ class Engine:
                 self.loops.ready(SEQUENTIAL) if self.sequential else "drain" in self.loops.native
             )
             self.flight.start()
-            drain = self.call("drain") if native else partial(apart, self._in_python, shell.drain)
+            drain = self.call("drain") if native else partial(self._in_python, shell.drain)
             self.at_once = True
             try:
                 while (slot := drain(self.base)) != -1:
@@ -1200,15 +1200,20 @@ class Engine:
             self.failures.raise_unseen()
 
     def _in_python(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Return a function of the machine as Python.  It runs where no signal handler runs
-        (`apart`), and no finalizer that may wait for its result.
+        """Run a function of the machine as Python, where no signal handler runs (`apart`).
+
+        No garbage is collected from before that thread begins: a finalizer that computes would wait
+        there for the lock that this thread holds.
         """
         with Uncollected():
-            self.draining = threading.get_ident()
-            try:
-                return function(*args)
-            finally:
-                self.draining = 0
+            return apart(self._drained, function, *args)
+
+    def _drained(self, function: Callable[..., Any], *args: Any) -> Any:
+        self.draining = threading.get_ident()
+        try:
+            return function(*args)
+        finally:
+            self.draining = 0
 
     # --- signals, exit ------------------------------------------------------------------------
 

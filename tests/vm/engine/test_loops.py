@@ -186,6 +186,28 @@ def test_a_finalizer_may_compute(uncompiled: list[int]) -> None:
     assert x.tolist() == [2.0] * 3
 
 
+def test_a_finalizer_may_compute_wherever_it_strikes(uncompiled: list[int]) -> None:
+    """Collect at every number of objects, so also while the lock is taken for another thread."""
+
+    class Late:
+        def __del__(self) -> None:
+            seen.append(flow.ones(2).sum().item())
+
+    seen: list[float] = []
+    before = gc.get_threshold()
+    try:
+        for threshold in range(1, 60):
+            gc.set_threshold(threshold)
+            late = Late()
+            late.itself = late  # type: ignore[attr-defined]
+            del late
+            assert (flow.ones(3) * 2).tolist() == [2.0] * 3
+    finally:
+        gc.set_threshold(*before)
+    gc.collect()
+    assert seen == [2.0] * 59
+
+
 # --- who makes them -------------------------------------------------------------------------------
 
 
