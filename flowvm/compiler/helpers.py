@@ -145,7 +145,7 @@ def begin_ahead() -> bool:
             _assistant = Helper([])
             assert _assistant.process.stdin is not None, "it has a pipe"
             os.set_blocking(_assistant.process.stdin.fileno(), False)
-            _assistant.send(f"{READY}")  # while it waits for jobs
+            _assistant.send(READY)  # while it waits for jobs
         return True
     return False
 
@@ -180,28 +180,43 @@ class _Queue:
         """Append a job."""
         with self.lock:
             self.jobs.append((job, made))
-            begins, self.served = not self.served, True
-        if begins:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Start the thread, under the lock, if there are jobs and it is not at work."""
+        if self.jobs and not self.served:
             threading.Thread(target=self._serve, name="flowvm-later", daemon=True).start()
+            self.served = True
 
     def _serve(self) -> None:
-        """Have jobs done, one after another, until there are no more."""
+        """Have jobs done, one after another, until there are no more.  An error of `made` ends this
+        thread, which reports it; another thread does the other jobs.
+        """
         helper: Helper | None = None
-        while True:
+        try:
+            while (job := self._next()) is not None:
+                helper = helper or self._start()
+                ended = helper is not None and not helper.does(job[0])
+                if helper is not None and ended:
+                    killed, helper = helper.process.wait() < 0, None  # the next job has another
+                    if killed:  # by `stop`, most likely: nobody wants the result any more
+                        continue
+                job[1]()
+        finally:
             with self.lock:
-                if not self.jobs:
-                    self.served = False
-                    break
-                job, made = self.jobs.popleft()
-            if helper is None:
-                helper = self._start()
-            if helper is not None and not helper.does(job):
-                if helper.process.wait() < 0:  # this process ends
-                    return
-                helper = None  # the next job has another
-            made()
-        if helper is not None:
-            helper.ends()
+                self.served = False
+                self._begin()
+            if helper is not None:
+                helper.ends()
+
+    def _next(self) -> tuple[str, Callable[[], None]] | None:
+        with self.lock:
+            return self.jobs.popleft() if self.jobs else None
+
+    def clear(self) -> None:
+        """Forget the jobs that were not begun."""
+        with self.lock:
+            self.jobs.clear()
 
     def _start(self) -> Helper | None:
         with contextlib.suppress(OSError, ValueError):
@@ -265,6 +280,8 @@ def bury() -> None:
 def stop() -> None:
     """Stop all helpers: this process ends."""
     global _own, _assistant
+    for queue in _queues.values():
+        queue.clear()
     for helper in _helpers:
         helper.process.kill()
         helper.process.wait()

@@ -54,20 +54,21 @@ def foretell(thread: int) -> None:
     """Have a helper compile the kernels of the layers of the model that `thread` is calling.  If
     the thread is making a model, only start the helper: it will be asked soon.
     """
-    frame = sys._current_frames().get(thread)
-    if not config.ahead:
-        return
+    if config.ahead:
+        with contextlib.suppress(Exception):  # the user's own classes: nobody waits for this
+            _foretell(sys._current_frames().get(thread))
+
+
+def _foretell(frame: FrameType | None) -> None:
     root, given = _model(frame)
     if root is None and _is_making(frame):
         helpers.begin_ahead()
     if root is None or root in _known:
         return
     _known.add(root)
-    facts = None if given is None else _facts(given)
-    with contextlib.suppress(Exception):  # an attribute that cannot be sent: nobody waits for this
-        layers = list(_layers(root))[-MOST:]
-        while layers and not helpers.ahead(f"{JOB}:{_text(layers, facts)}"):
-            layers = layers[len(layers) // 2 + 1 :]  # the text was too long
+    layers, facts = list(_layers(root))[-MOST:], None if given is None else _facts(given)
+    while layers and not helpers.ahead(f"{JOB}:{_text(layers, facts)}"):
+        layers = layers[len(layers) // 2 + 1 :]  # the text was too long
 
 
 def _text(layers: list[Layer], given: Facts | None) -> str:

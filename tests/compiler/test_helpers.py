@@ -52,6 +52,14 @@ def test_a_job_that_fails_is_over_and_the_next_is_done(jobs: Path) -> None:
     assert (jobs / "x").exists()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_error_behind_a_job_keeps_no_other_from_being_done(jobs: Path) -> None:
+    done: queue.Queue[str] = queue.Queue()
+    helpers.later(f"noted_jobs:note:{jobs / 'x'}", lambda: {}["planted"])
+    helpers.later(f"noted_jobs:note:{jobs / 'y'}", lambda: done.put("noted"))
+    assert done.get(timeout=60) == "noted"
+
+
 def test_a_guess_does_not_wait_for_another_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
