@@ -133,7 +133,7 @@ def _cases(suite: Any) -> Iterator[unittest.TestCase]:
 
 
 def _outcome(error: Any) -> tuple[str, str]:
-    """What an error is: "words" if it is an assertion about an error's words, else "fail"."""
+    """Return an error's kind, "words" if it asserts an error's words, else "fail", and text."""
     kind, value, trace = error
     text = f"{kind.__name__}: {' '.join(str(value).split())[:300]}"
     if kind is AssertionError:

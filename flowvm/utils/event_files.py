@@ -288,7 +288,7 @@ class EventWriter:
         weights: Any = None,
         walltime: float | None = None,
     ) -> None:
-        """The same, of counts that are known."""
+        """Precision and recall whose counts at each threshold are known."""
         rows = np.stack(
             [
                 np.asarray(row, np.float32).reshape(-1)

@@ -18,7 +18,7 @@ import os
 import socket
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -217,6 +217,22 @@ def steps(torch: Any, rounds: int) -> None:
         report(f"{what} step", timed(runs, 20, rounds), "flowvm DDP")
 
 
+def hidden_shares(
+    graph: Any, given: tuple[Any, ...], rounds: int, steps: int
+) -> Iterator[list[float]]:
+    """Yield the share of exchanges during which a rank computed, of each rank, for each round of
+    some steps; the first round, which captures, is left out.
+    """
+    for number in range(rounds + 1):
+        with flow.profiler.profile(level=2) as p:
+            for _ in range(steps):
+                graph(*given)
+            flow.vm.sync()
+        ranks = flow.profiler.gather(p).summary().ranks
+        if number:
+            yield [one.hidden for one in ranks]
+
+
 def hidden(rounds: int) -> None:
     """Print the share of exchanges during which a rank computed, with and without the pass `late`.
 
@@ -228,14 +244,8 @@ def hidden(rounds: int) -> None:
         network = nn.Sequential(*layers, nn.Linear(512, 10))
         graph, shares = Training(nn.parallel.DistributedDataParallel(network)), []
         graph.config.disable(*without)
-        for number in range(rounds + 1):
-            with flow.profiler.profile(level=2) as p:
-                for _ in range(5):
-                    graph(x, y)
-                flow.vm.sync()
-            found = flow.profiler.gather(p).summary().ranks
-            if number:  # the first one captures
-                shares += [one.hidden for one in found]
+        for some in hidden_shares(graph, (x, y), rounds, 5):
+            shares += some
         if rank() == 0:
             what = f"without {without[0]}" if without else ""
             print(f"exchanges hidden {what:14s} {statistics.median(shares):6.0%}  of {len(shares)}")

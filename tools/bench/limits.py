@@ -67,7 +67,7 @@ class Need:
 
     @property
     def bound(self) -> str:
-        """What most of the instructions are bound by."""
+        """Return the bound of most of the instructions: "operations" or "bytes"."""
         return "operations" if 2 * self.multiplies > self.count else "bytes"
 
 

@@ -23,7 +23,7 @@ from flowvm.distributed.device_mesh import init_device_mesh
 from flowvm.distributed.fsdp import fully_shard
 from flowvm.distributed.tensor import parallel as tp
 from flowvm.ranks.world import rank, world_size
-from tools.bench.comm import SHAPES, Runs, Training, networks, peers, timed
+from tools.bench.comm import SHAPES, Runs, Training, hidden_shares, networks, peers, timed
 
 SPLIT = 8  # micro-batches of a pipeline
 WIDTH, HEADS, CLASSES = 64, 4, 10
@@ -283,15 +283,7 @@ def hidden(rounds: int) -> None:
     network = nn.Sequential(*layers, nn.Flatten(), nn.Linear(256 * 32, CLASSES))
     graph = Training(nn.parallel.DistributedDataParallel(network))
     x, y = (flow.tensor(v) for v in numbers((32, 32, 256)))
-    shares = []
-    for number in range(rounds + 1):
-        with flow.profiler.profile(level=2) as p:
-            for _ in range(3):
-                graph(x, y)
-            flow.vm.sync()
-        seen = flow.profiler.gather(p).summary().ranks
-        if number:  # the first one captures
-            shares.append(min(one.hidden for one in seen))
+    shares = [min(some) for some in hidden_shares(graph, (x, y), rounds, 3)]
     if rank() == 0:
         middle = statistics.median(shares)
         print(f"{'hidden, transformer':24s} {max(shares):6.0%}  (median {middle:.0%})  reach 85%")

@@ -259,8 +259,7 @@ def _wanted(
         if wanted[about.name] != meta:  # one tensor under two names, held in two ways
             raise ArgumentError(
                 f"load: {path!r} and another name were saved as one tensor, and here the two "
-                "are held "
-                f"in different ways"
+                "are held in different ways"
             )
     if missing and not partial:
         raise ArgumentError(

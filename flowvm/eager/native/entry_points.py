@@ -92,7 +92,7 @@ def around(site_at: int) -> Callable[[int, int, int, int], int]:
 
 
 def death(site_at: int) -> Callable[[int, int, int, int], int]:
-    """The same for `__del__` of Tensor, Storage and Loan, a Python frame for each otherwise."""
+    """Return the native `__del__` of Tensor, Storage and Loan, which needs no Python frame."""
 
     def call(self: int, args: int, count: int, names: int) -> int:
         site = load_word(self + site_at)

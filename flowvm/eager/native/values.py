@@ -102,8 +102,8 @@ def ref_of(shared: int, x: int) -> int:
 
 
 def address_of(shared: int, x: int, alone: int) -> int:
-    """Where the first element of a whole tensor lies, once its writers are done, and where `alone`
-    is 1, its readers; 0.
+    """Return the address of a whole tensor's first element, once its writers are done and, if
+    `alone` is 1, its readers; 0 before.
     """
     ref, control = ref_of(shared, x), word(shared, SHARED.CONTROL)
     m, storage = words_at(control, ARRAY.WORDS), ref & OPERAND.STORAGE_MASK

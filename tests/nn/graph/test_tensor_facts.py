@@ -11,7 +11,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::flowvm.errors.RecaptureWarning"
 
 
 def test_shapes_that_change_in_place_are_noticed():
-    """Its memory stays where it is."""
+    """Change shape and strides; the memory stays where it is."""
     p = flow.arange(6.0).reshape(2, 3)
     summed = flow.compile(lambda: p.sum(0))
     assert summed().tolist() == [3, 5, 7]

@@ -116,7 +116,7 @@ def test_a_class_loss_of_parts(seed, shape, held, reduction):
 
 
 def test_calls_on_global_tensors_have_traces():
-    """What a trace gives is global, held as the call says, and has its Node."""
+    """Check that a trace's result is global, held as the call says, and has its Node."""
 
     def on_rank(rank):
         where = flow.placement("cpu", [0, 1])
