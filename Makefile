@@ -3,7 +3,7 @@
 # make quick   the tests that a change needs most, listed in tests/quick.txt: under a minute
 # make changed the tests that the files need which differ from the last commit
 # make lint    ruff: format and rules; lists of public names; docstrings are counted that do not
-#              name their subject
+#              name their subject, and names of the product that are verbs
 # make types   mypy, strict
 # make memory  the tests of ops, gradients and layers with the memory check (FLOWVM_CHECK=memory)
 # make versions   the quick tier on every Python there is, with the newest and the oldest packages
@@ -56,6 +56,7 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/python -m tools.faces --check
+	$(BIN)/python -m tools.methods --check
 	$(BIN)/python -m tools.prose
 
 types: $(VENV)/installed-dev

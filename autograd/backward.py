@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from flowvm.autograd.engine import Watch, add_to_grad, natively_run, run
 from flowvm.eager.modes import current_recorder, recording
@@ -19,12 +19,17 @@ from flowvm.ops.shapes.join import stack
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.tracebacks import border
 
+if TYPE_CHECKING:
+    from flowvm.meta.meta import TensorMeta
+
+
 Tensors = Tensor | Sequence[Tensor]
 Gradients = Tensor | Sequence[Tensor | None] | None
 
 
 _started: set[Any] = set()  # holds something while a thread begins with anything but ones
 _seed = Mode(1.0, _started)
+takes_complex = [False]  # whether a complex result starts with 1, as OneFlow's does
 _scale: Mode[Tensor | None] = Mode(None, _started)
 _ones: dict[Any, Tensor] = {}
 hot["started"] = _started
@@ -83,17 +88,17 @@ def backward(
     if inputs is None:
         run(roots, keep, create_graph)
         return
-    wanted = _listed(inputs, "inputs")
-    if not wanted:
+    targets = _listed(inputs, "inputs")
+    if not targets:
         raise AutogradError(
             "backward() got an empty list of inputs; leave inputs out for all leaves"
         )
-    for i, t in enumerate(wanted):
+    for i, t in enumerate(targets):
         if t._node is None:
             raise AutogradError(f"inputs[{i}] of backward() does not require grad")
-    watch = Watch([t._node for t in wanted], accumulate=True)
+    watch = Watch([t._node for t in targets], accumulate=True)
     run(roots, keep, create_graph, watch)
-    for t, g in zip(wanted, watch.found, strict=True):
+    for t, g in zip(targets, watch.gradients, strict=True):
         if g is not None and not t._node.is_leaf and not t.retains_grad:
             add_to_grad(t, g, create_graph)
 
@@ -127,22 +132,22 @@ def grad(
     if materialize_grads and allow_unused is False:
         raise AutogradError("materialize_grads=True needs allow_unused=True (or left out)")
     sources = _listed(outputs, "outputs")
-    wanted = _listed(inputs, "inputs")
-    for i, t in enumerate(wanted):
+    targets = _listed(inputs, "inputs")
+    for i, t in enumerate(targets):
         if t._node is None:
             raise AutogradError(
                 f"One of the differentiated Tensors does not require grad: inputs[{i}] of shape "
                 f"{tuple(t.shape)}"
             )
     keep = create_graph if retain_graph is None else retain_graph
-    nodes = [t._node for t in wanted]
+    nodes = [t._node for t in targets]
     if is_grads_batched:
         gradients = _batched(sources, grad_outputs, nodes, keep, create_graph)
     else:
         watch = Watch(nodes, accumulate=False)
         run(_roots(sources, grad_outputs), keep, create_graph, watch)
-        gradients = watch.found
-    for i, (t, g) in enumerate(zip(wanted, gradients, strict=True)):
+        gradients = watch.gradients
+    for i, (t, g) in enumerate(zip(targets, gradients, strict=True)):
         if g is not None:
             continue
         if materialize_grads:
@@ -163,19 +168,19 @@ def _batched(
     sources: list[Tensor], grad_outputs: Gradients, nodes: list[Any], keep: bool, create: bool
 ) -> list[Any]:
     """Compute `grad` for every row of `grad_outputs`, and stack the results."""
-    given = [grad_outputs] if isinstance(grad_outputs, Tensor) else list(grad_outputs or ())
-    tensors = [g for g in given if isinstance(g, Tensor) and g.ndim]
+    cotangents = [grad_outputs] if isinstance(grad_outputs, Tensor) else list(grad_outputs or ())
+    tensors = [g for g in cotangents if isinstance(g, Tensor) and g.ndim]
     rows = int(tensors[0].shape[0]) if tensors else 0
-    if not rows or len(tensors) < len(given) or any(g.shape[0] != rows for g in tensors):
+    if not rows or len(tensors) < len(cotangents) or any(g.shape[0] != rows for g in tensors):
         raise AutogradError(
             "is_grads_batched=True needs a tensor for each output, with a first dimension of rows, "
-            f"as many in each and at least one; got {[getattr(g, 'shape', g) for g in given]}"
+            f"as many in each and at least one; got {[getattr(g, 'shape', g) for g in cotangents]}"
         )
     gradients = []
     for row in range(rows):
         watch = Watch(nodes, accumulate=False)
         run(_roots(sources, [g[row] for g in tensors]), keep or row < rows - 1, create, watch)
-        gradients.append(watch.found)
+        gradients.append(watch.gradients)
     return [None if column[0] is None else stack(column) for column in zip(*gradients, strict=True)]
 
 
@@ -209,7 +214,7 @@ def _tensor_backward(
         )
 
 
-def _one(meta: Any) -> Tensor:
+def _one(meta: TensorMeta) -> Tensor:
     """The gradient of a number with respect to itself; kept, since every training step starts with
     it.
     """
@@ -221,7 +226,7 @@ def _one(meta: Any) -> Tensor:
     return ones
 
 
-def _listed(tensors: Any, name: str) -> list[Tensor]:
+def _listed(tensors: Tensor | Sequence[Tensor], name: str) -> list[Tensor]:
     listed = [tensors] if isinstance(tensors, Tensor) else list(tensors)
     for t in listed:
         if not isinstance(t, Tensor):
@@ -231,15 +236,15 @@ def _listed(tensors: Any, name: str) -> list[Tensor]:
 
 def _roots(tensors: list[Tensor], gradients: Gradients) -> list[tuple[Any, Tensor]]:
     """Each tensor's edge and the gradient that starts there."""
-    given: list[Tensor | None]
+    cotangents: list[Tensor | None]
     if gradients is None:
-        given = [None] * len(tensors)
+        cotangents = [None] * len(tensors)
     else:
-        given = [gradients] if isinstance(gradients, Tensor) else list(gradients)
-    if len(given) != len(tensors):
-        raise AutogradError(f"got {len(tensors)} tensors and {len(given)} gradients")
+        cotangents = [gradients] if isinstance(gradients, Tensor) else list(gradients)
+    if len(cotangents) != len(tensors):
+        raise AutogradError(f"got {len(tensors)} tensors and {len(cotangents)} gradients")
     roots = []
-    for i, (t, g) in enumerate(zip(tensors, given, strict=True)):
+    for i, (t, g) in enumerate(zip(tensors, cotangents, strict=True)):
         if t._node is None:
             raise AutogradError(
                 f"element {i} of tensors does not require grad and does not have a grad_fn"
@@ -251,7 +256,7 @@ def _roots(tensors: list[Tensor], gradients: Gradients) -> list[tuple[Any, Tenso
                     f"shape {tuple(t.shape)}; "
                     f"give its gradient, or reduce it with sum() or mean() first"
                 )
-            if t._meta.dtype.is_complex:
+            if t._meta.dtype.is_complex and not takes_complex[0]:
                 raise AutogradError(
                     f"grad can be implicitly created only for real outputs, tensor {i} is "
                     f"{t.dtype.name}; give its gradient, or go back from .real or .abs()"

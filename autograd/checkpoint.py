@@ -24,7 +24,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.autograd import node_listeners
 from flowvm.autograd.function import FunctionCtx
@@ -35,7 +35,12 @@ from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentError, AutogradError
 from flowvm.guards.regions import Switched, reverting
+from flowvm.meta.batched_meta import axes_of, example_of
 from flowvm.ops.random.generator import default_generator
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
@@ -87,9 +92,9 @@ class Listening(Switched):
 
     def _switch(self) -> None:
         _local.listeners = self.inner
-        node_listeners.tell(_heard, self)
+        node_listeners.tell(_note_checkpoint, self)
 
-    def _left(self, kind: Any = None, *error: Any) -> None:
+    def _on_exit(self, kind: object = None, *error: object) -> None:
         if kind is None:
             self.listener._settle(everything=True)
 
@@ -98,7 +103,7 @@ class Listening(Switched):
         _local.listeners = self.outer
 
 
-def _heard(node: Node) -> None:
+def _note_checkpoint(node: Node) -> None:
     for listener in reversed(_local.listeners):
         listener.see(node)
 
@@ -108,16 +113,16 @@ class _Call:
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         args: Sequence[Any],
-        kwargs: dict[str, Any],
-        context: AbstractContextManager[Any],
+        kwargs: Mapping[str, object],
+        context: AbstractContextManager[object],
         check: bool,
     ) -> None:
         self.function, self.args, self.kwargs = function, args, kwargs
         self.context, self.check = context, check
-        self.made: dict[int, tuple[str, Any]] = {}  # nodes of the first time: name, inputs' metas
-        self.found: dict[
+        self.nodes: dict[int, tuple[str, Any]] = {}  # nodes of the first time: name, inputs' metas
+        self.values: dict[
             int, Any
         ] = {}  # what those of the second time saved, until it is asked for
         self.amp = autocast_dtype()
@@ -138,7 +143,7 @@ class _Call:
         return result
 
     def _forget(self, number: int, node: Node) -> None:
-        self.made[number] = node.operator.name, node.metas
+        self.nodes[number] = node.operator.name, node.metas
         if node._saved:
             node._saved = _Forgotten(self, number, node)
 
@@ -154,8 +159,8 @@ class _Call:
             listener.listening(alone=True),
         ):
             self.function(*self.args, **self.kwargs)
-        if self.complete and listener.count != len(self.made):
-            self._differs(f"{len(self.made)} operations", f"{listener.count}")
+        if self.complete and listener.count != len(self.nodes):
+            self._differs(f"{len(self.nodes)} operations", f"{listener.count}")
 
     @contextmanager
     def _as_before(self) -> Iterator[None]:
@@ -172,25 +177,41 @@ class _Call:
                 yield
 
     def _keep(self, number: int, node: Node) -> None:
-        if self.check and number in self.made:
-            name, metas = self.made[number]
-            if (name, metas) != (node.operator.name, node.metas):
+        if self.check and number in self.nodes:
+            name, metas = self.nodes[number]
+            if name != node.operator.name or not _alike(metas, node.metas):
                 self._differs(
                     f"{name} of {list(metas)}", f"{node.operator.name} of {list(node.metas)}"
                 )
-        saved: Any = node._saved
+        saved: object = node._saved
         if saved:
             if isinstance(saved, tuple):  # without this time's nodes, which are not needed
                 saved = tuple(t if t.is_leaf else placed(t, None) for t in saved)
-            self.found[number] = saved, node.versions
+            self.values[number] = saved, node.versions
 
     def _differs(self, first: str, second: str) -> None:
-        self.found.clear()
+        self.values.clear()
         raise AutogradError(
             f"checkpoint: {getattr(self.function, '__qualname__', self.function)!s} did not do the "
             f"same when it was computed again: {first} were recorded in forward, {second} now.  It "
             f"must not depend on anything that changes between forward and backward"
         )
+
+
+def _alike(metas: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Return True if metas are equal but for the numbers of the maps around."""
+    if metas == others:
+        return True
+    return len(metas) == len(others) and all(
+        a == b
+        or (
+            a is not None
+            and b is not None
+            and example_of(a) == example_of(b)
+            and [x[1:] for x in axes_of(a)] == [x[1:] for x in axes_of(b)]
+        )
+        for a, b in zip(metas, others, strict=True)
+    )
 
 
 class _Forgotten:
@@ -200,7 +221,7 @@ class _Forgotten:
     """
 
     def __init__(self, call: _Call, number: int, node: Node) -> None:
-        saved: Any = node._saved
+        saved = node._saved
         inner = not isinstance(saved, tuple)  # a promise itself, of a checkpoint or of hooks inside
         self.call, self.number = call, number
         self.edges = saved.edges if inner else tuple(t._node for t in saved)
@@ -208,9 +229,9 @@ class _Forgotten:
 
     def recall(self, node: Node) -> tuple[Tensor, ...]:
         """Return the saved values of `node`, whose promise this is; the node now owns them."""
-        if self.number not in self.call.found:
+        if self.number not in self.call.values:
             self.call.again()
-        result = self.call.found.pop(self.number, None)
+        result = self.call.values.pop(self.number, None)
         if result is None:
             self.call._differs(f"what {node.operator.name} saved", "nothing")
         saved, versions = result
@@ -230,7 +251,7 @@ class _Forgotten:
         return saved
 
 
-def placed(tensor: Tensor, edge: Any) -> Tensor:
+def placed(tensor: Tensor, edge: object) -> Tensor:
     """The tensor, at another place in the graph."""
     same = alias(tensor, tensor._meta)
     same._node = edge
@@ -239,15 +260,15 @@ def placed(tensor: Tensor, edge: Any) -> Tensor:
 
 # public: autograd
 def checkpoint(
-    function: Callable[..., Any],
-    *args: Any,
+    function: Callable[..., object],
+    *args: object,
     use_reentrant: bool | None = None,
     context_fn: Callable[[], Contexts] | None = None,
     determinism_check: str = "default",
     preserve_rng_state: bool = True,
     debug: bool = False,
     early_stop: bool = True,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Any:
     """Call `function(*args, **kwargs)`; backward keeps the arguments and computes the rest again.
 
@@ -283,9 +304,9 @@ def checkpoint(
 
 # public: autograd
 def checkpoint_sequential(
-    functions: Iterable[Callable[..., Any]],
+    functions: Iterable[Callable[..., object]],
     segments: int,
-    input: Any,
+    input: object,
     use_reentrant: bool | None = None,
     preserve_rng_state: bool = True,
 ) -> Any:
@@ -309,8 +330,8 @@ def checkpoint_sequential(
     return _in_turn(chain[size * (segments - 1) :])(input)
 
 
-def _in_turn(functions: Sequence[Callable[..., Any]]) -> Callable[[Any], Any]:
-    def run_all(value: Any) -> Any:
+def _in_turn(functions: Sequence[Callable[..., object]]) -> Callable[[Any], Any]:
+    def run_all(value: object) -> object:
         for function in functions:
             value = function(value)
         return value

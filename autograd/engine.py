@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from operator import setitem
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.autograd.hooks import NodeHooks, run_hooks
 from flowvm.autograd.leaf import AccumulateGrad
@@ -37,14 +37,21 @@ from flowvm.files.printable import printable
 from flowvm.guards.exchange import exchange
 from flowvm.guards.regions import reverting
 from flowvm.meta.batched_meta import BatchedMeta
+from flowvm.meta.formats import is_dense, strided
 from flowvm.ops.batched.levels import of_levels
 from flowvm.ops.declare.composite import filled_of
-from flowvm.ops.declare.core import cast, sum_to
+from flowvm.ops.declare.core import cast, laid_as, sum_to
 from flowvm.ops.updates.accumulate import accumulate_
 from flowvm.private.cpython import SOLE, getrefcount
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.lines import behind
 from flowvm.vm.callers.tracebacks import border
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from flowvm.meta.meta import TensorMeta
+
 
 # A gradient this large is added to in place; a smaller one is quicker to make anew.
 _IN_PLACE = 1 << 14
@@ -60,36 +67,36 @@ anomaly = _Anomaly()
 
 
 class Watch:
-    """Gradients wanted of certain tensors: `slots[node]` has (output, place in `found`)."""
+    """Gradients wanted of certain tensors: `slots[node]` has (output, place in `gradients`)."""
 
     def __init__(self, edges: list[Any], accumulate: bool, stop: bool = False) -> None:
-        self.found: list[Tensor | None] = [None] * len(edges)
-        self.accumulate = accumulate  # leaves get their gradient in .grad, else in `found`
+        self.gradients: list[Tensor | None] = [None] * len(edges)
+        self.accumulate = accumulate  # leaves get their gradient in .grad, else in `gradients`
         self.stop = stop  # go no further than these tensors, not to one of them through another
         self.slots: dict[Any, list[tuple[int, int]]] = {}
         for place, edge in enumerate(edges):
             node = edge.node if edge.__class__ is OutputEdge else edge
             self.slots.setdefault(node, []).append((edge.index, place))
 
-    def see(self, node: Any, g: Any) -> None:
+    def see(self, node: object, g: Any) -> None:
         """Keep the wanted ones of the gradients of `node`."""
         for index, place in self.slots.get(node, ()):
-            self.found[place] = g.get(index) if g.__class__ is dict else g
+            self.gradients[place] = g.get(index) if g.__class__ is dict else g
 
 
 class BackwardRun:
     """One backward while it runs, for hooks that ask `current_backward()`.
 
     counts  the nodes that it comes to are the keys
-    kept    what hooks keep until it ends, by hook
+    notes   what hooks keep until it ends, by hook
     ends    called when it has come to every node
     """
 
-    __slots__ = ("counts", "ends", "kept")
+    __slots__ = ("counts", "ends", "notes")
 
     def __init__(self, counts: dict[Any, int]) -> None:
         self.counts = counts
-        self.kept: dict[Any, Any] = {}
+        self.notes: dict[Any, Any] = {}
         self.ends: list[Callable[[], None]] = []
 
 
@@ -100,24 +107,24 @@ def run(
     watch: Watch | None = None,
 ) -> None:
     """Send each root's gradient down its edge, as far as leaves, or as far as `watch` wants."""
-    grads: dict[Any, Any] = {}
+    grads: dict[object, object] = {}
     for edge, g in roots:
         _arrive(grads, edge, g, True)
     counts = _counts(list(grads)) if watch is None else _counts_towards(list(grads), watch)
     ready = [node for node in reversed(grads) if counts.get(node, -1) == 0]
     roots.clear()  # of a gradient that nobody else holds, the engine's is the only reference
     edge = g = None  # type: ignore[assignment]
-    here, recorder, backward_run = user_line(), current_recorder(), BackwardRun(counts)
-    with recording(create_graph), pinned(here, backward_run):
+    origin, recorder, backward_run = user_line(), current_recorder(), BackwardRun(counts)
+    with recording(create_graph), pinned(origin, backward_run):
         if recorder is None and not hot["autocast"]:
-            _run(ready, grads, counts, keep_graph, create_graph, watch, here)
+            _run(ready, grads, counts, keep_graph, create_graph, watch, origin)
             for end in backward_run.ends:
                 end()
             return
         with autocasting(None), nullcontext() if recorder is None else _back(recorder):
             if recorder is not None:
                 recorder.phase = "backward"
-            _run(ready, grads, counts, keep_graph, create_graph, watch, here)
+            _run(ready, grads, counts, keep_graph, create_graph, watch, origin)
             for end in backward_run.ends:
                 end()
 
@@ -152,11 +159,13 @@ def _counts(roots: list[Any]) -> dict[Any, int]:
 def _counts_towards(roots: list[Any], watch: Watch) -> dict[Any, int]:
     """Count the gradients only of nodes from which a watched tensor can be reached."""
     targets = watch.slots
-    above: dict[Any, list[Any]] = {root: [] for root in roots}
+    above: dict[object, list[object]] = {root: [] for root in roots}
     while roots:
         node = roots.pop()
         if watch.stop and node in targets:
             continue
+        if not node.edges and getattr(getattr(node, "operator", None), "blocks", False):
+            node.operator.grad(node)  # an error: what is asked for may lie behind it
         for edge in node.edges:
             if edge is None:
                 continue
@@ -184,7 +193,7 @@ def _run(
     keep_graph: bool,
     create_graph: bool,
     watch: Watch | None,
-    here: list[Any],
+    origin: list[Any],
 ) -> None:
     captured = current_recorder() is not None
     plain = Node if watch is None and anomaly.check is None and not captured else None
@@ -194,7 +203,7 @@ def _run(
     while ready:
         if usual:
             try:
-                _run_usual(ready, grads, counts, here, keep_graph)
+                _run_usual(ready, grads, counts, origin, keep_graph)
             except Exception as error:
                 if ready and not ready[-1].is_leaf:
                     _explain(error, ready[-1])
@@ -211,9 +220,9 @@ def _run(
                     _leaf(node, g, create_graph, watch)
             continue
         if node.seq >= 0:
-            here[1] = node.seq
-        elif here[1] >= 0:
-            here[1] = behind(here[1])
+            origin[1] = node.seq
+        elif origin[1] >= 0:
+            origin[1] = behind(origin[1])
         if node.__class__ is plain and g.__class__ is Tensor:
             try:
                 results = _gradients(node, g)
@@ -236,8 +245,8 @@ def _run(
         for place, edge in enumerate(edges):
             if edge is not None:
                 target = edge.node if edge.__class__ is OutputEdge else edge
-                left = waiting(target)
-                if left is not None:
+                count = waiting(target)
+                if count is not None:
                     r, meta = results[place], node.metas[place]
                     if r is not None:
                         if r.__class__ is not Tensor or r._meta is not meta:
@@ -246,10 +255,10 @@ def _run(
                             grads[target] = r
                         else:
                             _arrive(grads, edge, r, create_graph)
-                    if left == 1:
+                    if count == 1:
                         push(target)
                     else:
-                        counts[target] = left - 1
+                        counts[target] = count - 1
         g = results = r = None
 
 
@@ -260,10 +269,10 @@ def _gradients(node: Node, g: Tensor) -> Any:
 
 
 def _run_usual(
-    ready: list[Any],
-    grads: dict[Any, Any],
+    ready: Sequence[object],
+    grads: Mapping[Any, object],
     counts: dict[Any, int],
-    here: list[Any],
+    origin: Sequence[object],
     keep_graph: bool,
 ) -> None:
     """Run usual nodes as `_run` does, until none is left, or one that `_run` must run.
@@ -281,12 +290,12 @@ def _go_on(
     ready: list[Any],
     grads: dict[Any, Any],
     counts: dict[Any, int],
-    here: list[Any],
+    origin: list[Any],
     keep_graph: bool,
     backward_run: BackwardRun,
 ) -> None:
     """Run the nodes that native backward has left, in its regions."""
-    _run(ready, grads, counts, bool(keep_graph), False, None, here)
+    _run(ready, grads, counts, bool(keep_graph), False, None, origin)
     for end in backward_run.ends:
         end()
 
@@ -328,10 +337,10 @@ def _careful(node: Any, g: Any, counts: dict[Any, int], watch: Watch | None) -> 
             return None
     if g is None:
         return None
-    wanted = [
+    needs = [
         e is not None and (e.node if e.__class__ is OutputEdge else e) in counts for e in node.edges
     ]
-    if not any(wanted):
+    if not any(needs):
         return None
     several = g.__class__ is dict
     gradients = tuple(g.values()) if several else (g,)
@@ -340,11 +349,12 @@ def _careful(node: Any, g: Any, counts: dict[Any, int], watch: Watch | None) -> 
             gradients = _replaced(hook(gradients), gradients, "pre-hook", node)
     if several and getattr(node, "_materialize", True):
         gradients = tuple(
-            _zeros(m) if v is None else v for v, m in zip(gradients, node.out_metas, strict=True)
+            _zeros(m) if v is None and m is not None else v
+            for v, m in zip(gradients, node.out_metas, strict=True)
         )
-    pruned = any(e is not None and not w for e, w in zip(node.edges, wanted, strict=True))
+    pruned = any(e is not None and not w for e, w in zip(node.edges, needs, strict=True))
     try:
-        results = node.operator.grad(_Pruned(node, tuple(wanted)) if pruned else node, *gradients)
+        results = node.operator.grad(_Pruned(node, tuple(needs)) if pruned else node, *gradients)
     except Exception as error:
         _explain(error, node)
         raise
@@ -361,7 +371,7 @@ class _Pruned:
     function.
     """
 
-    def __init__(self, node: Any, needs: tuple[bool, ...]) -> None:
+    def __init__(self, node: object, needs: tuple[bool, ...]) -> None:
         self._node = node
         self.needs = self.needs_input_grad = needs
 
@@ -372,25 +382,25 @@ class _Pruned:
 def _tensor_hooks(hooks: NodeHooks, g: Any) -> Any:
     several = g.__class__ is dict
     for index, table in hooks.tensor.items():
-        seen = g.get(index) if several else g
-        if seen is None:
+        gradient = g.get(index) if several else g
+        if gradient is None:
             continue
-        seen = run_hooks(table, seen)
+        gradient = run_hooks(table, gradient)
         if several:
-            g[index] = seen
+            g[index] = gradient
         else:
-            g = seen
-    for index, kept in hooks.retain.items():
-        tensor, value = kept(), g.get(index) if several else g
+            g = gradient
+    for index, reference in hooks.retain.items():
+        tensor, value = reference(), g.get(index) if several else g
         if tensor is not None and value is not None:
             add_to_grad(tensor, value, value._node is not None)
     return g
 
 
-def _replaced(seen: Any, values: Any, what: str, node: Any) -> Any:
-    if seen is None:
+def _replaced(before: object, values: Any, what: str, node: Any) -> Any:
+    if before is None:
         return values
-    new = tuple(seen) if isinstance(seen, (tuple, list)) else (seen,)
+    new = tuple(before) if isinstance(before, (tuple, list)) else (before,)
     if len(new) != len(values):
         raise AutogradError(
             f"a {what} of {node.name()} returned {len(new)} gradients in place of {len(values)}"
@@ -442,11 +452,24 @@ def _keep(tensor: Tensor, g: Tensor, own: bool = True) -> None:
     """Store a gradient in `.grad`, a copy unless it is `own` memory, or add it to the one there."""
     extra = tensor.extra()
     old = extra.get("grad")
+    if _is_sparse(g) or (old is not None and _is_sparse(old)):
+        add_to_grad(tensor, g, False)
+        return
     if old is None:
         first = g if own else g.detach().clone()
+        if not (g._meta.contiguous and tensor._meta.contiguous):
+            first = _lying_as(first, tensor)
         old = None if _exchange_grad(extra, None, first) else extra.get("grad")
     if old is not None:
         _add_in_place(old, g)
+
+
+def _lying_as(g: Tensor, tensor: Tensor) -> Tensor:
+    """Return a first gradient with the strides of its tensor, if that is dense, or in C order."""
+    meta = tensor._meta
+    if _is_sparse(g) or meta.parted or g._meta.shape != meta.shape or g._meta.stride == meta.stride:
+        return g
+    return laid_as(g, tensor) if is_dense(meta.shape, meta.stride) else g.contiguous()
 
 
 def add_to_grad(tensor: Tensor, g: Tensor, create_graph: bool) -> None:
@@ -456,26 +479,33 @@ def add_to_grad(tensor: Tensor, g: Tensor, create_graph: bool) -> None:
     extra = tensor.extra()
     while True:
         old = extra.get("grad")
-        if old is not None and not create_graph:
+        if old is not None and not create_graph and (_is_sparse(g) or not _is_sparse(old)):
             _add_in_place(old, g)
             return
         own = g if create_graph else g.detach()
-        new = own.clone() if old is None else old + g
+        new = _lying_as(own.clone(), tensor) if old is None else old + own
         if _exchange_grad(extra, old, new):
             return
 
 
-def _exchange_grad(extra: dict[str, Any], old: Tensor | None, new: Tensor) -> bool:
+def _exchange_grad(extra: Mapping[str, object], old: Tensor | None, new: Tensor) -> bool:
     """Set `.grad`, unless another thread's backward has set it since it was `old`."""
     return exchange(map(extra.get, ("grad",)), (old,), ((setitem, (extra, "grad", new)),))
 
 
 def _add_in_place(t: Tensor, g: Tensor) -> None:
-    """`t += g`, by the quick way where both are dense and of one dtype."""
+    """`t += g`, by the quick way where both are dense and of one dtype; with a sparse `t`, `g` is
+    sparse.
+    """
     if t._meta is g._meta and t._meta.contiguous and t._node is None and g._node is None:
         accumulate_(t, g)
     else:
         t.add_(g)
+
+
+def _is_sparse(t: Tensor) -> bool:
+    """Return True if `t` has a sparse layout."""
+    return t.__class__ is not Tensor and t.layout is not strided
 
 
 def _own_memory(t: Tensor) -> bool:
@@ -483,6 +513,8 @@ def _own_memory(t: Tensor) -> bool:
 
     Then its Storage has one reference: its own.
     """
+    if _is_sparse(t):
+        return False
     storage = t._storage
     if storage is None:
         return True
@@ -495,7 +527,7 @@ def _own_memory(t: Tensor) -> bool:
 # ----------------------------------------------------------
 
 
-def _fitted(node: Any, g: Any, meta: Any) -> Any:
+def _fitted(node: Any, g: Tensor, meta: TensorMeta) -> Tensor:
     """`g` in the shape and dtype of the input it belongs to; summed if the input was broadcast."""
     if not isinstance(g, Tensor):
         raise AutogradError(
@@ -519,18 +551,26 @@ def _fitted(node: Any, g: Any, meta: Any) -> Any:
     return g
 
 
-def _zeros(meta: Any) -> Tensor | None:
+def _zeros(meta: TensorMeta) -> Tensor | None:
     if not meta.dtype.inexact:
         return None
     return filled_of(meta, 0)
 
 
 def _explain(error: Exception, node: Any) -> None:
+    """Add to an error of a gradient function whose gradient it is.
+
+    Of a function that was given a saved tensor that has changed, that is the error.
+    """
+    if not isinstance(error, AutogradError) and hasattr(node, "refuse_changed"):
+        node.refuse_changed()
     trace = getattr(getattr(node, "extra", None), "trace", "")
     text = f"raised by the gradient of {node.operator.name}"
     error.add_note(printable(text + (f", called at\n{trace}" if trace else ""), lines=True))
 
 
 # for native backward
-hot.update(fitted=_fitted, arrive=_arrive, add_in_place=_add_in_place, explain=_explain)
-hot.update(go_on=_go_on, BackwardRun=BackwardRun)
+hot.update(
+    {"fitted": _fitted, "arrive": _arrive, "add_in_place": _add_in_place, "explain": _explain}
+)
+hot.update({"go_on": _go_on, "BackwardRun": BackwardRun})

@@ -13,13 +13,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from flowvm.autograd.modes import no_grad
+from flowvm.eager.batched import maps
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentTypeError, AutogradError
+from flowvm.loading.lazy import lazy
+from flowvm.meta.batched_meta import axes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flowvm.ops.batched import levels as levels_of
+else:
+    levels_of = lazy("flowvm.ops.batched.levels")
 
 # public: autograd
 
@@ -47,7 +57,7 @@ class FunctionCtx(Node):
     needs_input_grad: tuple[bool, ...]
     extra: Any
 
-    def __init__(self, operator: Any, args: tuple[Any, ...]) -> None:
+    def __init__(self, operator: object, args: tuple[object, ...]) -> None:
         recording = grad_enabled()
         edges = tuple(a._node if recording and isinstance(a, Tensor) else None for a in args)
         metas = tuple(a._meta if isinstance(a, Tensor) else None for a in args)
@@ -73,13 +83,23 @@ class FunctionCtx(Node):
                 )
         self._saving = tensors
 
+    def save_for_forward(self, *tensors: Tensor | None) -> None:
+        """Keep tensors for `saved_for_forward`, for a tangent's rule; `func.jvp` asks backward."""
+        for t in tensors:
+            if t is not None and not isinstance(t, Tensor):
+                raise ArgumentTypeError(
+                    f"save_for_forward can only save Tensors, got {type(t).__name__}"
+                )
+        self.saved_for_forward = tensors
+
     @property
     def saved_tensors(self) -> tuple[Tensor | None, ...]:
         """The tensors given to `save_for_backward`; AutogradError if they were freed or changed."""
         if self._saving:  # forward has not returned yet
             return self._saving
-        kept = self.saved
-        return tuple(None if i is None else kept[i] for i in self._shape)
+        saved = self.saved
+        self.refuse_changed()
+        return tuple(None if i is None else saved[i] for i in self._shape)
 
     def mark_dirty(self, *tensors: Tensor) -> None:
         """Say which arguments forward changed in place; each must be one of its outputs."""
@@ -102,7 +122,7 @@ class FunctionCtx(Node):
             again[i]._node = self._edge(place)
         return tuple(again)
 
-    def _edge(self, place: int) -> Any:
+    def _edge(self, place: int) -> FunctionCtx | OutputEdge:
         return self if len(self.out_metas) == 1 else OutputEdge(self, place)
 
     def _attach(self, outputs: list[Any]) -> list[Any]:
@@ -136,7 +156,7 @@ class FunctionCtx(Node):
         self._keep(results, outputs, recording)
         return outputs
 
-    def _keep(self, results: list[Any], outputs: list[Any], recording: bool) -> None:
+    def _keep(self, results: Sequence[object], outputs: list[Any], recording: bool) -> None:
         saving, self._saving = self._saving, ()
         if not recording:
             return
@@ -205,7 +225,7 @@ class Function:
 
     _operator: ClassVar[_Operator]
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         cls._operator = _Operator(cls)
 
@@ -215,7 +235,7 @@ class Function:
         raise NotImplementedError("a Function defines the static method forward")
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def setup_context(ctx: object, inputs: tuple[object, ...], output: object) -> None:
         """Keep on `ctx` the values that backward needs, if forward does not take it."""
         raise NotImplementedError
 
@@ -224,11 +244,24 @@ class Function:
         """Compute the gradients of the arguments from the gradients of the outputs."""
         raise NotImplementedError("a Function defines the static method backward")
 
+    generate_vmap_rule: ClassVar[bool] = False
+
+    @staticmethod
+    def vmap(info: object, in_dims: tuple[object, ...], *args: object) -> Any:
+        """Compute all examples of a map: (the outputs, where the examples are in them).
+
+        `info` has batch_size and randomness; in_dims says where the examples are in each argument,
+        None where it has none.  A class without this is mapped as its forward's and backward's ops.
+        """
+        raise NotImplementedError
+
     @classmethod
-    def apply(cls, *args: Any) -> Any:
-        """Call the operation."""
+    def apply(cls, *args: object) -> Any:
+        """Call the operation; inside a map by the class's own `vmap`, if it has one."""
         if cls is Function:
             raise AutogradError("subclass Function, and call apply on the subclass")
+        if maps.now() and cls.vmap is not Function.vmap:
+            return _mapped(cls, args)
         ctx = FunctionCtx(cls._operator, args)
         with no_grad():
             if cls.setup_context is Function.setup_context:
@@ -247,21 +280,77 @@ class Function:
         return tuple(outputs)
 
 
+# not public
+class VmapInfo(NamedTuple):
+    """The map that a Function's `vmap` computes.
+
+    >>> flow.autograd.function.VmapInfo(3, "error").batch_size
+    3
+    """
+
+    batch_size: int
+    randomness: str
+
+
+def _mapped(cls: type[Function], args: tuple[Any, ...]) -> Any:
+    """Return the outputs for all examples of the innermost map that an argument has."""
+    levels = {a.level for x in args if isinstance(x, Tensor) for a in axes_of(x._meta)}
+    around = maps.now()
+    if cls.generate_vmap_rule:
+        raise AutogradError(
+            f"{cls.__name__}: a Function has its own vmap or generate_vmap_rule=True, not both"
+        )
+    position = max((i for i, m in enumerate(around) if m.level.number in levels), default=None)
+    if position is None:
+        with maps.within(()):
+            return cls.apply(*args)
+    inner = around[position]
+    level = inner.level
+    in_dims = tuple(levels_of.place_of(x, level) if isinstance(x, Tensor) else None for x in args)
+    whole = [
+        x if d is None else levels_of.level_as_dim(x, level, d)
+        for x, d in zip(args, in_dims, strict=True)
+    ]
+    with maps.within(around[:position]):
+        result = cls.vmap(VmapInfo(level.size, inner.randomness), in_dims, *whole)
+    if not isinstance(result, tuple) or len(result) != 2:
+        count = len(result) if isinstance(result, tuple) else 1
+        raise AutogradError(
+            f"{cls.__name__}.vmap: expected the rule to have two returns, (output, out_dims), got "
+            f"{count}"
+        )
+    outputs, dims = result
+    several = isinstance(outputs, (tuple, list))
+    listed = list(outputs) if several else [outputs]
+    one = dims is None or isinstance(dims, int)
+    places = [dims] * len(listed) if one else list(dims)
+    if not one and (type(dims) is not type(outputs) or len(dims) != len(listed)):
+        raise AutogradError(
+            f"{cls.__name__}.vmap returned an incompatible (output, out_dims): out_dims {dims!r} "
+            f"for {len(listed)} output(s); one for each"
+        )
+    shown = [
+        x if d is None or not isinstance(x, Tensor) else levels_of.entered(x, level, d)
+        for x, d in zip(listed, places, strict=True)
+    ]
+    return tuple(shown) if several else shown[0]
+
+
 class _Refuse(Function):
     """Passes tensors through; its gradient is an error."""
 
     @staticmethod
-    def forward(ctx: Any, *tensors: Tensor) -> Any:
+    def forward(ctx: object, *tensors: Tensor) -> Any:
         return tensors
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: object, *gradients: object) -> Any:
         raise AutogradError(
             "trying to differentiate twice a function that was marked with @once_differentiable"
         )
 
 
-def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
+def once_differentiable(backward: Callable[..., object]) -> Callable[..., Any]:
     """Mark a Function's backward as one that cannot be differentiated: it runs unrecorded, and a
     second derivative raises.
 
@@ -280,7 +369,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(backward)
-    def once(ctx: Any, *gradients: Any) -> Any:
+    def once(ctx: object, *gradients: object) -> Any:
         with no_grad():
             results = backward(ctx, *gradients)
         recorded = [g for g in gradients if isinstance(g, Tensor) and g._node is not None]

@@ -74,7 +74,7 @@ def jvp(
         back = _grad(outputs, point, duals, True, strict)
         gradients = _grad(back, duals, direction, create_graph, strict)
         several = not isinstance(outputs, Tensor)
-        result = tuple(_done(f, create_graph) for f in gradients)
+        result = tuple(_finish(f, create_graph) for f in gradients)
         return _like_outputs(outputs, create_graph), result if several else result[0]
 
 
@@ -155,7 +155,7 @@ def vhp(
         out = _one_number(_evaluate(func, point, strict))
         first = _grad(out, point, None, True, strict)
         gradients = _grad(first, point, direction, create_graph, strict)
-        return _done(out, create_graph), _like_inputs(gradients, inputs, create_graph)
+        return _finish(out, create_graph), _like_inputs(gradients, inputs, create_graph)
 
 
 def hvp(
@@ -211,7 +211,7 @@ def _evaluate(func: Function, point: list[Tensor], strict: bool) -> Any:
 
 
 # not public
-def real_only(name: str, tensors: Iterable[Any]) -> None:
+def real_only(name: str, tensors: Iterable[object]) -> None:
     """DTypeError for complex tensors, which have no Jacobian: a gradient is its conjugate."""
     for t in tensors:
         if isinstance(t, Tensor) and t.dtype.is_complex:
@@ -221,14 +221,14 @@ def real_only(name: str, tensors: Iterable[Any]) -> None:
             )
 
 
-def _one_number(out: Any) -> Tensor:
+def _one_number(out: Tensor) -> Tensor:
     if not isinstance(out, Tensor) or out.numel() != 1:
         shape = f"shape {tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
         raise AutogradError(f"the function must return a Tensor of one element, got {shape}")
     return out
 
 
-def _vector(v: Tensors | None, like: Any, name: str) -> list[Tensor]:
+def _vector(v: Tensors | None, like: list[Tensor], name: str) -> list[Tensor]:
     tensors = _listed(like)
     if v is None:
         if len(tensors) != 1 or tensors[0].numel() != 1:
@@ -248,7 +248,7 @@ def _vector(v: Tensors | None, like: Any, name: str) -> list[Tensor]:
 
 
 def _grad(
-    outputs: Any,
+    outputs: list[Tensor] | Tensor,
     inputs: Sequence[Tensor],
     v: Sequence[Tensor] | None,
     create_graph: bool,
@@ -278,24 +278,26 @@ def _grad(
     ]
 
 
-def _done(t: Tensor, create_graph: bool) -> Tensor:
+def _finish(t: Tensor, create_graph: bool) -> Tensor:
     return t if create_graph else t.detach()
 
 
-def _like_inputs(gradients: list[Tensor], inputs: Tensors, create_graph: bool) -> Any:
-    result = tuple(_done(f, create_graph) for f in gradients)
+def _like_inputs(
+    gradients: list[Tensor], inputs: Tensors, create_graph: bool
+) -> Tensor | tuple[Tensor, ...]:
+    result = tuple(_finish(f, create_graph) for f in gradients)
     return result[0] if isinstance(inputs, Tensor) else result
 
 
 def _like_outputs(outputs: Any, create_graph: bool) -> Any:
     if isinstance(outputs, Tensor):
-        return _done(outputs, create_graph)
-    return tuple(_done(o, create_graph) for o in outputs)
+        return _finish(outputs, create_graph)
+    return tuple(_finish(o, create_graph) for o in outputs)
 
 
 def _stacked(rows: list[Tensor], out: Tensor, t: Tensor, create_graph: bool) -> Tensor:
     shape = (*out.shape, *t.shape)
     if not rows:
         return filled_of(t._meta.with_shape(shape), 0)
-    matrix: Tensor = stack([_done(r, create_graph) for r in rows]).reshape(shape)
+    matrix: Tensor = stack([_finish(r, create_graph) for r in rows]).reshape(shape)
     return matrix

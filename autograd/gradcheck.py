@@ -8,7 +8,7 @@ for the differences, so the inputs never change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,18 +19,17 @@ from flowvm.eager.tensor import Tensor
 from flowvm.eager.values import adopt_array, values_of
 from flowvm.errors import ArgumentError, FlowError, GradcheckError
 from flowvm.loading.listing import listing
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import float64
 
 __all__ = ["GradcheckError", "gradcheck", "gradgradcheck"]
 __dir__ = listing(globals())
 
-Array = np.ndarray[Any, Any]
-
 
 # public: autograd
 def gradcheck(
-    func: Callable[..., Any],
-    inputs: Tensor | Sequence[Any],
+    func: Callable[..., object],
+    inputs: Tensor | Sequence[object],
     *,
     eps: float = 1e-6,
     atol: float = 1e-5,
@@ -69,8 +68,8 @@ def gradcheck(
 
 # public: autograd
 def gradgradcheck(
-    func: Callable[..., Any],
-    inputs: Tensor | Sequence[Any],
+    func: Callable[..., object],
+    inputs: Tensor | Sequence[object],
     grad_outputs: Tensor | Sequence[Tensor] | None = None,
     *,
     eps: float = 1e-6,
@@ -97,7 +96,7 @@ def gradgradcheck(
     if grad_outputs is None:
         rng = np.random.default_rng(len(outputs))
         grads = tuple(
-            _made(rng.standard_normal(tuple(o.shape)), o, gen_non_contig_grad_outputs)
+            _leaf_like(rng.standard_normal(tuple(o.shape)), o, gen_non_contig_grad_outputs)
             for o in outputs
         )
     else:
@@ -106,8 +105,8 @@ def gradgradcheck(
 
     def first(*args: Any) -> tuple[Tensor, ...]:
         outs = _outputs(func, args[:n])
-        wanted = [a for a in args[:n] if isinstance(a, Tensor) and a.requires_grad]
-        gradients = grad(outs, wanted, args[n:], create_graph=True, allow_unused=True)
+        inputs_of_grad = [a for a in args[:n] if isinstance(a, Tensor) and a.requires_grad]
+        gradients = grad(outs, inputs_of_grad, args[n:], create_graph=True, allow_unused=True)
         return tuple(g for g in gradients if g is not None)
 
     return gradcheck(
@@ -122,12 +121,12 @@ def gradgradcheck(
     )
 
 
-def _tuple(values: Any) -> tuple[Any, ...]:
+def _tuple(values: Iterable[object]) -> tuple[Any, ...]:
     return (values,) if isinstance(values, Tensor) else tuple(values)
 
 
 def _in_pairs(
-    func: Callable[..., Any], inputs: tuple[Any, ...]
+    func: Callable[..., object], inputs: tuple[Any, ...]
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """The function and its inputs with complex tensors as pairs of real numbers."""
     places = [k for k, t in enumerate(inputs) if isinstance(t, Tensor) and t.is_complex()]
@@ -139,15 +138,15 @@ def _in_pairs(
         points[k].requires_grad_(inputs[k].requires_grad)
 
     def of_pairs(*args: Any) -> Any:
-        given = list(args)
+        complex_args = list(args)
         for k in places:
-            given[k] = given[k].view_as_complex()
-        return func(*given)
+            complex_args[k] = complex_args[k].view_as_complex()
+        return func(*complex_args)
 
     return of_pairs, tuple(points)
 
 
-def _made(values: Array, like: Tensor, spread: bool) -> Tensor:
+def _leaf_like(values: Array, like: Tensor, spread: bool) -> Tensor:
     if spread and values.ndim:
         values = np.repeat(values, 2, axis=-1)[..., ::2]
     tensor = adopt_array(like.dtype.stored(values), dtype=like.dtype)
@@ -162,8 +161,8 @@ def _outputs(
     with enable_grad():
         result = func(*args)
     listed = [result] if isinstance(result, Tensor) else list(result)
-    given: list[Any] = [o for o in listed if isinstance(o, Tensor) and o.dtype.inexact]
-    floating = [o.view_as_real() if o.dtype.is_complex else o for o in given]
+    tensors: list[Any] = [o for o in listed if isinstance(o, Tensor) and o.dtype.inexact]
+    floating = [o.view_as_real() if o.dtype.is_complex else o for o in tensors]
     return [o for o in floating if o.requires_grad] if recorded else floating
 
 
@@ -184,11 +183,11 @@ def _check(
             f"gradcheck needs float64 inputs, input {low[0]} is {inputs[low[0]].dtype.name}; "
             f"convert it with .double()"
         )
-    wanted = [inputs[i] for i in places]
+    targets = [inputs[i] for i in places]
     outputs = _outputs(func, inputs)
-    analytical = _analytical(outputs, wanted)
+    analytical = _analytical(outputs, targets)
     if nondet_tol < float("inf"):
-        _same(analytical, _analytical(outputs, wanted), nondet_tol)
+        _same(analytical, _analytical(outputs, targets), nondet_tol)
     if not outputs:
         _check_constant(func, inputs, places, eps, atol)
         return
@@ -203,7 +202,11 @@ def _check(
 
 
 def _check_constant(
-    func: Callable[..., Any], inputs: tuple[Any, ...], places: list[int], eps: float, atol: float
+    func: Callable[..., object],
+    inputs: tuple[object, ...],
+    places: list[int],
+    eps: float,
+    atol: float,
 ) -> None:
     """Check a function whose results require no grad: no input may change them."""
     for place in places:
@@ -242,7 +245,11 @@ def _analytical(outputs: list[Tensor], inputs: list[Tensor]) -> list[list[Array]
 
 
 def _numerical(
-    func: Callable[..., Any], inputs: tuple[Any, ...], place: int, eps: float, recorded: bool = True
+    func: Callable[..., object],
+    inputs: tuple[Any, ...],
+    place: int,
+    eps: float,
+    recorded: bool = True,
 ) -> list[Array]:
     values = inputs[place].numpy()
     columns: list[list[Array]] = []

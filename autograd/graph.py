@@ -47,7 +47,8 @@ class _Packed:
     """The packed form of a node's saved tensors, in their place.
 
     edges   the places of the tensors in the graph
-    kept    the storages that packed values share with saved tensors, and their versions then
+    packed_versions  the storages that packed values share with saved tensors, and their versions
+        at that time
     """
 
     def __init__(self, saved: tuple[Tensor, ...], pack: Any, unpack: Any) -> None:
@@ -55,7 +56,7 @@ class _Packed:
         self.edges = tuple(t._node for t in saved)
         with no_grad():
             self.values = [pack(t.detach()) for t in saved]
-        self.kept = [
+        self.packed_versions = [
             (own, own.version) if own is not None and any(own is s for s in _storages(v)) else None
             for own, v in zip([t._storage for t in saved], self.values, strict=True)
         ]
@@ -64,14 +65,16 @@ class _Packed:
         """The tensors again; they are the node's from now on."""
         tensors = []
         with no_grad():
-            for value, edge, kept in zip(self.values, self.edges, self.kept, strict=True):
+            for value, edge, version_note in zip(
+                self.values, self.edges, self.packed_versions, strict=True
+            ):
                 tensor = self.unpack(value)
                 if not isinstance(tensor, Tensor):
                     raise ArgumentTypeError(
                         f"saved_tensors_hooks: the unpack hook gives a Tensor, got a "
                         f"{type(tensor).__name__}"
                     )
-                if kept is not None and kept[0].version != kept[1]:
+                if version_note is not None and version_note[0].version != version_note[1]:
                     raise AutogradError(
                         f"{node.operator.name} saved a tensor of shape {tuple(tensor.shape)} for "
                         f"its gradient; the pack hook kept its memory, and it was changed in place "
@@ -83,7 +86,7 @@ class _Packed:
         return saved
 
 
-def _storages(value: Any) -> list[Any]:
+def _storages(value: object) -> list[Any]:
     """Return the storages of the tensors in a hook's result."""
     if isinstance(value, Tensor):
         return [value._storage]
@@ -92,11 +95,11 @@ def _storages(value: Any) -> list[Any]:
     return [s for v in value for s in _storages(v)] if isinstance(value, (tuple, list)) else []
 
 
-def _pack_saved(pack: Any, unpack: Any, wanted: Any, number: int, node: Node) -> None:
-    saved: Any = node._saved
+def _pack_saved(pack: object, unpack: object, keeps: Any, number: int, node: Node) -> None:
+    saved = node._saved
     if type(saved) is not tuple or not saved:
         return  # a checkpoint's, or none
-    if wanted is not None and not any(map(wanted, saved)):
+    if keeps is not None and not any(map(keeps, saved)):
         return
     for tensor, version in zip(saved, node.versions, strict=True):
         if tensor._storage is not None and tensor._storage.version != version:
@@ -119,7 +122,7 @@ class saved_tensors_hooks(Switched):  # noqa: N801 - PyTorch's name
     """
 
     def __init__(
-        self, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]
+        self, pack_hook: Callable[[Tensor], object], unpack_hook: Callable[[Any], Tensor]
     ) -> None:
         for hook in (pack_hook, unpack_hook):
             if not callable(hook):
@@ -127,17 +130,17 @@ class saved_tensors_hooks(Switched):  # noqa: N801 - PyTorch's name
         self.pack_hook, self.unpack_hook = pack_hook, unpack_hook
         self._listening: Any = None
 
-    _wanted: Callable[[Tensor], bool] | None = None  # of a saved tensor; None: all
+    _keeps: Callable[[Tensor], bool] | None = None  # of a saved tensor; None: all
 
     def _switch(self) -> None:
         if _local.why_not is not None:
             raise AutogradError(_local.why_not)
-        listener = Listener(partial(_pack_saved, self.pack_hook, self.unpack_hook, self._wanted))
+        listener = Listener(partial(_pack_saved, self.pack_hook, self.unpack_hook, self._keeps))
         self._listening = listener.listening(alone=False)
         self._listening._switch()
 
-    def _left(self, kind: Any = None, *error: Any) -> None:
-        self._listening._left(kind, *error)
+    def _on_exit(self, kind: object = None, *error: object) -> None:
+        self._listening._on_exit(kind, *error)
 
     def _undo(self) -> None:
         if self._listening is not None:
@@ -145,7 +148,7 @@ class saved_tensors_hooks(Switched):  # noqa: N801 - PyTorch's name
 
 
 class some_saved_tensors_hooks(saved_tensors_hooks):  # noqa: N801 - beside PyTorch's
-    """Pack the tensors of nodes that save a tensor which is `wanted`.
+    """Pack the tensors of nodes that save a tensor which `keeps` accepts.
 
     `pack_hook` gets all tensors that such a node saves.  The hooks around get the tensors of other
     nodes.
@@ -153,12 +156,12 @@ class some_saved_tensors_hooks(saved_tensors_hooks):  # noqa: N801 - beside PyTo
 
     def __init__(
         self,
-        wanted: Callable[[Tensor], bool],
-        pack_hook: Callable[[Tensor], Any],
+        keeps: Callable[[Tensor], bool],
+        pack_hook: Callable[[Tensor], object],
         unpack_hook: Callable[[Any], Tensor],
     ) -> None:
         super().__init__(pack_hook, unpack_hook)
-        self._wanted = wanted
+        self._keeps = keeps
 
 
 class save_on_cpu(saved_tensors_hooks):  # noqa: N801 - PyTorch's name
@@ -175,7 +178,7 @@ class save_on_cpu(saved_tensors_hooks):  # noqa: N801 - PyTorch's name
     """
 
     def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
-        super().__init__(lambda t: (t.device, t.cpu()), lambda kept: kept[1].to(kept[0]))
+        super().__init__(lambda t: (t.device, t.cpu()), lambda pair: pair[1].to(pair[0]))
 
 
 class disable_saved_tensors_hooks(Switched):  # noqa: N801 - PyTorch's name
@@ -221,35 +224,35 @@ class _Joint:
     nodes    where the tensors stood when it was made, one for each
     """
 
-    def __init__(self, hook: Callable[[Any], Any], tensors: Sequence[Tensor]) -> None:
+    def __init__(self, hook: Callable[[Any], object], tensors: Sequence[Tensor]) -> None:
         self.hook = hook
         self.nodes = [node_of(t._node) for t in tensors]
         self.removed = False
 
     def first(self, g: Tensor) -> None:
         """Take a gradient; call the hook with the first of a backward."""
-        kept = current_backward().kept
-        if self not in kept:
-            kept[self] = None
+        run_notes = current_backward().notes
+        if self not in run_notes:
+            run_notes[self] = None
             self.hook(g)
 
     def see(self, place: int, g: Tensor) -> None:
         """Take the gradient of one tensor; call the hook when all that will come are there."""
         backward_run = current_backward()
-        grads = backward_run.kept.get(self)
+        grads = backward_run.notes.get(self)
         if grads is None:
             due = sum(node in backward_run.counts for node in self.nodes)
-            grads = backward_run.kept[self] = _Found([None] * len(self.nodes), due)
+            grads = backward_run.notes[self] = _Found([None] * len(self.nodes), due)
             backward_run.ends.append(partial(self._ended, grads))
         grads.gradients[place] = g
         grads.due -= 1
         if not grads.due:
             self.hook(grads.gradients)
 
-    def _ended(self, found: _Found) -> None:
+    def _ended(self, slot: _Found) -> None:
         """The backward came to all nodes, and brought some of them no gradient."""
-        if found.due and not self.removed:
-            self.hook(found.gradients)
+        if slot.due and not self.removed:
+            self.hook(slot.gradients)
 
 
 class _Found:

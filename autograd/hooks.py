@@ -86,21 +86,21 @@ def hooks_of(node: Node) -> NodeHooks:
 def run_hooks(hooks: Hooks, g: Tensor) -> Tensor:
     """`g` after a tensor's hooks; each may return another gradient of its shape."""
     for hook in list(hooks.values()):
-        seen = hook(g)
-        if seen is None:
+        new = hook(g)
+        if new is None:
             continue
-        if not isinstance(seen, Tensor):
+        if not isinstance(new, Tensor):
             raise ArgumentTypeError(
                 f"a tensor's hook returns a Tensor or None, {_name(hook)} returned "
-                f"{type(seen).__name__}"
+                f"{type(new).__name__}"
             )
-        if seen._meta.shape != g._meta.shape:
+        if new._meta.shape != g._meta.shape:
             raise AutogradError(
-                f"the hook {_name(hook)} returned a gradient of shape {tuple(seen.shape)} in "
+                f"the hook {_name(hook)} returned a gradient of shape {tuple(new.shape)} in "
                 f"place of one of "
                 f"shape {tuple(g.shape)}"
             )
-        g = seen.to(g._meta.dtype) if seen._meta.dtype is not g._meta.dtype else seen
+        g = new.to(g._meta.dtype) if new._meta.dtype is not g._meta.dtype else new
     return g
 
 
@@ -191,7 +191,7 @@ def retains_grad(t: Tensor) -> bool:
     return own is not None and own() is t
 
 
-Tensor.retains_grad = property(retains_grad)  # type: ignore[attr-defined]
+Tensor.retains_grad = property(retains_grad)  # type: ignore[assignment, method-assign]
 
 
 def node_of(edge: Any) -> Node:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from flowvm.eager import modes
 from flowvm.eager.modes import Recording
-from flowvm.guards.regions import Mode, Region
+from flowvm.guards.regions import Mode, Region, Switch
 
 # public: flow, autograd
 
@@ -49,10 +49,10 @@ class _Recording(Region):
     def _mode(self) -> Mode[Any]:
         return modes.recording_mode()
 
-    def _switch(self) -> tuple[Mode[Any], Any, Any]:
-        return modes.recording_mode(), self._wanted(), None
+    def _switch(self) -> Switch:
+        return modes.recording_mode(), self._target(), None
 
-    def _wanted(self) -> Recording:
+    def _target(self) -> Recording:
         """The mode."""
         raise NotImplementedError
 
@@ -71,7 +71,7 @@ class _Recording(Region):
             return _around_generator(function, self._again)  # type: ignore[return-value]
 
         @functools.wraps(function)
-        def in_mode(*args: Any, **kwargs: Any) -> Any:
+        def in_mode(*args: object, **kwargs: object) -> object:
             with self._again():
                 return function(*args, **kwargs)
 
@@ -79,12 +79,12 @@ class _Recording(Region):
 
 
 def _around_generator(
-    function: Callable[..., Generator[Any, Any, Any]], mode: Callable[[], _Recording]
+    function: Callable[..., Generator[object, object, object]], mode: Callable[[], _Recording]
 ) -> Callable[..., Generator[Any, Any, Any]]:
     @functools.wraps(function)
-    def in_mode(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+    def in_mode(*args: object, **kwargs: object) -> Generator[object, object, object]:
         inner = function(*args, **kwargs)
-        resume: Callable[[], Any] = functools.partial(next, inner)
+        resume = functools.partial(next, inner)
         while True:
             try:
                 with mode():
@@ -115,12 +115,12 @@ class no_grad(_Recording):  # noqa: N801 - PyTorch's name
     False
     """
 
-    def __new__(cls, function: Callable[..., Any] | None = None) -> Any:
+    def __new__(cls, function: Callable[..., object] | None = None) -> Any:
         if function is None:
             return super().__new__(cls)
         return cls()(function)  # @flow.no_grad, without parentheses
 
-    def _wanted(self) -> Recording:
+    def _target(self) -> Recording:
         return Recording(False, modes.inference_enabled())
 
 
@@ -135,10 +135,10 @@ class enable_grad(_Recording):  # noqa: N801 - PyTorch's name
     True
     """
 
-    def __new__(cls, function: Callable[..., Any] | None = None) -> Any:
+    def __new__(cls, function: Callable[..., object] | None = None) -> Any:
         return super().__new__(cls) if function is None else cls()(function)
 
-    def _wanted(self) -> Recording:
+    def _target(self) -> Recording:
         inference = modes.inference_enabled()
         return Recording(not inference, inference)
 
@@ -155,16 +155,16 @@ class set_grad_enabled(_Recording):  # noqa: N801 - PyTorch's name
 
     def __init__(self, mode: bool) -> None:
         self.mode = mode
-        self._before: Recording | None = modes.set_recording(self._wanted())
+        self._before: Recording | None = modes.set_recording(self._target())
 
-    def _wanted(self) -> Recording:
+    def _target(self) -> Recording:
         inference = modes.inference_enabled()
         return Recording(bool(self.mode) and not inference, inference)
 
     def _again(self) -> set_grad_enabled:
         return set_grad_enabled(self.mode)
 
-    def _switch(self) -> tuple[Mode[Any], Any, Any]:
+    def _switch(self) -> Switch:
         self._undo()  # the first with block goes back to what there was before the object was made
         return super()._switch()
 
@@ -190,7 +190,7 @@ class inference_mode(_Recording):  # noqa: N801 - PyTorch's name
     False
     """
 
-    def __new__(cls, mode: Any = True) -> Any:
+    def __new__(cls, mode: object = True) -> Any:
         return cls()(mode) if callable(mode) else super().__new__(cls)
 
     def __init__(self, mode: bool = True) -> None:
@@ -200,5 +200,5 @@ class inference_mode(_Recording):  # noqa: N801 - PyTorch's name
         again: inference_mode = inference_mode(self.mode)
         return again
 
-    def _wanted(self) -> Recording:
+    def _target(self) -> Recording:
         return Recording(not self.mode, bool(self.mode))

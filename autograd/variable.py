@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError
@@ -17,7 +16,7 @@ __dir__ = listing(globals())
 class VariableMeta(type):
     """Every tensor is an instance of `Variable`."""
 
-    def __instancecheck__(cls, instance: Any) -> bool:
+    def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, Tensor)
 
     def __call__(

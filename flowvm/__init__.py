@@ -33,7 +33,7 @@ from flowvm import vm as vm
 from flowvm.eager.receivers import check_receivers as _check_receivers
 from flowvm.eager.tensor import Tensor as Tensor
 from flowvm.errors import MissingNameError as _MissingNameError
-from flowvm.interop import copying as _copying  # noqa: F401 - makes tensors pickle and copy
+from flowvm.interop import pickles as _pickles  # noqa: F401 - makes tensors pickle and copy
 from flowvm.loading.missing_names import instead_of as _instead_of
 from flowvm.meta.device import Device
 from flowvm.meta.dtype import DType

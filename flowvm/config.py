@@ -65,6 +65,9 @@ def _integer(low: int, high: int) -> Callable[[Any], int]:
     return parse
 
 
+_record = _integer(1, 1 << 30)
+
+
 def _choice(*names: str) -> Callable[[Any], str]:
     def parse(value: Any) -> str:
         if value not in names:
@@ -101,6 +104,16 @@ def _bytes(value: Any) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise ValueError
     return number
+
+
+RECORD_BYTES = 256  # that the recorder takes for an instruction, about
+
+
+def record_count(value: Any) -> int:
+    """Return `value` as a number of instructions: 1000000, or what "256M" bytes hold."""
+    if isinstance(value, str) and not value.strip().isdecimal():
+        return _record(_bytes(value) // RECORD_BYTES)
+    return _record(value)
 
 
 def _memory(value: Any) -> float | int:
@@ -193,9 +206,9 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "record",
         lambda: 1 << 16,
-        _integer(1, 1 << 30),
-        "1 to 1073741824",
-        "instructions that profile() remembers where it does not say: record=",
+        record_count,
+        "1 to 1073741824, or bytes such as 256M",
+        f"instructions that profile() remembers by itself; one takes {RECORD_BYTES} bytes",
     ),
     Variable(
         "debug_pass",

@@ -11,6 +11,7 @@ in the class, and calls `super().__init__`; the class has no attributes of the f
 from __future__ import annotations
 
 import sys
+from types import FunctionType
 from typing import Any
 
 from flowvm.eager.calls import generated
@@ -40,7 +41,7 @@ def give_init(cls: type, fields: list[str], body: list[str], known: dict[str, An
 
 def give(
     cls: type, head: str, body: list[str], known: dict[str, Any], notes: dict[str, Any]
-) -> Any:
+) -> FunctionType:
     """Give a class the method with this head and these lines, and return it."""
     name = head[: head.index("(")]
     text = "\n    ".join([f"def {head}:", *body])

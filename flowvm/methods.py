@@ -45,7 +45,7 @@ def function(name: str) -> Callable[..., Any]:
     sized_alike = name in ("new_empty", "new_ones", "new_zeros")  # as `input` is, if not said
 
     @functools.wraps(getattr(Tensor, name), assigned=("__name__", "__qualname__", "__doc__"))
-    def called(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def called(input: Tensor, *args: object, **kwargs: object) -> Any:
         x = need_tensor(name, "input", input)
         if sized_alike and args in ((), (None,)) and kwargs.get("size") is None:
             args, kwargs["size"] = (), x.shape
@@ -65,7 +65,7 @@ def cast(input: Tensor, dtype: Any) -> Tensor:
     return out
 
 
-def local_to_global(input: Tensor, placement: Any, sbp: Any, **options: Any) -> Tensor:
+def local_to_global(input: Tensor, placement: object, sbp: object, **options: object) -> Tensor:
     """`input.to_global(placement, sbp)` of a local tensor; ArgumentError for a global one.
 
     >>> flow.local_to_global(flow.ones(2), flow.placement("cpu", [0]), flow.sbp.broadcast).is_global
@@ -74,7 +74,7 @@ def local_to_global(input: Tensor, placement: Any, sbp: Any, **options: Any) -> 
     return _to_global("local_to_global", "local", input, placement, sbp, options)
 
 
-def global_to_global(input: Tensor, placement: Any, sbp: Any, **options: Any) -> Tensor:
+def global_to_global(input: Tensor, placement: object, sbp: object, **options: object) -> Tensor:
     """`input.to_global(placement, sbp)` of a global tensor; ArgumentError for a local one.
 
     >>> x = flow.ones(2, placement=flow.placement("cpu", [0]), sbp=flow.sbp.broadcast)
@@ -85,7 +85,7 @@ def global_to_global(input: Tensor, placement: Any, sbp: Any, **options: Any) ->
 
 
 def _to_global(
-    name: str, kind: str, input: Any, placement: Any, sbp: Any, options: dict[str, Any]
+    name: str, kind: str, input: Tensor, placement: Any, sbp: Any, options: dict[str, Any]
 ) -> Tensor:
     x = need_tensor(name, "input", input)
     if x.is_global != (kind == "global"):

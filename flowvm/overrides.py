@@ -23,7 +23,7 @@ from flowvm import autograd, fft, linalg, ops, special
 from flowvm.eager import overrides
 from flowvm.eager.overrides import ALL, SUBCLASSES, begin, give_way, modes, unasked, unwrapped
 from flowvm.eager.tensor import Tensor
-from flowvm.guards.regions import Mode, Region
+from flowvm.guards.regions import Mode, Region, Switch
 from flowvm.loading.listing import listing
 from flowvm.meta.dtype import result_type
 from flowvm.nn import functional, init
@@ -86,32 +86,32 @@ def _surface() -> Iterator[tuple[str, Any, Any, Any]]:
     """Yield the functions that overrides may replace: (name, owner, function called, public
     object).
     """
-    found: Any
+    member: Any
     for name in ops.__all__:
-        found = getattr(ops, name)
-        if name not in _IGNORED and not isinstance(found, type) and callable(found):
-            yield f"flow.{name}", _flow, found, found
+        member = getattr(ops, name)
+        if name not in _IGNORED and not isinstance(member, type) and callable(member):
+            yield f"flow.{name}", _flow, member, member
     for place, module in _PLACES.items():
         for name in module.__all__:
-            found = getattr(module, name)
-            if not isinstance(found, type) and callable(found):
-                yield f"{place}.{name}", module, found, found
-    for found in (autograd.backward, autograd.grad):
-        yield f"flow.autograd.{found.__name__}", autograd, found, found
+            member = getattr(module, name)
+            if not isinstance(member, type) and callable(member):
+                yield f"{place}.{name}", module, member, member
+    for member in (autograd.backward, autograd.grad):
+        yield f"flow.autograd.{member.__name__}", autograd, member, member
     yield "flow.result_type", _flow, result_type, result_type
     names = vars(Tensor)
     for name in sorted(names, key=lambda n: n.startswith("__")):
-        found = names[name]
+        member = names[name]
         hidden = name.startswith("_") and not name.startswith("__")
         if hidden or name in _OF_TENSOR_IGNORED:
             continue
-        if isinstance(found, property):
-            ways = (("__get__", found.fget), ("__set__", found.fset), ("__delete__", found.fdel))
+        if isinstance(member, property):
+            ways = (("__get__", member.fget), ("__set__", member.fset), ("__delete__", member.fdel))
             for way, function in ways:
                 if function is not None:
-                    yield f"flow.Tensor.{name}.{way}", Tensor, function, getattr(found, way)
-        elif callable(found) and not isinstance(found, type):
-            yield f"flow.Tensor.{name}", Tensor, found, names[_OPERATORS.get(name, name)]
+                    yield f"flow.Tensor.{name}.{way}", Tensor, function, getattr(member, way)
+        elif callable(member) and not isinstance(member, type):
+            yield f"flow.Tensor.{name}", Tensor, member, names[_OPERATORS.get(name, name)]
 
 
 def surface_gives_way() -> None:
@@ -126,7 +126,7 @@ def surface_gives_way() -> None:
 # --- asking ---------------------------------------------------------------------------------------
 
 
-def has_torch_function(relevant_args: Iterable[Any]) -> bool:
+def has_torch_function(relevant_args: Iterable[object]) -> bool:
     """Return True if a mode, or the class of one of the arguments, may take a call over.
 
     >>> class Own(flow.Tensor):
@@ -140,7 +140,7 @@ def has_torch_function(relevant_args: Iterable[Any]) -> bool:
     return bool(overrides.open_modes() or overrides.overriding(relevant_args))
 
 
-def has_torch_function_unary(arg: Any) -> bool:
+def has_torch_function_unary(arg: object) -> bool:
     """`has_torch_function((arg,))`.
 
     >>> flow.overrides.has_torch_function_unary(flow.ones(2))
@@ -149,7 +149,7 @@ def has_torch_function_unary(arg: Any) -> bool:
     return has_torch_function((arg,))
 
 
-def has_torch_function_variadic(*args: Any) -> bool:
+def has_torch_function_variadic(*args: object) -> bool:
     """`has_torch_function(args)`.
 
     >>> flow.overrides.has_torch_function_variadic(flow.ones(2), flow.ones(3))
@@ -159,7 +159,10 @@ def has_torch_function_variadic(*args: Any) -> bool:
 
 
 def handle_torch_function(
-    public_api: Callable[..., Any], relevant_args: Iterable[Any], *args: Any, **kwargs: Any
+    public_api: Callable[..., object],
+    relevant_args: Iterable[object],
+    *args: object,
+    **kwargs: object,
 ) -> Any:
     """Return the result of the entered mode, or of the classes of `relevant_args`, in the place of
     `public_api(*args, **kwargs)`.  A program's own functions can allow overrides with it, too.
@@ -182,7 +185,7 @@ def handle_torch_function(
 
 
 def wrap_torch_function(
-    dispatcher: Callable[..., Iterable[Any]],
+    dispatcher: Callable[..., Iterable[object]],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorate a function that allows overrides by the classes of `dispatcher(*args, **kwargs)`.
 
@@ -193,9 +196,9 @@ def wrap_torch_function(
     tensor([2., 2.])
     """
 
-    def around(function: Callable[..., Any]) -> Callable[..., Any]:
+    def around(function: Callable[..., object]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> Any:
             relevant = tuple(dispatcher(*args, **kwargs))
             if has_torch_function(relevant):
                 return handle_torch_function(call, relevant, *args, **kwargs)
@@ -226,16 +229,18 @@ class TorchFunctionMode(Region):
     def _mode(self) -> Mode[Any]:
         return modes
 
-    def _switch(self) -> tuple[Mode[Any], Any, Any]:
+    def _switch(self) -> Switch:
         begin()
         return modes, (*modes.now(), self), self
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: object, types: object, args: object = (), kwargs: object = None
+    ) -> Any:
         """Raise NotImplementedError: a mode defines this method."""
         raise NotImplementedError(f"{type(self).__name__} defines no __torch_function__")
 
     @classmethod
-    def push(cls, *args: Any, **kwargs: Any) -> TorchFunctionMode:
+    def push(cls, *args: object, **kwargs: object) -> TorchFunctionMode:
         """Return a mode made of the arguments."""
         return cls(*args, **kwargs)
 
@@ -248,7 +253,9 @@ class BaseTorchFunctionMode(TorchFunctionMode):
     tensor([2., 2.])
     """
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Make the call."""
         return func(*args, **(kwargs or {}))
 
@@ -269,7 +276,7 @@ class DisableTorchFunctionSubclass(Region):
     def _mode(self) -> Mode[Any]:
         return unasked
 
-    def _switch(self) -> tuple[Mode[Any], Any, Any]:
+    def _switch(self) -> Switch:
         return unasked, max(unasked.now(), self.level), self
 
 
@@ -294,12 +301,12 @@ def enable_reentrant_dispatch() -> Region:
     return unasked.to(0)
 
 
-def _get_current_function_mode() -> Any:
+def _get_current_function_mode() -> object:
     stack = modes.now()
     return stack[-1] if stack else None
 
 
-def _get_current_function_mode_stack() -> list[Any]:
+def _get_current_function_mode_stack() -> list[object]:
     return list(modes.now())
 
 
@@ -308,13 +315,13 @@ def _get_current_function_mode_stack() -> list[Any]:
 
 @functools.cache
 def _names() -> dict[Any, str]:
-    names: dict[Any, str] = {}
+    names: dict[object, str] = {}
     for name, _, _, public in _surface():
         names.setdefault(public, name)
     return names
 
 
-def resolve_name(f: Any) -> str | None:
+def resolve_name(f: object) -> str | None:
     """Return the name of an overridable function, as a program writes it; None for others.
 
     >>> flow.overrides.resolve_name(flow.Tensor.shape.__get__)
@@ -329,7 +336,7 @@ def get_overridable_functions() -> dict[Any, list[Any]]:
     >>> flow.add in flow.overrides.get_overridable_functions()[flow]
     True
     """
-    overridable: dict[Any, list[Any]] = {}
+    overridable: dict[object, list[object]] = {}
     for _, owner, _, public in _surface():
         overridable.setdefault(owner, []).append(public)
     return {owner: list(dict.fromkeys(functions)) for owner, functions in overridable.items()}
@@ -341,10 +348,10 @@ def get_testing_overrides() -> dict[Any, Any]:
     >>> flow.overrides.get_testing_overrides()[flow.exp](flow.ones(2))
     -1
     """
-    stand_ins: dict[Any, Any] = {}
+    stand_ins = {}
     for public in _names():
 
-        def dummy(*args: Any, **kwargs: Any) -> int:
+        def dummy(*args: object, **kwargs: object) -> int:
             return -1
 
         with suppress(TypeError, ValueError):  # a property's method has none
@@ -370,11 +377,11 @@ def get_default_nowrap_functions() -> set[Any]:
     >>> flow.Tensor.grad.__get__ in flow.overrides.get_default_nowrap_functions()
     True
     """
-    names: dict[str, Any] = dict(vars(Tensor))
+    names = dict(vars(Tensor))
     return {names[name].__get__ for name in ("_base", "grad") if name in names}
 
 
-def is_tensor_like(inp: Any) -> bool:
+def is_tensor_like(inp: object) -> bool:
     """Return True if the object is a tensor, or its class may take calls over.
 
     >>> flow.overrides.is_tensor_like(flow.ones(2)), flow.overrides.is_tensor_like([1.0])
@@ -383,7 +390,7 @@ def is_tensor_like(inp: Any) -> bool:
     return isinstance(inp, Tensor) or hasattr(inp, "__torch_function__")
 
 
-def is_tensor_method_or_property(func: Any) -> bool:
+def is_tensor_method_or_property(func: object) -> bool:
     """Return True if the function is a method of Tensor, or reads or writes a property of it.
 
     >>> flow.overrides.is_tensor_method_or_property(flow.Tensor.add)
@@ -394,4 +401,4 @@ def is_tensor_method_or_property(func: Any) -> bool:
     of_tensor = itertools.chain.from_iterable(
         (public, function) for _, owner, function, public in _surface() if owner is Tensor
     )
-    return any(found is func or found == func for found in of_tensor)
+    return any(member is func or member == func for member in of_tensor)

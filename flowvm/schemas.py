@@ -97,28 +97,28 @@ class Schema(NamedTuple):
                 f"{self.name}() expected at most {len(places)} positional arguments, got "
                 f"{len(args)}; its schema is {self}"
             )
-        given = {p.name: value for p, value in zip(places, args, strict=False)}
+        values = {p.name: value for p, value in zip(places, args, strict=False)}
         for name, value in kwargs.items():
-            if name in given or all(p.name != name for p in self.parameters):
-                why = "is given twice" if name in given else "is unknown"
+            if name in values or all(p.name != name for p in self.parameters):
+                why = "is given twice" if name in values else "is unknown"
                 raise ArgumentTypeError(
                     f"{self.name}(): argument {name!r} {why}; its schema is {self}"
                 )
-            given[name] = value
+            values[name] = value
         for p in self.parameters:
-            if p.name not in given:
+            if p.name not in values:
                 if p.default is inspect.Parameter.empty:
                     raise ArgumentTypeError(
                         f"{self.name}() is missing value for argument {p.name!r}; its schema is "
                         f"{self}"
                     )
-                given[p.name] = p.default
-            elif not p.takes(given[p.name]):
+                values[p.name] = p.default
+            elif not p.takes(values[p.name]):
                 raise ArgumentTypeError(
                     f"{self.name}(): expected a value of type {p.type_name!r} for argument "
-                    f"{p.name!r}, got {type(given[p.name]).__name__}; its schema is {self}"
+                    f"{p.name!r}, got {type(values[p.name]).__name__}; its schema is {self}"
                 )
-        return {p.name: given[p.name] for p in self.parameters}
+        return {p.name: values[p.name] for p in self.parameters}
 
 
 def parsed(text: str) -> Schema:

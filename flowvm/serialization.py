@@ -21,8 +21,8 @@ safetensors has no complex128: such a tensor is stored as its real and imaginary
 one more dimension, and its name is in the structure's list "pairs".  It has no strides either:
 "strides" has those of tensors whose dimensions lie in another order.  Of tensors that share a
 storage, one that fills it is stored under its name, or else the storage is, as bytes; the others
-are in "views": {name: [stored name, dtype, offset in bytes, shape, strides]}.  Files with either of
-these have structure version 2, all others 1.
+are in "views": {name: [stored name, dtype, offset in bytes, shape, strides]}.  "grads" has the
+names of tensors that require gradients.  With any of these a file has structure version 2, else 1.
 
 What is read is not trusted: the header's sizes and offsets are those of the file or it is refused,
 and the JSON has no key twice and no depth without end; `flowvm.files.bounds` has the bounds on
@@ -70,6 +70,7 @@ from flowvm.files.writer import put
 from flowvm.guards.regions import reverting
 from flowvm.loading.lazy import lazy
 from flowvm.loading.listing import listing
+from flowvm.meta.arrays import Array
 from flowvm.meta.device import Device, as_device, cpu
 from flowvm.meta.device import meta as nowhere
 from flowvm.meta.dtype import (
@@ -89,14 +90,16 @@ from flowvm.meta.dtype import (
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta, dense_stride
 from flowvm.meta.placements import broadcast as whole
-from flowvm.meta.placements import here
 from flowvm.meta.placements import placement as placement_of
+from flowvm.meta.placements import rank_and_size
 from flowvm.ops.collectives.texts import broadcast_bytes
 from flowvm.utils._pytree import tree_map
 from flowvm.vm.machine.words import OPERAND
 
 if TYPE_CHECKING:
+    from flowvm.meta.placements import placement
     from flowvm.ops.sparse import conversion as sparse_conversion
+    from flowvm.ops.sparse.tensor import SparseTensor
 else:
     sparse_conversion = lazy("flowvm.ops.sparse.conversion")
 
@@ -107,14 +110,15 @@ _KEY = "flowvm"  # where in the metadata the structure is
 _VERSION, _VERSION_OF_SHARED = 1, 2
 DEFAULT_PROTOCOL = 2  # of pickles, as in PyTorch; files written here are none
 _PLAIN = (str, int, float, bool, type(None))
+gathers_alone = [False]  # whether `save` refuses global tensors without a rank, as OneFlow's does
 
 
 # public: flow (late)
 def save(
     obj: Any,
     f: str | os.PathLike[str] | IO[bytes],
-    pickle_module: Any = None,
-    pickle_protocol: Any = None,
+    pickle_module: object = None,
+    pickle_protocol: object = None,
     _use_new_zipfile_serialization: bool = True,
     *,
     global_dst_rank: int | None = None,
@@ -145,6 +149,8 @@ def save(
         return
     tensors, metadata = _flatten(obj)
     if is_sharded(tensors):
+        if gathers_alone[0]:
+            raise ArgumentError("flow.save: global tensors need global_dst_rank=")
         _save_shards(f, tensors, metadata[_KEY])
         return
     put(f, as_safetensors(tensors, metadata), "flow.save")
@@ -172,7 +178,7 @@ def header_of(path: Path) -> dict[str, Any]:
     return header
 
 
-def folder_of(obj: Any) -> tuple[Any, dict[str, Tensor]]:
+def folder_of(obj: object) -> tuple[Any, dict[str, Tensor]]:
     """Return the structure of an object and its tensors by name, for a folder of shards.  The
     tensors may be global or not.
     """
@@ -180,31 +186,31 @@ def folder_of(obj: Any) -> tuple[Any, dict[str, Tensor]]:
     return json.loads(metadata[_KEY]), tensors
 
 
-def structure_of(said: Any, tensors: Mapping[str, Any], where: str) -> Any:
+def structure_of(structure: Any, tensors: Mapping[str, Any], where: str) -> Any:
     """Return the object of a structure, with the values of `tensors` in the places of tensors and
     arrays.
     """
-    if not isinstance(said, dict) or "tree" not in said:
+    if not isinstance(structure, dict) or "tree" not in structure:
         raise FileError(f"load: {where} is damaged: its structure has no tree")
-    return _Named(dict(tensors), where).read(said["tree"])
+    return _Named(dict(tensors), where).read(structure["tree"])
 
 
-def _save_shards(f: Any, tensors: dict[str, Tensor], structure: str) -> None:
+def _save_shards(f: object, tensors: dict[str, Tensor], structure: str) -> None:
     if not isinstance(f, (str, os.PathLike)):
         raise ArgumentTypeError("flow.save: global tensors go into a folder, so a path is needed")
     write(Path(f), json.loads(structure), tensors, save)
 
 
-def _rank(what: str, name: str, rank: Any) -> int:
-    size = here()[1]
+def _rank(what: str, name: str, rank: object) -> int:
+    size = rank_and_size()[1]
     if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < size:
         raise ArgumentError(f"{what}: {name} is a rank from 0 to {size - 1}, got {rank!r}")
     return rank
 
 
-def _save_gathered(obj: Any, f: Any, rank: Any) -> None:
+def _save_gathered(obj: object, f: Any, rank: int) -> None:
     """Write one file on `rank`, which gets the whole of each global tensor; all ranks call it."""
-    own = here()[0] == _rank("flow.save", "global_dst_rank", rank)
+    own = rank_and_size()[0] == _rank("flow.save", "global_dst_rank", rank)
 
     def gathered(value: Any) -> Any:
         if not isinstance(value, Tensor) or not isinstance(value._meta, GlobalMeta):
@@ -217,9 +223,14 @@ def _save_gathered(obj: Any, f: Any, rank: Any) -> None:
     together("flow.save", lambda: save(plain, f) if own else None)
 
 
-def _load_from(rank: Any, f: Any, device: Device) -> Any:
+def _on_placement(value: Any, where: object) -> Any:
+    """Tensors that all ranks of a placement have."""
+    return tree_map(lambda v: v.to_global(where, whole) if isinstance(v, Tensor) else v, value)
+
+
+def _load_from(rank: int, f: Any, device: Device) -> Any:
     """Load a file that `rank` alone reads; tensors are global ones of that rank."""
-    own = here()[0] == _rank("flow.load", "global_src_rank", rank)
+    own = rank_and_size()[0] == _rank("flow.load", "global_src_rank", rank)
 
     def data() -> bytes:
         if not own:
@@ -229,10 +240,10 @@ def _load_from(rank: Any, f: Any, device: Device) -> Any:
                 "flow.load: global_src_rank reads a file, and this is a folder, which all ranks "
                 "load together: leave global_src_rank out"
             )
-        found = Path(f).read_bytes() if isinstance(f, (str, os.PathLike)) else f.read()
-        return bytes(found)
+        content = Path(f).read_bytes() if isinstance(f, (str, os.PathLike)) else f.read()
+        return bytes(content)
 
-    told = broadcast_bytes(together("flow.load", data), rank)
+    content = broadcast_bytes(together("flow.load", data), rank)
     where = placement_of(device.type, [rank])
 
     def placed(value: Any) -> Any:
@@ -240,28 +251,29 @@ def _load_from(rank: Any, f: Any, device: Device) -> Any:
             return value
         return value.to_global(where, whole, check_meta=False)
 
-    return tree_map(placed, load(io.BytesIO(told), device))
+    return tree_map(placed, load(io.BytesIO(content), device))
 
 
 # public: flow (late)
 def load(
     f: str | os.PathLike[str] | IO[bytes],
     map_location: Any = None,
-    pickle_module: Any = None,
+    pickle_module: object = None,
     *,
-    placement: Any = None,
-    sbp: Any = None,
+    placement: placement | None = None,
+    sbp: object = None,
     global_src_rank: int | None = None,
     weights_only: bool | None = None,
     mmap: bool | None = None,
-    **pickle_load_args: Any,
+    **pickle_load_args: object,
 ) -> Any:
     """Load a file that save wrote, or any safetensors file as a flat dict of tensors.  Also load
     files of torch.save with tensors, numbers, texts and containers (.pt, .pth, both formats).  A
     folder of variables that OneFlow wrote gives a dict of tensors by name.
 
-    map_location is the device the tensors go to, the CPU by default.  Files do not say where
-    tensors were, so of a dict it is that for "cpu", and a function is taken and not called.
+    map_location is the device the tensors go to, the CPU by default, or a placement, all of whose
+    ranks have them then.  Files do not say where tensors were, so of a dict it is that for "cpu",
+    and a function is taken and not called.
     Nothing of a file is run, whatever weights_only says; mmap and arguments about pickles are
     taken.  Tensors that shared a storage share one.  FileError, an ArgumentError, for what is
     damaged, holds something else, or is made to take for ever.
@@ -281,6 +293,8 @@ def load(
     """
     if isinstance(map_location, Mapping):
         map_location = map_location.get("cpu")
+    if isinstance(map_location, placement_of):
+        return _on_placement(load(f, global_src_rank=global_src_rank), map_location)
     plain = map_location is None or callable(map_location)
     place = cpu if plain else as_device(map_location)
     if global_src_rank is not None:
@@ -289,10 +303,11 @@ def load(
         path = Path(os.fsdecode(f))
         where = repr(str(path))
         if is_shards(path):
-            said, tensors = read(path, placement, sbp, load)
-            _check_structure(said, where)
-            _add_views(tensors, said, where)
-            return _Reader(tensors, where).read(said["tree"])
+            described, tensors = read(path, placement, sbp, load)
+            _check_structure(described, where)
+            _add_views(tensors, described, where)
+            _require_grads(tensors, described, where)
+            return _Reader(tensors, where).read(described["tree"])
         if path.is_dir():
             return {name: t.to(place) for name, t in _read_folder(path).items()}
         if path.is_char_device() or path.is_block_device():
@@ -324,6 +339,7 @@ def load(
     _check_structure(saved, where)
     _join_pairs(tensors, saved.get("pairs", []), where)
     _add_views(tensors, saved, where)
+    _require_grads(tensors, saved, where)
     return _Reader(tensors, where, len(structure)).read(saved["tree"])
 
 
@@ -339,17 +355,17 @@ def _has_header(data: bytes) -> bool:
 _safe: dict[str, Any] = {}
 
 
-def add_safe_globals(safe_globals: Sequence[Any]) -> None:
+def add_safe_globals(safe_globals: Sequence[object]) -> None:
     """Let load build dataclasses of these classes again; without calling their __init__.
 
     What is no dataclass is noted, as PyTorch's programs add it, and a file that has one is still
     refused.  ArgumentTypeError for what is neither a class nor a function.
     """
     for kind in safe_globals:
-        found, name = kind if isinstance(kind, tuple) and len(kind) == 2 else (kind, "")
-        if not callable(found):
+        function, name = kind if isinstance(kind, tuple) and len(kind) == 2 else (kind, "")
+        if not callable(function):
             raise ArgumentTypeError(f"add_safe_globals takes classes, got {kind!r}")
-        _safe[name or _class_name(found)] = found
+        _safe[name or _class_name(function)] = function
 
 
 def get_safe_globals() -> list[Any]:
@@ -362,7 +378,7 @@ def clear_safe_globals() -> None:
     _safe.clear()
 
 
-def safe_globals(safe_globals: Sequence[Any]) -> reverting:
+def safe_globals(safe_globals: Sequence[object]) -> reverting:
     """Return a with statement inside which `load` knows these classes, as by `add_safe_globals`.
 
     >>> from flowvm import serialization
@@ -373,7 +389,7 @@ def safe_globals(safe_globals: Sequence[Any]) -> reverting:
     return reverting(partial(_put_safe, dict(_safe)), partial(add_safe_globals, safe_globals))
 
 
-def _put_safe(kinds: dict[str, Any]) -> None:
+def _put_safe(kinds: Mapping[str, object]) -> None:
     _safe.clear()
     _safe.update(kinds)
 
@@ -395,37 +411,37 @@ def _read_folder(folder: Path) -> dict[str, Tensor]:
     """Return the variables of a folder.  Each is a folder of its own with `meta`, a text, and
     `out`.
     """
-    found = {}
+    tensors = {}
     for entry in sorted(folder.iterdir()):
         meta, out = entry / "meta", entry / "out"
         if not (meta.is_file() and out.is_file()):
             continue
-        said = _META.fullmatch(meta.read_text(errors="replace")[:10000])
-        if said is None or said[2] not in _ONEFLOW:
+        match = _META.fullmatch(meta.read_text(errors="replace")[:10000])
+        if match is None or match[2] not in _ONEFLOW:
             raise FileError(f"flow.load: {str(meta)!r} describes no tensor")
-        shape = tuple(map(int, re.findall(r"\d+", said[1] or "")))
-        name, data = _ONEFLOW[said[2]], out.read_bytes()
+        shape = tuple(map(int, re.findall(r"\d+", match[1] or "")))
+        name, data = _ONEFLOW[match[2]], out.read_bytes()
         dtype = np.dtype("uint16" if name == "bfloat16" else name)
         wrong = f"flow.load: {str(out)!r} is damaged: {len(data)} bytes of shape {shape[:64]}"
         refusal = partial(_refused, wrong)
         if len(shape) > 64 or check_shape(shape, dtype.itemsize, refusal) != len(data):
             raise FileError(wrong)
         array = np.frombuffer(data, dtype).reshape(shape)
-        found[entry.name] = _tensor(array, bfloat16 if name == "bfloat16" else None, cpu)
-    if not found:
+        tensors[entry.name] = _tensor(array, bfloat16 if name == "bfloat16" else None, cpu)
+    if not tensors:
         raise FileError(f"flow.load: there are no variables in the folder {str(folder)!r}")
     if (folder / "pickled_data").exists():
         raise FileError(
             f"flow.load: {str(folder)!r} has its names in a pickle, which is not read: save each "
             f"tensor's numpy() with OneFlow, or an older folder of variables"
         )
-    return found
+    return tensors
 
 
 # ---- writing
 
 
-def _flatten(obj: Any, apart: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _flatten(obj: object, apart: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return (name -> tensor to store, metadata).  `apart`: each tensor is stored under its name,
     even if some share a storage.
     """
@@ -438,13 +454,15 @@ def _flatten(obj: Any, apart: bool = False) -> tuple[dict[str, Tensor], dict[str
             "flow.save: the object is nested too deep, or contains itself"
         ) from None
     check_depth(tree, "flow.save: the object", kind=ArgumentError)
-    said: dict[str, Any] = {"version": _VERSION, "tree": tree}
+    described = {"version": _VERSION, "tree": tree}
     tensors, views, strides = (writer.tensors, {}, {}) if apart else _shared(writer.tensors)
     if views or strides:
-        said |= {"version": _VERSION_OF_SHARED, "views": views, "strides": strides}
+        described |= {"version": _VERSION_OF_SHARED, "views": views, "strides": strides}
+    if grads := [name for name, t in writer.tensors.items() if t.requires_grad]:
+        described |= {"version": _VERSION_OF_SHARED, "grads": grads}
     if pairs := [name for name, t in tensors.items() if t.dtype is complex128]:
-        said["pairs"] = pairs
-    structure = json.dumps(said, separators=(",", ":"))
+        described["pairs"] = pairs
+    structure = json.dumps(described, separators=(",", ":"))
     return tensors, {_KEY: structure}
 
 
@@ -452,11 +470,11 @@ def _shared(
     tensors: dict[str, Tensor],
 ) -> tuple[dict[str, Tensor], dict[str, list[Any]], dict[str, list[int]]]:
     """Return (stored tensors, views of them, strides): see the head of the file."""
-    users: dict[Any, list[str]] = {}
+    users: dict[object, list[str]] = {}
     for name, t in tensors.items():
         users.setdefault(_sharing_key(name, t), []).append(name)
     stored: dict[str, Tensor] = {}
-    views: dict[str, list[Any]] = {}
+    views = {}
     strides: dict[str, list[int]] = {}
     for names in users.values():
         first = tensors[names[0]]
@@ -488,7 +506,7 @@ def _shared(
     return stored, views, strides
 
 
-def _sharing_key(name: str, t: Tensor) -> Any:
+def _sharing_key(name: str, t: Tensor) -> str | tuple[int, GlobalMeta] | int:
     """Return a key that is equal for tensors to be stored together."""
     if t._meta.device is nowhere or t._meta.numel == 0:
         return name
@@ -513,10 +531,10 @@ def _is_permuted(meta: TensorMeta) -> bool:
 
 
 def _free_name(name: str, tensors: Mapping[str, Tensor]) -> str:
-    found, again = name, 2
-    while found in tensors or found == "__metadata__":
-        found, again = f"{name}#{again}", again + 1
-    return found
+    free, again = name, 2
+    while free in tensors or free == "__metadata__":
+        free, again = f"{name}#{again}", again + 1
+    return free
 
 
 def _relabelled(data: bytes, dtypes: Mapping[str, str]) -> bytes:
@@ -529,9 +547,9 @@ def _relabelled(data: bytes, dtypes: Mapping[str, str]) -> bytes:
     header = json.loads(data[8 : 8 + size])
     for name, dtype in dtypes.items():
         header[name]["dtype"] = dtype
-    found = json.dumps(header, separators=(",", ":")).encode()
-    found += b" " * (-len(found) % 8)
-    return len(found).to_bytes(8, "little") + found + data[8 + size :]
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data[8 + size :]
 
 
 class _Writer:
@@ -578,7 +596,7 @@ class _Writer:
             "lists, tuples, sets and dataclasses of them"
         )
 
-    def _dict(self, obj: Mapping[Any, Any], path: str) -> Any:
+    def _dict(self, obj: Mapping[Any, object], path: str) -> Any:
         for key in obj:
             if type(key) not in _PLAIN:
                 raise ArgumentTypeError(
@@ -605,20 +623,20 @@ def _join(path: str, key: object) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
+def _array(tensor: Tensor) -> Array:
     # safetensors writes the buffer as it lies, so it must be dense (and 0-d arrays stay 0-d).
     array = np.array(memory_of(tensor.detach()), order="C", copy=True)
     return array[..., None].view(np.float64) if tensor.dtype is complex128 else array
 
 
-def _tensor_of(array: np.ndarray[Any, Any], path: str) -> Tensor:
+def _tensor_of(array: Array, path: str) -> Tensor:
     try:
-        made: Tensor = adopt_array(np.array(array, order="C"))
+        tensor: Tensor = adopt_array(np.array(array, order="C"))
     except (TypeError, RuntimeError) as error:
         raise ArgumentTypeError(
             f"flow.save cannot store an array of {array.dtype}{f' at {path!r}' if path else ''}"
         ) from error
-    return made
+    return tensor
 
 
 # ---- reading
@@ -679,7 +697,7 @@ def _check_header(header: dict[str, Any], size: int, where: str) -> None:
         )
 
 
-def _arrays(data: bytes, header: dict[str, Any], where: str) -> dict[str, np.ndarray[Any, Any]]:
+def _arrays(data: bytes, header: dict[str, Any], where: str) -> dict[str, Array]:
     from safetensors import SafetensorError
     from safetensors.numpy import load as from_bytes
 
@@ -689,8 +707,8 @@ def _arrays(data: bytes, header: dict[str, Any], where: str) -> dict[str, np.nda
                 f"flow.load: tensor {name!r} in {where} has dtype {entry.get('dtype')}, which "
                 f"flowvm lacks; it has {sorted(_DTYPES)}. Convert the file first"
             )
-    found = {n: e["dtype"] for n, e in header.items() if n != "__metadata__"}
-    bits = {n: f"U{8 * _DTYPES[word]}" for n, word in found.items() if word in _UNKNOWN}
+    dtypes = {n: e["dtype"] for n, e in header.items() if n != "__metadata__"}
+    bits = {n: f"U{8 * _DTYPES[word]}" for n, word in dtypes.items() if word in _UNKNOWN}
     try:
         return dict(from_bytes(_relabelled(data, bits)))
     except SafetensorError as error:
@@ -714,10 +732,10 @@ _ENTRY = record(
 )
 
 
-def _tensor(array: np.ndarray[Any, Any], dtype: DType | None, device: Device) -> Tensor:
+def _tensor(array: Array, dtype: DType | None, device: Device) -> Tensor:
     """Return a copy of a tensor in the file.  `array` has its bits if NumPy lacks its dtype."""
-    there: Tensor = adopt_array(np.array(array, order="C"), dtype=dtype).to(device)
-    return there
+    tensor: Tensor = adopt_array(np.array(array, order="C"), dtype=dtype).to(device)
+    return tensor
 
 
 _SIZES = several(integer(0, 1 << 48), 64)
@@ -735,15 +753,15 @@ _SHARED = options(
 )
 
 
-def _check_structure(said: Any, where: str) -> None:
+def _check_structure(structure: object, where: str) -> None:
     """Raise FileError unless this flowvm reads such a structure."""
     if (
-        not isinstance(said, dict)
-        or not {"version", "tree"} <= said.keys()
-        or (said.keys() - {"version", "tree", "pairs", "views", "strides"})
+        not isinstance(structure, dict)
+        or not {"version", "tree"} <= structure.keys()
+        or (structure.keys() - {"version", "tree", "pairs", "views", "strides", "grads"})
     ):
         raise FileError(f"flow.load: {where} is damaged: its structure has no tree")
-    version = said["version"]
+    version = structure["version"]
     if type(version) is not int or version not in (_VERSION, _VERSION_OF_SHARED):
         raise FileError(
             f"flow.load: {where} has structure version {cropped(version)}, this flowvm reads "
@@ -751,9 +769,9 @@ def _check_structure(said: Any, where: str) -> None:
         )
 
 
-def _add_views(tensors: dict[str, Tensor], said: dict[str, Any], where: str) -> None:
+def _add_views(tensors: dict[str, Tensor], structure: dict[str, Any], where: str) -> None:
     """Restore the strides of tensors, and add the ones that share a storage with another."""
-    shared = {key: said[key] for key in ("views", "strides") if key in said}
+    shared = {key: structure[key] for key in ("views", "strides") if key in structure}
     _SHARED(shared, f"flow.load: the structure of {where}")
 
     def refusal(name: str, why: str) -> FileError:
@@ -766,8 +784,8 @@ def _add_views(tensors: dict[str, Tensor], said: dict[str, Any], where: str) -> 
         meta = TensorMeta.of(t.shape, t.dtype, t.device, tuple(stride))
         if not _is_permuted(meta):
             raise refusal(name, "has strides of no dense tensor")
-        made: Any = t.new_empty_strided(tuple(t.shape), tuple(stride))
-        tensors[name] = made.copy_(t)
+        view: Any = t.new_empty_strided(tuple(t.shape), tuple(stride))
+        tensors[name] = view.copy_(t)
     bases = dict(tensors)
     for name, (base, dtype, offset, shape, stride) in shared.get("views", {}).items():
         held = bases.get(base)
@@ -788,10 +806,22 @@ def _add_views(tensors: dict[str, Tensor], said: dict[str, Any], where: str) -> 
         tensors[name] = alias(held, meta, offset)
 
 
+def _require_grads(tensors: dict[str, Tensor], structure: dict[str, Any], where: str) -> None:
+    """Let the tensors require gradients that did when they were saved."""
+    names = structure.get("grads", [])
+    for name in names if isinstance(names, list) else [None]:
+        t = tensors.get(name) if isinstance(name, str) else None
+        if t is None or not t.dtype.inexact:
+            raise FileError(
+                f"flow.load: {where} is damaged: {cropped(name)!r} cannot require gradients"
+            )
+        t.requires_grad_()
+
+
 def _join_pairs(tensors: dict[str, Tensor], names: Any, where: str) -> None:
     """Join pairs of parts, as which complex tensors were saved."""
     for name in names if isinstance(names, list) else [names]:
-        pairs: Any = tensors.get(name) if isinstance(name, str) else None
+        pairs: Tensor | None = tensors.get(name) if isinstance(name, str) else None
         if pairs is None or pairs.dtype is not float64 or pairs.shape[-1:] != (2,):
             raise FileError(
                 f"flow.load: {where} is damaged: {cropped(name)!r} is not an array of pairs"
@@ -807,7 +837,7 @@ class _Reader:
         self._where = where
         self._bounds = Bounds(lambda why: FileError(f"flow.load: {where} {why}"), nbytes)
 
-    def read(self, tree: Any) -> Any:
+    def read(self, tree: object) -> Any:
         if isinstance(tree, list):
             return [self.read(item) for item in tree]
         if not isinstance(tree, dict):
@@ -817,7 +847,7 @@ class _Reader:
             return {key: self.read(value) for key, value in tree.items()}
         return self._marked(mark, tree[mark])
 
-    def _marked(self, mark: str, value: Any) -> Any:
+    def _marked(self, mark: str, value: object) -> Any:
         if mark == "$tensor" and isinstance(value, str) and value in self._tensors:
             return self._tensors[value]
         if mark == "$sparse" and isinstance(value, list) and len(value) == 5:
@@ -825,10 +855,10 @@ class _Reader:
         if mark == "$tuple" and isinstance(value, list):
             return tuple([self.read(item) for item in value])
         if mark == "$dict" and isinstance(value, list) and all(map(_is_item, value)):
-            made: dict[Any, Any] = {}
+            mapping: dict[Any, Any] = {}
             for key, item in value:
-                self._bounds.put(made, key, self.read(item))
-            return made
+                self._bounds.put(mapping, key, self.read(item))
+            return mapping
         if mark == "$dtype" and value in _NAMES:
             return dtype_named(value)
         if mark == "$array" and isinstance(value, str) and value in self._tensors:
@@ -841,7 +871,7 @@ class _Reader:
             except ValueError:
                 pass
         if mark == "$set" and isinstance(value, list):
-            elements: set[Any] = set()
+            elements: set[object] = set()
             for item in value:
                 self._bounds.add(elements, self.read(item))
             return elements
@@ -851,7 +881,9 @@ class _Reader:
         shown = shown if len(shown) <= 80 else shown[:77] + "..."
         raise FileError(f"flow.load: {self._where} is damaged: {cropped(mark)} {shown}")
 
-    def _sparse(self, layout: Any, shape: Any, coalesced: Any, block: Any, named: Any) -> Any:
+    def _sparse(
+        self, layout: str, shape: Any, coalesced: Any, block: object, named: Any
+    ) -> SparseTensor:
         parts = [self._tensors.get(n) if isinstance(n, str) else None for n in named]
         if not isinstance(layout, str) or None in parts or type(coalesced) is not bool:
             raise FileError(
@@ -862,7 +894,7 @@ class _Reader:
         except (FlowError, TypeError, ValueError) as error:
             raise FileError(f"flow.load: {self._where} is damaged: {error}") from None
 
-    def _instance(self, name: Any, fields: Any) -> Any:
+    def _instance(self, name: object, fields: object) -> Any:
         kind = _safe.get(name) if isinstance(name, str) else None
         if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
             raise FileError(
@@ -874,20 +906,20 @@ class _Reader:
             raise FileError(
                 f"flow.load: {self._where} has other fields of {name} than {sorted(known)}"
             )
-        made: Any = object.__new__(kind)
+        instance: Any = object.__new__(kind)
         for field, value in fields.items():
-            object.__setattr__(made, field, self.read(value))
-        return made
+            object.__setattr__(instance, field, self.read(value))
+        return instance
 
 
 class _Named(_Reader):
     """A reader of structures that name tensors."""
 
-    def _marked(self, mark: str, value: Any) -> Any:
+    def _marked(self, mark: str, value: object) -> object:
         return super()._marked("$tensor" if mark == "$array" else mark, value)
 
 
-def _is_item(item: Any) -> bool:
+def _is_item(item: object) -> bool:
     return isinstance(item, list) and len(item) == 2 and type(item[0]) in _PLAIN
 
 

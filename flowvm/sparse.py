@@ -7,7 +7,7 @@ is done with one are functions of `flow` and methods: `flow.sparse_coo_tensor`, 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError
@@ -19,6 +19,10 @@ from flowvm.ops.sparse import conversion, rules
 from flowvm.ops.sparse.table import RULES
 from flowvm.ops.sparse.tensor import SparseTensor
 from flowvm.vm.callers.tracebacks import border
+
+if TYPE_CHECKING:
+    from flowvm.meta.device import DeviceLike
+
 
 __all__ = [
     "DoubleTensor",
@@ -42,16 +46,15 @@ __dir__ = listing(globals())
 def mm(mat1: Tensor, mat2: Tensor, reduce: str = "sum") -> Tensor:
     """Return the product of two matrices; it is sparse where both are.
 
-    reduce   "sum" alone: no other way to join the products of a row
+    reduce   how the products of a row are joined: "sum", or "mean", "amax", "amin" or "prod" of a
+             sparse matrix with a dense one
 
     >>> x = flow.sparse_coo_tensor([[0, 1], [1, 0]], [2.0, 3.0], (2, 2))
     >>> flow.sparse.mm(x, flow.ones(2, 1))
     tensor([[2.],
             [3.]])
     """
-    if reduce != "sum":
-        raise ArgumentTypeError(f"sparse.mm: reduce is 'sum' here, got {reduce!r}")
-    out: Tensor = rules.mm(mat1, mat2)
+    out: Tensor = rules.mm(mat1, mat2, reduce=reduce)
     return out
 
 
@@ -124,7 +127,7 @@ def log_softmax(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tenso
 
 
 def spdiags(
-    diagonals: Tensor, offsets: Tensor, shape: tuple[int, int], layout: Any = None
+    diagonals: Tensor, offsets: Tensor, shape: tuple[int, int], layout: object = None
 ) -> Tensor:
     """Return the sparse matrix with each row of `diagonals` on the diagonal that `offsets` says,
     the element of column j in column j.
@@ -141,7 +144,11 @@ def spdiags(
 
 
 def from_scipy(
-    matrix: Any, *, dtype: DType | None = None, device: Any = None, requires_grad: bool = False
+    matrix: object,
+    *,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Return a copy of a sparse matrix or array of SciPy: CSR, CSC and BSR stay what they are, all
     else becomes coordinates.
@@ -166,7 +173,7 @@ def to_scipy(x: Tensor) -> Any:
 
 
 def _older(dtype: DType, word: str) -> Any:
-    def make(*args: Any, device: Any = None) -> Tensor:
+    def make(*args: Any, device: DeviceLike | None = None) -> Tensor:
         if len(args) > 1:
             return conversion.sparse_coo_tensor(*args, dtype=dtype, device=device)
         return conversion.sparse_coo_tensor(args[0] if args else (0,), dtype=dtype, device=device)
@@ -198,12 +205,12 @@ class check_sparse_tensor_invariants(Switched):  # noqa: N801 - PyTorch's name
     """
 
     def __init__(self, enable: bool = True) -> None:
-        self._wanted = bool(enable)
+        self._enable = bool(enable)
         self._before: bool | None = None
 
     def _switch(self) -> Any:
         self._before = conversion.checks.now()
-        conversion.checks.set(self._wanted)
+        conversion.checks.set(self._enable)
         return self
 
     def _undo(self) -> None:
@@ -227,7 +234,7 @@ class check_sparse_tensor_invariants(Switched):  # noqa: N801 - PyTorch's name
         conversion.checks.set(False)
 
 
-def _sparse(name: str, x: Any) -> SparseTensor:
+def _sparse(name: str, x: Tensor) -> SparseTensor:
     if not isinstance(x, SparseTensor):
         raise ArgumentTypeError(
             f"sparse.{name}: a sparse tensor is needed, got {type(x).__name__}; make one with "

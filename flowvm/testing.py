@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
@@ -11,7 +11,12 @@ from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.loading.listing import listing, own_names
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import DType, bfloat16, float16, float32, float64
+
+if TYPE_CHECKING:
+    from flowvm.meta.device import DeviceLike
+
 
 __dir__ = listing(globals())
 
@@ -111,7 +116,7 @@ class _Comparison:
             place,
         )
 
-    def _compare_tensors(self, actual: Any, expected: Any, place: str) -> None:
+    def _compare_tensors(self, actual: object, expected: object, place: str) -> None:
         kinds = [type(v) for v in (actual, expected)]
         if not all(isinstance(v, (Tensor, np.ndarray)) for v in (actual, expected)) or (
             isinstance(actual, Tensor) != isinstance(expected, Tensor)
@@ -144,9 +149,7 @@ class _Comparison:
         rtol, atol = self._tolerances(a.dtype.name, b.dtype.name)
         self._compare_values(_values(a), _values(b), rtol, atol, place)
 
-    def _compare_values(
-        self, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], rtol: float, atol: float, place: str
-    ) -> None:
+    def _compare_values(self, a: Array, b: Array, rtol: float, atol: float, place: str) -> None:
         with np.errstate(all="ignore"):
             close = np.isclose(a, b, rtol=rtol, atol=atol, equal_nan=self.equal_nan)
             if close.all():
@@ -174,21 +177,21 @@ class _Comparison:
         self.fail(text, place)
 
 
-def _values(tensor: Tensor) -> np.ndarray[Any, Any]:
+def _values(tensor: Tensor) -> Array:
     tensor = tensor.detach().cpu()
     wide = tensor.to(float32) if tensor.dtype is bfloat16 else tensor
     return wide.numpy()
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (bool, int, float, complex, np.number, np.bool_))
 
 
-def _is_sequence(value: Any) -> bool:
+def _is_sequence(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     if isinstance(value, (bool, np.bool_)):
         return "bool"
     if isinstance(value, (int, np.integer)):
@@ -197,7 +200,7 @@ def _kind(value: Any) -> str:
 
 
 def _checking(name: str, kind: type[Exception]) -> Callable[..., None]:
-    def check(cond: Any, message: Callable[[], str] | None = None) -> None:
+    def check(cond: object, message: Callable[[], str] | None = None) -> None:
         if not isinstance(cond, bool):
             raise ArgumentTypeError(f"{name}: cond must be a bool, got {type(cond).__name__}")
         if message is not None and not callable(message):
@@ -224,7 +227,7 @@ _check_value = _checking("_check_value", ValueError)  # public: flow (late, unli
 
 
 # public: flow (late, unlisted)
-def _assert(condition: Any, message: str) -> None:
+def _assert(condition: object, message: str) -> None:
     """Raise AssertionError with `message` unless `condition` is true.  Programs call it for an
     assert that tracing sees.  A tensor's value is read.
     """
@@ -232,7 +235,7 @@ def _assert(condition: Any, message: str) -> None:
 
 
 # public: flow (late, unlisted)
-def _assert_async(input: Any, assert_msg: str = "") -> None:
+def _assert_async(input: object, assert_msg: str = "") -> None:
     """Raise AssertionError unless a tensor is true.  Its value is read here, so the error is on
     this line.
     """
@@ -271,8 +274,8 @@ def assert_close(
 
 
 def assert_allclose(
-    actual: Any,
-    expected: Any,
+    actual: object,
+    expected: object,
     rtol: float | None = None,
     atol: float | None = None,
     equal_nan: bool = True,
@@ -296,7 +299,7 @@ def assert_allclose(
 def make_tensor(
     *shape: Any,
     dtype: DType,
-    device: Any = None,
+    device: DeviceLike | None = None,
     low: float | None = None,
     high: float | None = None,
     requires_grad: bool = False,

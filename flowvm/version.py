@@ -7,7 +7,7 @@ finds a CUDA driver when it is first asked (`flow.cuda.is_available()`).
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
 
 class Version(str):
@@ -15,20 +15,20 @@ class Version(str):
 
     __slots__ = ()
 
-    def __lt__(self, other: Any) -> bool:
+    def __lt__(self, other: str | tuple[object, ...]) -> bool:
         return _key(self) < _key(other)
 
-    def __le__(self, other: Any) -> bool:
+    def __le__(self, other: str | tuple[object, ...]) -> bool:
         return _key(self) <= _key(other)
 
-    def __gt__(self, other: Any) -> bool:
+    def __gt__(self, other: str | tuple[object, ...]) -> bool:
         return _key(self) > _key(other)
 
-    def __ge__(self, other: Any) -> bool:
+    def __ge__(self, other: str | tuple[object, ...]) -> bool:
         return _key(self) >= _key(other)
 
 
-def _key(version: str | tuple[Any, ...]) -> tuple[tuple[int, ...], bool]:
+def _key(version: str | tuple[object, ...]) -> tuple[tuple[int, ...], bool]:
     """Return the numbers, and True for a release: "1.2.0rc1+cpu" comes before "1.2"."""
     if isinstance(version, tuple):
         version = ".".join(map(str, version))

@@ -22,7 +22,7 @@ from flowvm.ops.declare.registry import op as op
 from flowvm.ops.declare.registry import samples as samples
 from flowvm.ops.pointwise import conversion as _conversion  # noqa: F401 - attaches methods
 from flowvm.ops.shapes import inplace_views as _inplace_views  # noqa: F401 - attaches methods
-from flowvm.ops.shapes import sharing as _sharing  # noqa: F401 - attaches methods
+from flowvm.ops.shapes import shared_memory as _shared_memory  # noqa: F401 - attaches methods
 
 # --- public names, by `python -m tools.faces`
 # isort: off
@@ -37,7 +37,7 @@ from flowvm.ops.linalg.systems import cholesky, det, inv, inverse, logdet, slogd
 from flowvm.ops.places.coordinates import (
     batch_gather, gather_nd, in_top_k, scatter_nd, slice, slice_update, tensor_scatter_nd_update,
 )
-from flowvm.ops.places.counting import argwhere, bincount, nonzero
+from flowvm.ops.places.counts import argwhere, bincount, nonzero
 from flowvm.ops.places.embedding import one_hot
 from flowvm.ops.places.gather import gather, index_select, take, take_along_dim
 from flowvm.ops.places.histograms import histogram, histogramdd
@@ -121,11 +121,11 @@ from flowvm.ops.pointwise.trigonometry import (
     cosh, deg2rad, digamma, erf, erfc, erfinv, lgamma, polygamma, rad2deg, sigmoid, sin, sinh, tan,
     tanh,
 )
-from flowvm.ops.products.added import addbmm, addmv, addr, vdot
 from flowvm.ops.products.covariance import corrcoef, cov
 from flowvm.ops.products.distances import cdist, cross, dist, pdist
 from flowvm.ops.products.einsum import einsum
 from flowvm.ops.products.matmul import linear, matmul
+from flowvm.ops.products.product_sums import addbmm, addmv, addr, vdot
 from flowvm.ops.products.products import (
     addmm, baddbmm, bmm, dot, ger, inner, kron, mm, mv, outer, tensordot,
 )
@@ -191,7 +191,7 @@ from flowvm.ops.shapes.split import (
 from flowvm.ops.shapes.tapers import (
     bartlett_window, blackman_window, hamming_window, hann_window, kaiser_window,
 )
-from flowvm.ops.shapes.typed import (
+from flowvm.ops.shapes.tensor_classes import (
     BFloat16Tensor, BoolTensor, ByteTensor, CharTensor, DoubleTensor, FloatTensor, HalfTensor,
     IntTensor, LongTensor, ShortTensor, set_default_tensor_type, typename,
 )

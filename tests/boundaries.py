@@ -194,11 +194,11 @@ def interrupted(
     at: int,
     kind: type[BaseException],
     after: int = 0,
-    kept: list[BaseException] | None = None,
+    errors: list[BaseException] | None = None,
 ) -> tuple[str, str]:
     """Run with an exception at boundary `at` behind call number `after`.
 
-    Return its place, and the outcome if it is another error.  `kept` gets the exception.
+    Return its place, and the outcome if it is another error.  `errors` gets the exception.
     """
     tracer = _Tracer(run.__code__, at, kind, after)
     before, problem = sys.gettrace(), "the exception was swallowed"
@@ -208,8 +208,8 @@ def interrupted(
     except BaseException as error:
         sys.settrace(before)
         problem = "" if _is_ours(error) else repr(error)
-        if kept is not None:
-            kept.append(error)
+        if errors is not None:
+            errors.append(error)
     finally:
         sys.settrace(before)
     return tracer.where, problem if tracer.where else ""
@@ -265,8 +265,8 @@ def drive(
     for n, at in enumerate(places):
         kind = errors[(n + seed) % len(errors)]
         faulthandler.dump_traceback_later(PATIENCE, exit=True)
-        kept = list[BaseException]() if keep else None
-        where, problem = interrupted(start(), at, kind, kept=kept)
+        caught = list[BaseException]() if keep else None
+        where, problem = interrupted(start(), at, kind, errors=caught)
         problem = problem or check()
         faulthandler.cancel_dump_traceback_later()
         if problem:

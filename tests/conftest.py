@@ -223,15 +223,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     named = tuple(arg for arg in config.args if "::" in arg)
     sample = Sample(Path(__file__).parent)
-    taken: list[pytest.Item] = []
-    left: list[pytest.Item] = []
+    chosen: list[pytest.Item] = []
+    deselected: list[pytest.Item] = []
     for item in items:
         mark = item.get_closest_marker("product")
         is_taken = mark is None or item.nodeid.startswith(named) or sample.takes(item, mark)
-        (taken if is_taken else left).append(item)
-    if left:
-        config.hook.pytest_deselected(items=left)
-        items[:] = taken
+        (chosen if is_taken else deselected).append(item)
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = chosen
 
 
 @pytest.hookimpl(wrapper=True)

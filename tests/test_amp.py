@@ -261,12 +261,12 @@ def test_gradients_are_float32_and_near_those_of_float32(name):
     flow.manual_seed(0)
     model = make()
     x, y = flow.randn(*shape), flow.randint(0, 4, (6,))
-    loss, found = gradients(model, x, y, flow.autocast(dtype=half))
+    loss, slopes = gradients(model, x, y, flow.autocast(dtype=half))
     plain, expected = gradients(model, x, y, flow.autocast(enabled=False))
     assert loss.dtype is single
     assert loss.item() != plain.item()  # or nothing was computed in float16
     assert loss.item() == pytest.approx(plain.item(), rel=5e-3)
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(slopes, expected, strict=True):
         assert ours.dtype is single
         size = max(1e-2, float(theirs.abs().max().item()))
         np.testing.assert_allclose(ours.numpy(), theirs.numpy(), atol=2e-2 * size)
@@ -309,23 +309,23 @@ def test_a_parameter_is_converted_once_until_it_changes():
 
 
 def test_custom_functions_compute_in_what_they_are_given():
-    seen = []
+    calls = []
 
     class Twice(flow.autograd.Function):
         @staticmethod
         def forward(ctx, x):
-            seen.append(x.dtype)
+            calls.append(x.dtype)
             return x * 2
 
         @staticmethod
         def backward(ctx, g):
-            seen.append(g.dtype)
+            calls.append(g.dtype)
             return g * 2
 
     w = flow.ones(2, 2, requires_grad=True)
     with flow.autocast(dtype=half):
         Twice.apply(w @ w).sum().backward()
-    assert seen == [half, half]
+    assert calls == [half, half]
     assert w.grad.dtype is single
 
 
@@ -501,23 +501,23 @@ def test_custom_functions_know_their_region(cast, around):
     torch = pytest.importorskip("torch")
     results = []
     for lib in (flow, torch):
-        seen = []
+        notes = []
         amp = lib.amp
 
         class Twice(lib.autograd.Function):
             @staticmethod
             @amp.custom_fwd(device_type="cpu", cast_inputs=cast and getattr(lib, cast))
-            def forward(ctx, x, w, seen=seen):
+            def forward(ctx, x, w, results=notes):
                 ctx.save_for_backward(x, w)
                 out = x @ w
-                seen.append((x.dtype, out.dtype))
+                results.append((x.dtype, out.dtype))
                 return out
 
             @staticmethod
             @amp.custom_bwd(device_type="cpu")
-            def backward(ctx, g, seen=seen, lib=lib):
+            def backward(ctx, g, results=notes, lib=lib):
                 x, w = ctx.saved_tensors
-                seen.append((lib.ones(2, 2) @ lib.ones(2, 2)).dtype)
+                results.append((lib.ones(2, 2) @ lib.ones(2, 2)).dtype)
                 return (g.float() @ w.float().t()).to(x.dtype), None
 
         x = lib.ones(2, 2, dtype=lib.bfloat16 if around else lib.float32, requires_grad=True)
@@ -526,7 +526,7 @@ def test_custom_functions_know_their_region(cast, around):
         with lib.autocast("cpu", dtype=kind, enabled=around is not None):
             out = Twice.apply(x, w)
         out.float().sum().backward()
-        results.append(str(seen).replace("torch", "flow"))
+        results.append(str(notes).replace("torch", "flow"))
     assert results[0] == results[1]
 
 

@@ -176,20 +176,20 @@ def test_an_op_that_cannot_be_compiled():
 
 
 def test_errors_in_threads_stay_there():
-    seen = []
+    calls = []
 
     def run():
         try:
             x()[flow.tensor([99])].numpy()
         except IndexError as error:
-            seen.append(error)
+            calls.append(error)
 
     threads = [threading.Thread(target=run) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(seen) == 4
+    assert len(calls) == 4
     works()
 
 

@@ -156,9 +156,9 @@ def test_the_least_time_of_each_instruction_counts():
 
 def test_a_hand_over_and_the_levels_are_of_this_world():
     assert 1e-9 < hand_over() < 1e-3
-    found = levels()
-    assert found[-1].name == "memory"
-    assert all(1e8 < rate < 1e13 for level in found for rate in (level.read, level.copied))
+    rows = levels()
+    assert rows[-1].name == "memory"
+    assert all(1e8 < rate < 1e13 for level in rows for rate in (level.read, level.copied))
 
 
 def _history(*ratios, spread=1.02, kind="Zen 3, AVX2"):
@@ -203,10 +203,10 @@ def test_runs_of_the_bench_become_a_line(tmp_path):
 
 
 def test_the_history_is_drawn(tmp_path, capsys):
-    found = trends(_history(0.5, 0.51, 0.6))
-    print_trends(found)
+    rows = trends(_history(0.5, 0.51, 0.6))
+    print_trends(rows)
     assert re.search(r"add / torch\s+\S+\s+0.60\s+\+19%\s+5%\s+worse", capsys.readouterr().out)
-    history.save_svg(found, str(tmp_path / "history.svg"))
+    history.save_svg(rows, str(tmp_path / "history.svg"))
     drawn = ElementTree.parse(tmp_path / "history.svg").getroot()
     (curve,) = drawn.iter("{http://www.w3.org/2000/svg}polyline")
     heights = [float(point.split(",")[1]) for point in curve.attrib["points"].split()]

@@ -62,20 +62,20 @@ def boundary_numbers(rng):
 
 @pytest.mark.parametrize("to", ["float32", "float64"])
 def test_every_bit_pattern_is_read_right(to):
-    got = of_bits(EVERY).to(getattr(flow, to)).numpy()
-    np.testing.assert_array_equal(got, exact(EVERY).astype(to))
-    assert (np.signbit(got) == (EVERY >> 15)).all()
+    actual = of_bits(EVERY).to(getattr(flow, to)).numpy()
+    np.testing.assert_array_equal(actual, exact(EVERY).astype(to))
+    assert (np.signbit(actual) == (EVERY >> 15)).all()
 
 
 def test_float32_is_rounded_to_nearest_even(rng):
     values = boundary_numbers(rng)
-    got = bits_of(flow.from_numpy(values.copy()).to(bf))
+    actual = bits_of(flow.from_numpy(values.copy()).to(bf))
     numbers = ~np.isnan(values)
-    np.testing.assert_array_equal(got[numbers], nearest(values[numbers]))
-    nans = got[~numbers]
+    np.testing.assert_array_equal(actual[numbers], nearest(values[numbers]))
+    nans = actual[~numbers]
     assert ((nans & 0x7FC0) == 0x7FC0).all()  # still NaN, and quiet
     np.testing.assert_array_equal(nans >> 15, np.signbit(values[~numbers]))
-    np.testing.assert_array_equal(bf.stored(values), got)  # NumPy's twin of the kernel
+    np.testing.assert_array_equal(bf.stored(values), actual)  # NumPy's twin of the kernel
 
 
 def test_conversions_are_pytorchs(rng):
@@ -191,12 +191,12 @@ def test_products_are_summed_in_float32_and_rounded_once(rng, m, k, n, turned):
         flow.from_numpy(v.T.copy()).to(bf).t() if turn else flow.from_numpy(v).to(bf)
         for v, turn in zip((a, b), turned, strict=True)
     )
-    got = x @ y
+    actual = x @ y
     wide = a.astype(np.float64) @ b.astype(np.float64)
     # float32 sums of k products err by k roundings at most; then one of bfloat16
     sums = k * 2.0**-24 * (np.abs(a).astype(np.float64) @ np.abs(b))
-    error = np.abs(got.float().numpy() - wide)
-    assert got.dtype is bf
+    error = np.abs(actual.float().numpy() - wide)
+    assert actual.dtype is bf
     assert (error <= (np.abs(wide) + sums) * 2.0**-8 + 2 * sums).all()
 
 
@@ -224,9 +224,9 @@ def test_float16_and_bfloat16_meet_in_float32():
 def test_dlpack_shares_memory_with_pytorch_both_ways():
     torch = pytest.importorskip("torch")
     x = flow.arange(6, dtype=bf).reshape(2, 3)
-    there = torch.from_dlpack(x)
-    assert there.dtype is torch.bfloat16
-    there[0, 0] = 7
+    theirs = torch.from_dlpack(x)
+    assert theirs.dtype is torch.bfloat16
+    theirs[0, 0] = 7
     assert x.tolist() == [[7.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
     source = torch.arange(6).bfloat16().reshape(2, 3).t()
     back = flow.from_dlpack(source)

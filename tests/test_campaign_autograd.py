@@ -60,7 +60,7 @@ def tanh():
     object.__setattr__(operator, "grad", grad)
 
 
-def found(fault, text="difference"):
+def check_finding(fault, text="difference"):
     with pytest.raises(AssertionError, match=text):
         campaign.check(CASES[fault])
 
@@ -68,7 +68,7 @@ def found(fault, text="difference"):
 def test_a_wrong_formula_is_found(tanh):
     right = tanh.grad
     object.__setattr__(tanh, "grad", lambda c, g: (right(c, g)[0] * 1.001,))
-    found("a wrong formula")
+    check_finding("a wrong formula")
 
 
 def test_a_wrong_second_gradient_is_found(tanh):
@@ -78,7 +78,7 @@ def test_a_wrong_second_gradient_is_found(tanh):
         return (right(c, g)[0].detach() + 0 * g,)
 
     object.__setattr__(tanh, "grad", first_only)
-    found("a wrong second gradient", "second gradient")
+    check_finding("a wrong second gradient", "second gradient")
 
 
 def test_missing_accumulation_is_found(monkeypatch):
@@ -89,7 +89,7 @@ def test_missing_accumulation_is_found(monkeypatch):
             right(grads, edge, g, create_graph)
 
     monkeypatch.setattr(engine, "_arrive", first_alone)
-    found("missing accumulation")
+    check_finding("missing accumulation")
 
 
 def test_a_dropped_broadcast_reduction_is_found(monkeypatch):
@@ -97,7 +97,7 @@ def test_a_dropped_broadcast_reduction_is_found(monkeypatch):
         return g if g.shape == shape else g.reshape(-1, *shape)[0]
 
     monkeypatch.setattr(unary, "sum_to", first_row)
-    found("a dropped broadcast reduction")
+    check_finding("a dropped broadcast reduction")
 
 
 def test_a_stale_saved_tensor_is_found(monkeypatch):
@@ -107,12 +107,12 @@ def test_a_stale_saved_tensor_is_found(monkeypatch):
         return node._recorded_outputs(saved) if saved and flow.is_grad_enabled() else saved
 
     monkeypatch.setattr(Node, "saved", property(unchecked))
-    found("a stale saved tensor")
+    check_finding("a stale saved tensor")
 
 
 def test_a_hook_that_changes_the_gradient_is_found(monkeypatch):
     monkeypatch.setattr(engine, "run_hooks", lambda table, g: g * 2)
-    found("a lost hook")
+    check_finding("a lost hook")
 
 
 def test_random_cases_are_right():

@@ -81,9 +81,9 @@ def test_an_exception_that_is_swallowed_is_found(monkeypatch):
 
 
 def test_a_parameter_that_was_changed_is_found(monkeypatch):
-    made = interrupts._parts()
-    kept = made.loss
-    monkeypatch.setattr(made, "loss", kept + 1)
+    parts = interrupts._parts()
+    loss = parts.loss
+    monkeypatch.setattr(parts, "loss", loss + 1)
     with pytest.raises(AssertionError, match="the loss is"):
         interrupts.check(program("an_op", [["bytecode", 0, 1, 0]]))
 

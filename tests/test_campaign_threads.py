@@ -18,10 +18,10 @@ def test_first_uses(kind, monkeypatch):
 
 def test_a_second_storage_is_found(monkeypatch):
     def storage(self):
-        made = object.__new__(Storage)
-        made.version = 0
-        self.__class__.keep.append(made)
-        return made
+        storage = object.__new__(Storage)
+        storage.version = 0
+        self.__class__.keep.append(storage)
+        return storage
 
     monkeypatch.setattr(flow.Tensor, "keep", [], raising=False)
     monkeypatch.setattr(flow.Tensor, "storage", storage)

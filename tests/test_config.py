@@ -102,12 +102,12 @@ def test_a_block_puts_back_what_was_there() -> None:
 
 
 def test_who_listens_hears_of_each_change() -> None:
-    settings, heard = config(), []
-    settings.on_change("debug", heard.append)
+    settings, values = config(), []
+    settings.on_change("debug", values.append)
     settings.watchdog = 1
     with settings(debug=2):
-        assert heard == [2]
-    assert heard == [2, 0]
+        assert values == [2]
+    assert values == [2, 0]
 
 
 def test_a_bad_block_changes_nothing() -> None:

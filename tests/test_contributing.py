@@ -183,11 +183,11 @@ def test_a_section_works(title: str, tmp_path: Path) -> None:
     program = "\n".join([*SECTIONS[title], BEHIND[title]])
     path = tmp_path / "section.py"  # a file, so that the line of what fails is told
     path.write_text(program)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(path)], cwd=tmp_path, capture_output=True, text=True,
         env={**os.environ, "FLOWVM_CUDA_DRIVER": "simulator", "NUMBA_ENABLE_CUDASIM": "1"},
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
 
 
 def test_a_kernel_is_said_in_three_places() -> None:

@@ -22,14 +22,14 @@ PATIENT = "from flowvm.vm.watch import narrate; narrate.PATIENCE = 60; "
 
 def run(program: str, **env: str) -> subprocess.CompletedProcess[str]:
     settings = {f"FLOWVM_{name.upper()}": value for name, value in env.items()}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
         env={**os.environ, **settings},
     )
-    assert done.returncode == 0, done.stderr
-    return done
+    assert process.returncode == 0, process.stderr
+    return process
 
 
 def instructions(stderr: str) -> list[str]:
@@ -41,17 +41,17 @@ def test_by_default_nothing_is_said() -> None:
 
 
 def test_level_1_names_the_threads() -> None:
-    said = run(PROGRAM, debug="1").stderr
-    assert "flowvm: started thread flowvm-sched\n" in said
-    assert not instructions(said)
+    output = run(PROGRAM, debug="1").stderr
+    assert "flowvm: started thread flowvm-sched\n" in output
+    assert not instructions(output)
 
 
 def test_level_1_names_what_is_compiled(tmp_path) -> None:
     program = "from flowvm.ops.declare.cpu.walk import walk\nfrom flowvm.compiler import jit\n"
     program += "jit.native(abs_, 'int64(int64)')".replace("abs_", "lambda i: i * 3")
-    done = run(program, debug="1", cache_dir=str(tmp_path))
-    assert re.search(r"^flowvm: compiled <lambda> in \d+ ms$", done.stderr, re.M)
-    assert "LLVM code" not in done.stderr
+    process = run(program, debug="1", cache_dir=str(tmp_path))
+    assert re.search(r"^flowvm: compiled <lambda> in \d+ ms$", process.stderr, re.M)
+    assert "LLVM code" not in process.stderr
     assert list(tmp_path.glob("*.o"))
 
 
@@ -102,27 +102,27 @@ with flow.config(debug=2):
 try: y.numpy()
 except IndexError: pass
 """
-    said = run(PATIENT + program).stderr
-    assert re.search(r"index_select .* failed [\d.]+ ms", said)
-    assert re.search(r" add .* skipped: an operand failed", said)
+    output = run(PATIENT + program).stderr
+    assert re.search(r"index_select .* failed [\d.]+ ms", output)
+    assert re.search(r" add .* skipped: an operand failed", output)
 
 
 def test_level_2_in_ascii() -> None:
     program = "import flowvm as flow\nx = flow.ones(3) + 1\nflow.vm.sync()\n"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
         env={**os.environ, "FLOWVM_DEBUG": "2", "PYTHONIOENCODING": "ascii:strict"},
     )
-    assert b"mut out f32[3] | const x f32[3]" in done.stderr
+    assert b"mut out f32[3] | const x f32[3]" in process.stderr
 
 
 def test_level_4_shows_kernels_and_what_numba_is_given() -> None:
     program = "import flowvm as flow\nx = (flow.ones(3) * 2.0).cumsum(0)\nflow.vm.sync()\n"
-    said = run(program, debug="4").stderr
-    assert "flowvm: kernel of mul: out float32 = x * y  of x float32 as float32, y " in said
+    output = run(program, debug="4").stderr
+    assert "flowvm: kernel of mul: out float32 = x * y  of x float32 as float32, y " in output
     assert (
-        "flowvm: kernel of cumsum: array(float32, 1d, C), array(float32, 1d, C)\n    def " in said
+        "flowvm: kernel of cumsum: array(float32, 1d, C), array(float32, 1d, C)\n    def " in output
     )
 
 

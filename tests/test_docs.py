@@ -3,6 +3,7 @@
 import ast
 import functools
 import importlib
+import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 
 import flowvm as flow
 from flowvm import nn
-from tools import pages, reference, site, tour
+from tools import pages, programs, reference, site, tour
 from tools import prose as prose_of_code
 
 ROOT = Path(__file__).parent.parent
@@ -164,6 +165,14 @@ def test_the_site_has_each_page_once() -> None:
     assert not re.findall(r"^(?! +- (?:[\w/.-]+\.md|[A-Z][\w ]*:)$).+", nav, re.M)
 
 
+def test_the_programs_are_those_of_the_records() -> None:
+    records = json.loads(programs.RECORDS.read_text())
+    assert programs.page(programs.PAGE.read_text(), records) == programs.PAGE.read_text()
+    models = {path.stem for path in (ROOT / "tutorials" / "models").glob("*.py")} - {"curves"}
+    assert models == set(programs.KINDS)
+    assert all(r["agree"] <= r["of"] for r in records if r["of"])
+
+
 WORDS = 900  # of a page, beside its programs and what they print
 LISTS = {  # pages to look something up in
     "how-it-works/changes.md", "how-it-works/glossary.md", "how-it-works/rooms.md",
@@ -227,8 +236,8 @@ def test_the_site_shows_docstrings() -> None:
     shown = site.reference("flowvm.masked", 3)
     assert "### softmax\n\n```\nsoftmax(" in shown
     assert "```pycon\n>>> " in shown
-    said = "Return a*b.\n\n    >>> 1 + 1\n    2\n\nUse `x*y`."
-    assert site.described(said) == "Return a\\*b.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nUse `x*y`."
+    text = "Return a*b.\n\n    >>> 1 + 1\n    2\n\nUse `x*y`."
+    assert site.described(text) == "Return a\\*b.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nUse `x*y`."
 
 
 GLOSSARY = [row for row in rows(ARCHITECTURE / "glossary.md", 3) if row[0] != "word"]
@@ -241,16 +250,35 @@ def test_the_glossary_has_each_word_once_and_in_order() -> None:
 
 @pytest.mark.parametrize("row", GLOSSARY, ids=[row[0] for row in GLOSSARY])
 def test_a_word_of_the_glossary_is_used_where_it_says(row: list[str]) -> None:
-    word, said, where = row
-    assert said.count(". ") <= 2, "one or two sentences"
-    assert not prose_of_code.is_riddle(said), "a noun first"
-    assert not re.search(r"\b[Aa]lso\b|\. (?:On|In) [\w ]+: ", said), "a row for each meaning"
+    word, message, where = row
+    assert message.count(". ") <= 2, "one or two sentences"
+    assert not prose_of_code.is_riddle(message), "a noun first"
+    assert not re.search(r"\b[Aa]lso\b|\. (?:On|In) [\w ]+: ", message), "a row for each meaning"
     first = re.split(r"[ ,]", word.lower())[0].removesuffix("s")
     paths = re.findall(r"\[`([^`]+)`\]", where)
     assert paths
     for path in paths:
         text = (ROOT / path).read_text().lower()
         assert first in text or first.replace(" ", "_") in text, f"{word} is not in {path}"
+
+
+def test_a_name_that_is_a_verb_is_counted() -> None:
+    source = """
+def count(made):
+    rows = [found for found in made]
+    class Row:
+        told: int
+    row = Row()
+    row._found = row.found  # a load binds nothing
+    return "told", lambda there: rows
+
+def product(left, right):  # a side beside the other one
+    for left_one, seen in zip(left, right):
+        yield lambda left: left_one
+"""
+    names = [name.rpartition(".")[2] for _, name in prose_of_code.verbs_in(source)]
+    assert sorted(names) == ["_found", "found", "left", "made", "seen", "there", "told"]
+    assert list(prose_of_code.verbs_of_product()) == []
 
 
 def test_what_make_quick_runs_is_there() -> None:
@@ -269,9 +297,9 @@ FACES = {"flowvm", "flowvm/amp"}
 def test_a_room_says_what_may_not_live_there() -> None:
     folders = [ROOT / name for name in ("flowvm", "ops", "autograd", "graph")]
     for path in (p for folder in folders for p in folder.rglob("__init__.py")):
-        said = ast.get_docstring(ast.parse(path.read_text())) or ""
+        text = ast.get_docstring(ast.parse(path.read_text())) or ""
         room = str(path.parent.relative_to(ROOT))
-        assert "Not here:" in said or room in FACES, f"{room}: what belongs elsewhere?"
+        assert "Not here:" in text or room in FACES, f"{room}: what belongs elsewhere?"
 
 
 @pytest.mark.parametrize(

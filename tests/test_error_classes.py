@@ -115,8 +115,8 @@ def test_what_is_no_tensor_is_a_type_error() -> None:
         sample = next(iter(known.generate(np.random.default_rng(0))))
         args = list(as_tensors(sample.args, False))
         kwargs = {k: as_tensors(v, False) for k, v in sample.kwargs.items()}
-        for place, given in enumerate(args):
-            for other in (None, "a", [1.0]) if isinstance(given, flow.Tensor) else ():
+        for place, inputs in enumerate(args):
+            for other in (None, "a", [1.0]) if isinstance(inputs, flow.Tensor) else ():
                 try:
                     known.function(*args[:place], other, *args[place + 1 :], **kwargs)
                 except (flow.FlowError, TypeError):

@@ -34,11 +34,11 @@ def test_names_go_to_their_faces(house):
         "# public: flow, F\ndef total(x): ...\n\n\ndef part(x): ...\n"
         "\n\nwhole = total  # public: flow\n"
     )
-    got = texts(house)
-    assert "from flowvm.ops.sums import total, whole" in got["ops/__init__.py"]
-    assert '__all__ = ["total", "whole"]' in got["ops/__init__.py"]
-    assert '__all__ = ["total"]' in got["flowvm/nn/functional.py"]
-    assert "total" not in got["flowvm/__init__.py"]  # which takes all of ops
+    actual = texts(house)
+    assert "from flowvm.ops.sums import total, whole" in actual["ops/__init__.py"]
+    assert '__all__ = ["total", "whole"]' in actual["ops/__init__.py"]
+    assert '__all__ = ["total"]' in actual["flowvm/nn/functional.py"]
+    assert "total" not in actual["flowvm/__init__.py"]  # which takes all of ops
 
 
 def test_a_comment_below_the_imports_is_of_the_file(house):
@@ -56,10 +56,10 @@ def test_late_names_are_imported_when_they_are_named(house):
         "\n\n# public: flow (late, unlisted)\ndef peek(): ...\n"
         '\n\nNAMES = "one two"  # public: each of flow (late, unlisted)\n'
     )
-    got = texts(house)["flowvm/__init__.py"]
-    assert "if TYPE_CHECKING:\n    from flowvm.files import load, peek as peek\n" in got
-    assert '**dict.fromkeys(("load", "one", "peek", "two"), "flowvm.files"),' in got
-    assert '__all__ = ["load"]' in got
+    actual = texts(house)["flowvm/__init__.py"]
+    assert "if TYPE_CHECKING:\n    from flowvm.files import load, peek as peek\n" in actual
+    assert '**dict.fromkeys(("load", "one", "peek", "two"), "flowvm.files"),' in actual
+    assert '__all__ = ["load"]' in actual
 
 
 def test_what_a_face_defines_is_public(house):
@@ -70,16 +70,16 @@ def test_what_a_face_defines_is_public(house):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("# public: flow\n# more\n\nx = 1\n", r"sums.py:1: no definition stands behind"),
         ("# public: flaw!\ndef f(): ...\n", r"'flaw!' is no face"),
         ("# public: nn.init\ndef f(): ...\n", "f is public in flowvm.nn.init, no face"),
     ],
 )
-def test_a_comment_that_says_nothing_is_an_error(house, text, said):
+def test_a_comment_that_says_nothing_is_an_error(house, text, message):
     (house / "ops/sums.py").write_text(text)
-    with pytest.raises(faces.FacesError, match=said):
+    with pytest.raises(faces.FacesError, match=message):
         texts(house)
 
 
@@ -142,11 +142,11 @@ def test_an_activation_with_a_layer_is_three_places(tmp_path):
     for name in faces.MOVED:
         (house / name).symlink_to(tmp_path / name)  # as it is built
     paths = [str(tmp_path), *(p for p in sys.path if p and Path(p) != ROOT)]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-S", "-c", f"import sys; sys.path[:] = {paths!r}\n{PROGRAM}"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stderr
-    assert Path(done.stdout.strip()).is_relative_to(house)
+    assert process.returncode == 0, process.stderr
+    assert Path(process.stdout.strip()).is_relative_to(house)

@@ -48,17 +48,17 @@ def test_as_in_pytorch(name, seed):
     torch = pytest.importorskip("torch")
     pairs = zip(inputs(flow, name, seed), inputs(torch, name, seed), strict=True)
     for (args, kwargs), (theirs, _) in pairs:
-        found = getattr(flow, name)(*args, **kwargs)
+        results = getattr(flow, name)(*args, **kwargs)
         expected = getattr(torch, name)(*theirs, **kwargs)
-        for x, y in zip(found, expected, strict=True):
+        for x, y in zip(results, expected, strict=True):
             np.testing.assert_allclose(x.numpy(), y.numpy(), rtol=1e-12)
         if name.endswith("_"):
-            assert found[0] is args[0][0]
+            assert results[0] is args[0][0]
 
 
 def test_a_number_to_the_powers_of_tensors():
-    found = flow._foreach_pow(2.0, [flow.tensor([1.0, 3.0]), flow.tensor(2.0)])
-    assert [t.tolist() for t in found] == [[2.0, 8.0], 4.0]
+    results = flow._foreach_pow(2.0, [flow.tensor([1.0, 3.0]), flow.tensor(2.0)])
+    assert [t.tolist() for t in results] == [[2.0, 8.0], 4.0]
 
 
 def test_misuse():

@@ -25,7 +25,7 @@ from flowvm.guards.interpreter import need_global_lock
 
 HEAVY = ("IPython", "cupy", "numba", "rich", "safetensors", "scipy", "torch")
 # calls and returns while it is imported, NumPy's not counted; the dataclasses of 3.14 have more
-BUDGET = 505_000 if sys.version_info < (3, 14) else 545_000
+BUDGET = 508_000 if sys.version_info < (3, 14) else 545_000
 
 
 FREE_THREADED = """
@@ -39,10 +39,10 @@ except ImportError as error:
 
 
 def test_free_threaded_python_is_refused(folder):
-    kind, said = run(FREE_THREADED, folder)
+    kind, text = run(FREE_THREADED, folder)
     assert kind == "InterpreterError"
-    assert "free-threaded Python" in said
-    assert "PYTHON_GIL=1" in said
+    assert "free-threaded Python" in text
+    assert "PYTHON_GIL=1" in text
 
 
 def test_python_with_the_lock_on_is_not():
@@ -64,7 +64,7 @@ def run(program: str, folder: Path, **environ: str) -> Any:
     keep = {k: v for k, v in os.environ.items() if not k.startswith(("FLOWVM_", "PYTHONDONT"))}
     keep["FLOWVM_CACHE_DIR"] = str(config.cache_dir)
     own = {"PYTHONPYCACHEPREFIX": str(folder / "pyc")}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program],
         env=keep | own | environ,
         cwd=folder,
@@ -72,7 +72,7 @@ def run(program: str, folder: Path, **environ: str) -> Any:
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (process.returncode, process.stdout, process.stderr) == (0, "", "")
     return json.loads(out.read_text())
 
 
@@ -165,7 +165,7 @@ def test_a_call_function_is_the_same_before_and_after_it_is_written() -> None:
 
 
 def test_many_threads_may_be_the_first_to_call() -> None:
-    count, found = 8, []
+    count, errors = 8, []
     ready = threading.Barrier(count)
     call = fresh().call
 
@@ -175,14 +175,14 @@ def test_many_threads_may_be_the_first_to_call() -> None:
         try:
             call(x, x, 7)
         except ShapeError as error:
-            found.append(str(error))
+            errors.append(str(error))
 
     threads = [threading.Thread(target=first) for _ in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == ["no such dim: 7"] * count
+    assert errors == ["no such dim: 7"] * count
 
 
 def test_an_operator_that_is_never_called_is_not_kept() -> None:

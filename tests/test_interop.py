@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowvm import from_dlpack, ones, tensor, vm, zeros
+from flowvm import from_dlpack, from_numpy, ones, tensor, vm, zeros
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.eager.values import adopt_array
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DeviceError
@@ -101,15 +101,15 @@ def test_an_export_outlives_its_tensor() -> None:
     before = live_bytes()
     t = ones(1 << 16)
     shared = np.from_dlpack(t)
-    kept, view = np.asarray(t.__array__(copy=False)), shared[5:9]
+    array, view = np.asarray(t.__array__(copy=False)), shared[5:9]
     del t, shared
     held = live_bytes()
     assert held > before
     for _ in range(20):
         zeros(1 << 16)  # would take the memory if it had been released
     assert view.tolist() == [1.0] * 4
-    assert float(kept.sum()) == 1 << 16
-    del kept
+    assert float(array.sum()) == 1 << 16
+    del array
     assert live_bytes() == held
     del view
     assert live_bytes() == before
@@ -402,3 +402,22 @@ def test_a_capsule_hands_its_memory_over_once() -> None:
         from_dlpack(capsule)
     half = ones(2, dtype=bfloat16)
     assert from_dlpack(dlpack.to_dlpack(half)).dtype is bfloat16
+
+
+@pytest.mark.parametrize("kind", ["?", "u1", "i8", "f4", "c8"])
+def test_an_array_needs_no_capsule(kind):
+    """A NumPy array is taken as any producer's memory is: shared, and in its dtype."""
+    array = np.ones((2, 3), kind)[:, ::2]
+    x = from_dlpack(array)
+    assert x.dtype is from_numpy(array).dtype
+    assert x.data_ptr() == array.ctypes.data
+    assert x.stride() == (3, 2)
+    array[1, 1] = 0
+    assert x[1, 1].item() == 0
+    assert from_dlpack(array, copy=True).data_ptr() != array.ctypes.data
+
+
+@pytest.mark.parametrize("kind", [">f4", "M8[s]", "S3"])
+def test_an_array_that_no_capsule_describes_is_refused(kind):
+    with pytest.raises(BufferError):
+        from_dlpack(np.zeros(3, kind))

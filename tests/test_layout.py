@@ -63,7 +63,7 @@ ROOMS = {
     "flowvm.ops": (
         ("scalar",), ("declare",), ("shapes",), ("pointwise",), ("places",), ("rows",),
         ("products",), ("collectives", "fourier", "linalg", "planes", "random", "updates"),
-        ("sequences",), ("batched", "placed", "sparse"),
+        ("sequences",), ("placed", "sparse"), ("batched",),
     ),
     "flowvm.graph": (("logical",), ("memory",), ("passes",), ("plan",), ("capture",)),
     "flowvm.profiler": (
@@ -191,8 +191,11 @@ def test_rooms_point_down(package: str) -> None:
     wrong = set()
     for module, path, one in own_imports():
         if module.startswith(package) and one.target.startswith(package):
-            (here, own), (there, other) = room_of(package, module), room_of(package, one.target)
-            if own != other and there >= here:
+            (room, own), (target_room, other) = (
+                room_of(package, module),
+                room_of(package, one.target),
+            )
+            if own != other and target_room >= room:
                 wrong.add(f"{where(path, one.line)} imports {one.target}, whose room is not below")
     assert not wrong, "\n".join(sorted(wrong))
 
@@ -248,9 +251,11 @@ def test_no_file_imports_a_moved_package_by_its_folder() -> None:
 
 
 def run_python(program: str) -> str:
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    process = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True
+    )
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 def test_importing_everything_imports_no_moved_package_by_its_folder() -> None:

@@ -141,9 +141,9 @@ def test_opcheck_finds_what_is_wrong():
         return x.add_(1).sum()
 
     wrong.register_fake(lambda x: flow.empty_like(x))
-    found = library.opcheck(wrong, (flow.ones(2),), raise_exception=False)
-    assert "changes its argument x" in str(found["test_schema"])
-    assert "its fake gives" in str(found["test_faketensor"])
+    outcome = library.opcheck(wrong, (flow.ones(2),), raise_exception=False)
+    assert "changes its argument x" in str(outcome["test_schema"])
+    assert "its fake gives" in str(outcome["test_faketensor"])
     with pytest.raises(RuntimeError, match="has no gradient"):
         library.opcheck(
             wrong, (flow.ones(2, requires_grad=True),), test_utils="test_autograd_registration"

@@ -22,9 +22,9 @@ def test_as_pytorch(name, dtype, mask):
     torch = pytest.importorskip("torch")
     theirs = getattr(pytest.importorskip("torch.masked"), name)
     x = X.to(getattr(flow, dtype))
-    wanted = dtype == "float64"
-    leaf = x.clone().requires_grad_(wanted)
-    other = torch.tensor(x.numpy(), requires_grad=wanted)
+    target = dtype == "float64"
+    leaf = x.clone().requires_grad_(target)
+    other = torch.tensor(x.numpy(), requires_grad=target)
     other_mask = None if mask is None else torch.tensor(mask.numpy())
     try:
         expected = theirs(other, 1, mask=other_mask)
@@ -32,12 +32,12 @@ def test_as_pytorch(name, dtype, mask):
         with pytest.raises(flow.FlowError):
             getattr(masked, name)(leaf, 1, mask=mask).numpy()
         return
-    found = getattr(masked, name)(leaf, 1, mask=mask)
-    assert str(found.dtype).split(".")[1] == str(expected.dtype).split(".")[1]
-    np.testing.assert_allclose(found.detach().numpy(), expected.detach().numpy(), rtol=1e-12)
-    assert found.requires_grad == expected.requires_grad
+    result = getattr(masked, name)(leaf, 1, mask=mask)
+    assert str(result.dtype).split(".")[1] == str(expected.dtype).split(".")[1]
+    np.testing.assert_allclose(result.detach().numpy(), expected.detach().numpy(), rtol=1e-12)
+    assert result.requires_grad == expected.requires_grad
     if expected.requires_grad:
-        (found * found).nansum().backward()
+        (result * result).nansum().backward()
         (expected * expected).nansum().backward()
         theirs_are = ~np.isnan(other.grad.numpy())  # of the variance of nothing they are NaN
         np.testing.assert_allclose(

@@ -15,9 +15,9 @@ SHOWN = {
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_model_trains_as_it_should(name: str) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(MODELS / f"{name}.py")], capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
     for shown in SHOWN[name]:
-        assert shown in done.stdout
+        assert shown in process.stdout

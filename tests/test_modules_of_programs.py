@@ -105,15 +105,15 @@ def test_versions_compare_as_versions() -> None:
 
 
 def test_compiler_says_whether_something_is_captured() -> None:
-    seen: list[bool] = []
+    calls: list[bool] = []
 
     @flow.compile
     def double(x: flow.Tensor) -> flow.Tensor:
-        seen.append(flow.compiler.is_compiling() and flow.jit.is_tracing())
+        calls.append(flow.compiler.is_compiling() and flow.jit.is_tracing())
         return x * 2
 
     assert double(flow.ones(2)).tolist() == [2.0, 2.0]
-    assert True in seen
+    assert True in calls
     assert not flow.compiler.is_compiling()
     f = flow.compiler.disable(lambda: 3)
     assert f() == 3
@@ -269,12 +269,12 @@ def test_a_graph_is_drawn_in_the_boxes_of_its_modules(tmp_path: Any) -> None:
         with pytest.raises(flow.errors.ArgumentTypeError, match="add_graph takes a module"):
             writer.add_graph(3, flow.ones(5, 4))
     (path,) = tmp_path.glob("events*")
-    data, found = path.read_bytes(), None
+    data, graph = path.read_bytes(), None
     while data:  # length, its checksum, the message, its checksum
         size = int.from_bytes(data[:8], "little")
         event = events.Event.FromString(data[12 : 12 + size])
-        found, data = event.graph_def or found, data[16 + size :]
-    nodes = {node.name: node for node in graphs.GraphDef.FromString(found).node}
+        graph, data = event.graph_def or graph, data[16 + size :]
+    nodes = {node.name: node for node in graphs.GraphDef.FromString(graph).node}
     assert list(nodes) == [
         "input/input", "Sequential/0/weight", "Sequential/0/bias", "Sequential/0/linear_0",
         "Sequential/1/0/relu_1", "Sequential/1/1/weight", "Sequential/1/1/bias",
@@ -289,11 +289,11 @@ def test_a_graph_is_drawn_in_the_boxes_of_its_modules(tmp_path: Any) -> None:
 class FakeEventFile:
     """A writer of event files like tensorboard's that keeps its events."""
 
-    made: ClassVar[dict[str, Any]] = {}
+    files: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, folder: str, *options: Any) -> None:
         self.events: list[Any] = []
-        FakeEventFile.made[folder] = self
+        FakeEventFile.files[folder] = self
 
     def add_event(self, event: Any) -> None:
         self.events.append(event)
@@ -316,7 +316,7 @@ def test_events_are_written_by_tensorboard_where_that_is_all(
     files.EventFileWriter = FakeEventFile  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", files)
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    monkeypatch.setattr(FakeEventFile, "made", {})
+    monkeypatch.setattr(FakeEventFile, "files", {})
     values = np.array([-2.0, 0.5, 0.5, 3.0])
     image = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
     with flow.utils.tensorboard.SummaryWriter("runs/a") as writer:
@@ -330,17 +330,17 @@ def test_events_are_written_by_tensorboard_where_that_is_all(
             writer.add_video("v", flow.ones(3))
         with pytest.raises(ValueError, match="'CH' does not name"):
             writer.add_image("i", flow.ones(3, 3), dataformats="CH")
-    own, one, two = (FakeEventFile.made[f"runs/a/{run}"].events for run in ("", "lr_a", "lr_b"))
+    own, one, two = (FakeEventFile.files[f"runs/a/{run}"].events for run in ("", "lr_a", "lr_b"))
     assert (one[0].wall_time, one[0].step, one[0].summary.value[0].simple_value) == (9.0, 4, 1.0)
     assert two[0].summary.value[0].tag == "lr"
     loss, histogram, picture, words = (event.summary.value[0] for event in own[:4])
     assert (loss.tag, loss.simple_value, own[0].step) == ("loss", 0.5, 3)
-    said = histogram.histo
-    assert [said.min, said.max, said.num, said.sum] == [-2.0, 3.0, 4.0, 2.0]
-    assert said.sum_squares == 13.5
-    assert sum(said.bucket) == 4
-    ends = np.array(said.bucket_limit)
-    assert [int(n) for n in said.bucket if n] == [1, 2, 1]
+    text = histogram.histo
+    assert [text.min, text.max, text.num, text.sum] == [-2.0, 3.0, 4.0, 2.0]
+    assert text.sum_squares == 13.5
+    assert sum(text.bucket) == 4
+    ends = np.array(text.bucket_limit)
+    assert [int(n) for n in text.bucket if n] == [1, 2, 1]
     assert ends[0] < -2.0
     assert ends[-1] >= 3.0
     assert (picture.image.height, picture.image.width, picture.image.colorspace) == (2, 3, 3)

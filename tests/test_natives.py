@@ -40,12 +40,12 @@ def of(library, values):
     return [library.tensor(v) if isinstance(v, np.ndarray) else v for v in values]
 
 
-@pytest.mark.parametrize(("name", "given"), CALLS)
-def test_as_pytorch(name, given):
-    ours = getattr(flow, name)(*of(flow, given))
+@pytest.mark.parametrize(("name", "value"), CALLS)
+def test_as_pytorch(name, value):
+    ours = getattr(flow, name)(*of(flow, value))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        theirs = getattr(torch, name)(*of(torch, given))
+        theirs = getattr(torch, name)(*of(torch, value))
     if not isinstance(theirs, tuple):
         ours, theirs = (ours,), (theirs,)
     assert len(ours) == len(theirs)
@@ -70,8 +70,8 @@ def test_draws():
     assert flow.equal(slopes, flow.rrelu(x, 0.25, 0.5, True, flow.Generator().manual_seed(2)))
     assert -0.5 <= slopes.min().item() < -0.4
     assert -0.3 < slopes.max().item() <= -0.25
-    kept = flow.feature_dropout(flow.ones(1, 64, 3), 0.5, True)
-    assert set(kept.sum(2).flatten().tolist()) == {0.0, 6.0}
+    result = flow.feature_dropout(flow.ones(1, 64, 3), 0.5, True)
+    assert set(result.sum(2).flatten().tolist()) == {0.0, 6.0}
 
 
 def test_capsules():

@@ -115,9 +115,9 @@ def test_a_graph_and_its_plan() -> None:
 
 def test_a_summary_keeps_its_columns() -> None:
     model = nn.Sequential(nn.Sequential(nn.Linear(4, 4)), nn.ReLU())
-    found = flow.summary(model, flow.ones(2, 4))
-    page = Seen(found._repr_html_())
-    lines = found.screen(160).plain().split("\n")
+    summary = flow.summary(model, flow.ones(2, 4))
+    page = Seen(summary._repr_html_())
+    lines = summary.screen(160).plain().split("\n")
     shown = "".join(text for _, text in page.below)
     assert shown.replace(" ", "") == "".join(lines).replace(" ", "")
     assert len(page.open) == 2
@@ -140,14 +140,14 @@ def run() -> flow.profiler.Profile:
 def test_the_widget_is_the_page_in_a_frame_that_reaches_nothing(
     run: flow.profiler.Profile, tmp_path: Path
 ) -> None:
-    seen: list[dict[str, str]] = []
+    results: list[dict[str, str]] = []
 
     class Frame(HTMLParser):
         def handle_starttag(self, tag: str, attrs: Any) -> None:
-            seen.append({"tag": tag} | dict(attrs))
+            results.append({"tag": tag} | dict(attrs))
 
     Frame().feed(run.widget(height=444)._repr_html_())
-    (frame,) = seen
+    (frame,) = results
     assert frame["tag"] == "iframe"
     assert frame["sandbox"] == "allow-scripts"
     assert "height:444px" in frame["style"]
@@ -165,10 +165,10 @@ def test_the_page_works_in_its_frame(run: flow.profiler.Profile, tmp_path: Path)
     its own process has inflated the columns.
     """
     text = "document.getElementById('verdict').innerText"
-    told = f"setInterval(() => {{ if ({text}) parent.postMessage({text}, '*') }}, 50)"
+    script = f"setInterval(() => {{ if ({text}) parent.postMessage({text}, '*') }}, 50)"
     framed = run.widget()._repr_html_().replace("&lt;/body>", "</body>")
     assert "</body>" in framed
-    framed = framed.replace("</body>", f"<script>{told}</script></body>")
+    framed = framed.replace("</body>", f"<script>{script}</script></body>")
     hear = "onmessage = (e) => fetch('/told?' + encodeURIComponent(e.data))"
     page = f"<!doctype html><meta charset=utf-8><script>{hear}</script>{framed}"
     verdicts: queue.Queue[str] = queue.Queue()

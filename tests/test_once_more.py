@@ -33,11 +33,11 @@ def test_a_failed_test_is_run_again_alone(tmp_path, always, code):
     known["FLOWVM_TEST_LOOPS"] = "python"  # nothing is computed
     known.pop("PYTEST_ADDOPTS", None)
     command = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-q"]
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, "--import-mode=importlib", "--rootdir", str(tmp_path), "--once-more",
          script.name], capture_output=True, text=True, cwd=tmp_path, env=known,
     )  # fmt: skip
-    lines = done.stdout.splitlines()
-    assert "FLAKY test_program.py::test_fails_at_first" in lines, done.stdout + done.stderr
+    lines = process.stdout.splitlines()
+    assert "FLAKY test_program.py::test_fails_at_first" in lines, process.stdout + process.stderr
     assert ("FAILED TWICE test_program.py::test_fails" in lines) is bool(code)
-    assert done.returncode == code
+    assert process.returncode == code

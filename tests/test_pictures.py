@@ -44,7 +44,7 @@ def text_of(path: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder_of_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder: Path = tmp_path_factory.mktemp("pictures")
     # a process of its own: what instructions are numbered from is part of the layout
     subprocess.run([sys.executable, "-m", "tools.pictures", str(folder)], cwd=ROOT, check=True)
@@ -56,8 +56,8 @@ def test_every_picture_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_the_script_makes_it(made: Path, name: str) -> None:
-    text = text_of(made / f"{name}.svg")
+def test_the_script_makes_it(folder_of_pictures: Path, name: str) -> None:
+    text = text_of(folder_of_pictures / f"{name}.svg")
     for part in SHOWN[name]:
         assert part in text, f"{part!r} is not in\n{text}"
     assert "/" not in "".join(re.findall(r"\S+train\.py", text)), "a path of this machine"
@@ -73,8 +73,11 @@ def test_the_one_in_the_documentation_shows_what_it_must(name: str) -> None:
 
 
 @pytest.mark.parametrize("tab", [*pictures.PAGES, "ranks"])
-def test_the_page_has_pictures(made: Path, tab: str) -> None:
-    for folder in (pictures.FOLDER, *([made] if CHROMIUM and tab in pictures.PAGES else [])):
+def test_the_page_has_pictures(folder_of_pictures: Path, tab: str) -> None:
+    for folder in (
+        pictures.FOLDER,
+        *([folder_of_pictures] if CHROMIUM and tab in pictures.PAGES else []),
+    ):
         raw = (folder / f"page-{tab}.png").read_bytes()
         assert raw.startswith(b"\x89PNG"), "make it again: python -m tools.pictures"
         assert struct.unpack(">2I", raw[16:24]) == (1200, 720)
@@ -83,12 +86,12 @@ def test_the_page_has_pictures(made: Path, tab: str) -> None:
 
 def idat(png: bytes) -> bytes:
     """The compressed pixels of a PNG."""
-    at, found = 8, b""
+    at, packed = 8, b""
     while at < len(png):
         (length,) = struct.unpack(">I", png[at : at + 4])
-        found += png[at + 8 : at + 8 + length] * (png[at + 4 : at + 8] == b"IDAT")
+        packed += png[at + 8 : at + 8 + length] * (png[at + 4 : at + 8] == b"IDAT")
         at += length + 12
-    return found
+    return packed
 
 
 @pytest.mark.parametrize("name", DRAWINGS)

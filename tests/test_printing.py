@@ -260,16 +260,16 @@ def test_no_property_waits(hold: Any) -> None:
     gate = hold(t)
     names = [n for n, p in vars(Tensor).items() if isinstance(p, property)]
     before = issued()
-    done = threading.Event()
+    finished = threading.Event()
 
     def read() -> None:
         for name in names:
             with contextlib.suppress(FlowError):  # some are for matrices only, or the like
                 getattr(t, name, None)
-        done.set()
+        finished.set()
 
     threading.Thread(target=read, daemon=True).start()
-    assert done.wait(200), names
+    assert finished.wait(200), names
     assert issued() == before
     gate.set()
 
@@ -330,9 +330,9 @@ def test_a_misspelt_attribute_gets_a_suggestion() -> None:
 @pytest.mark.parametrize("name", ["flow.relux", "flow.ones(2).reshap"])
 def test_python_adds_no_suggestion_of_its_own(name: str) -> None:
     program = f"import flowvm as flow\n{name}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert re.search(r"; did you mean '(relu|reshape)'\?$", done.stderr.strip())
-    assert done.stderr.lower().count("did you mean") == 1
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert re.search(r"; did you mean '(relu|reshape)'\?$", process.stderr.strip())
+    assert process.stderr.lower().count("did you mean") == 1
 
 
 def test_completion_offers_public_names() -> None:

@@ -26,17 +26,17 @@ def ran(command: list[str], folder: Path, typed: str = "") -> subprocess.Complet
 def test_a_program_runs_as_a_file(block, tmp_path: Path) -> None:
     path = tmp_path / "pasted.py"
     path.write_text(block.text)
-    done = ran([sys.executable, str(path)], tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert block.shown is None or done.stdout == block.shown
+    process = ran([sys.executable, str(path)], tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert block.shown is None or process.stdout == block.shown
 
 
 def test_the_programs_can_be_pasted_into_pythons_prompt(tmp_path: Path) -> None:
     typed = "\n".join(block.text + "\n" for block in PROGRAMS) + "print('the', 'end')\n"
-    done = ran([sys.executable, "-i", "-q"], tmp_path, typed)
-    assert "Error" not in done.stderr, done.stderr
-    assert done.stdout.endswith("the end\n")
-    assert PROGRAMS[0].shown in done.stdout
+    process = ran([sys.executable, "-i", "-q"], tmp_path, typed)
+    assert "Error" not in process.stderr, process.stderr
+    assert process.stdout.endswith("the end\n")
+    assert PROGRAMS[0].shown in process.stdout
 
 
 IPYTHON = """
@@ -51,9 +51,9 @@ for block in sys.stdin.read().split("\\x1e"):
 
 @pytest.mark.skipif(importlib.util.find_spec("IPython") is None, reason="IPython is not installed")
 def test_the_programs_can_be_pasted_into_ipython(tmp_path: Path) -> None:
-    done = ran([sys.executable, "-c", IPYTHON], tmp_path, "\x1e".join(b.text for b in PROGRAMS))
-    assert done.returncode == 0, done.stderr
-    assert PROGRAMS[0].shown in done.stdout
+    process = ran([sys.executable, "-c", IPYTHON], tmp_path, "\x1e".join(b.text for b in PROGRAMS))
+    assert process.returncode == 0, process.stderr
+    assert PROGRAMS[0].shown in process.stdout
 
 
 def sentences(prose: str) -> list[str]:

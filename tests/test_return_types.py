@@ -53,12 +53,12 @@ def test_a_function_returns_its_class(name: str) -> None:
         args = ARGUMENTS.get(short, lambda lib, x: (x,))(lib, x)
         room = lib.linalg if short.startswith("linalg_") else lib
         function = getattr(room, short.removeprefix("linalg_"))
-        found = function(*args)
+        result = function(*args)
         if out:
-            outs = tuple(lib.empty(0, dtype=part.dtype) for part in found)
-            found = function(*args, out=outs)
-            assert all(a is b for a, b in zip(found, outs, strict=True))
-        results.append(found)
+            outs = tuple(lib.empty(0, dtype=part.dtype) for part in result)
+            result = function(*args, out=outs)
+            assert all(a is b for a, b in zip(result, outs, strict=True))
+        results.append(result)
     mine, theirs = results
     assert type(theirs) is getattr(torch.return_types, name)
     assert type(mine) is getattr(return_types, name)
@@ -95,9 +95,9 @@ def test_they_go_through_graphs_and_maps() -> None:
     x = flow.tensor([[1.0, 5.0], [7.0, 2.0]])
     step = flow.compile(lambda x: x.max(1))
     for _ in range(3):
-        found = step(x)
-        assert type(found) is return_types.max
-        assert found.indices.tolist() == [1, 0]
+        result = step(x)
+        assert type(result) is return_types.max
+        assert result.indices.tolist() == [1, 0]
     mapped = flow.vmap(lambda row: row.max(0))(x)
     assert type(mapped) is return_types.max
     assert mapped.values.tolist() == [5, 7]

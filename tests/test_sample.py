@@ -35,12 +35,12 @@ def collected(folder: Path, *options: str) -> dict[str, list[str]]:
     known = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     known.pop("PYTEST_ADDOPTS", None)
     command = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-q"]
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, "--import-mode=importlib", "--collect-only", "--rootdir", str(folder), *options],
         capture_output=True, text=True, cwd=folder, env=known,
     )  # fmt: skip
     cases: dict[str, list[str]] = {}
-    for line in done.stdout.splitlines():
+    for line in process.stdout.splitlines():
         if "::" in line:
             test, _, case = line.partition("::")[2].partition("[")
             cases.setdefault(test, []).append(case.rstrip("]"))

@@ -12,10 +12,10 @@ from flowvm import nn
 from flowvm.commands.launch import mpiexec
 from flowvm.errors import ArgumentError, CaptureError, CommunicationError
 from flowvm.graph.plan.actors import ActorDesc
-from tools.scale.__main__ import asked, main, mixes
+from tools.scale.__main__ import main, mix_of, mixes
 from tools.scale.links import ALGORITHMS, Link, Network, fitted
 from tools.scale.memory import held
-from tools.scale.models import made
+from tools.scale.models import program
 from tools.scale.playing import Acting, play
 from tools.scale.ranks import Mix, predict
 from tools.scale.recording import Place, Task, Work, record
@@ -143,19 +143,19 @@ def test_exchanges_cost_what_their_algorithms_say(ranks):
 
 def test_ranks_of_a_host_have_its_link():
     between, inside = Link(1.0, 1.0), Link(2.0, 2.0)
-    there = Network(between, inside, 8)
-    assert there.link(8) is there.link(4, 2) is inside
-    assert there.link(9) is there.link(8, 2) is between
+    links = Network(between, inside, 8)
+    assert links.link(8) is links.link(4, 2) is inside
+    assert links.link(9) is links.link(8, 2) is between
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_a_link_is_found_from_two_all_reduces(ranks):
     link = Link(2e-6, 3e9)
-    there = Network(link, link)
-    few, many = (there.all_reduce(nbytes, ranks) for nbytes in (0, 4 * BYTES))
-    found = fitted(few, many, 4 * BYTES, ranks)
-    assert found.latency == pytest.approx(link.latency)
-    assert found.bandwidth == pytest.approx(link.bandwidth)
+    links = Network(link, link)
+    few, many = (links.all_reduce(nbytes, ranks) for nbytes in (0, 4 * BYTES))
+    fit = fitted(few, many, 4 * BYTES, ranks)
+    assert fit.latency == pytest.approx(link.latency)
+    assert fit.bandwidth == pytest.approx(link.bandwidth)
     with pytest.raises(ArgumentError, match="no bandwidth"):
         fitted(1.0, 0.5, 4 * BYTES, ranks)
 
@@ -165,10 +165,10 @@ def test_a_link_is_found_from_two_all_reduces(ranks):
 
 def test_one_rank_takes_what_the_replay_did():
     work = replace(layered(4, update=2.0), rest=0.5)
-    found = predict(work, Mix(), network())
-    assert found.seconds == pytest.approx(work.seconds) == pytest.approx(14.5)
-    assert found.efficiency == pytest.approx(1)
-    assert found.exchange == 0
+    prediction = predict(work, Mix(), network())
+    assert prediction.seconds == pytest.approx(work.seconds) == pytest.approx(14.5)
+    assert prediction.efficiency == pytest.approx(1)
+    assert prediction.exchange == 0
     cut = predict(layered(4), Mix(data=4, weak=False), FREE)
     assert (cut.seconds, cut.efficiency) == pytest.approx((3, 1))
     in_parts = predict(replace(work, rest=0.0), Mix(micro=4), network())
@@ -192,10 +192,10 @@ def test_data_parallel_ranks_wait_for_the_last_bucket_alone(ranks):
 
 @pytest.mark.parametrize(("stages", "micro"), [(2, 1), (2, 8), (4, 4), (4, 16), (8, 3)])
 def test_a_pipeline_has_the_bubble_of_1f1b(stages, micro):
-    found = predict(layered(8), Mix(stages=stages, micro=micro), FREE)
+    prediction = predict(layered(8), Mix(stages=stages, micro=micro), FREE)
     each = 24 / stages / micro
-    assert found.seconds == pytest.approx((micro + stages - 1) * each)
-    assert found.idle == pytest.approx((stages - 1) / (micro + stages - 1))
+    assert prediction.seconds == pytest.approx((micro + stages - 1) * each)
+    assert prediction.idle == pytest.approx((stages - 1) / (micro + stages - 1))
 
 
 def test_a_stage_holds_no_more_micro_batches_than_stages_are_behind_it():
@@ -210,20 +210,20 @@ def test_a_stage_holds_no_more_micro_batches_than_stages_are_behind_it():
 def test_zero_divides_what_each_stage_of_it_says():
     work = layered(8)
     plain, *others = (held(work, Mix(data=16, zero=k))[0] for k in range(4))
-    for stage, found in enumerate(others, 1):
-        assert found.states == plain.states // 16
-        assert found.gradients == plain.gradients // (16 if stage >= 2 else 1)
-        assert found.parameters == plain.parameters // (16 if stage == 3 else 1)
-        assert found.activations == plain.activations
+    for stage, prediction in enumerate(others, 1):
+        assert prediction.states == plain.states // 16
+        assert prediction.gradients == plain.gradients // (16 if stage >= 2 else 1)
+        assert prediction.parameters == plain.parameters // (16 if stage == 3 else 1)
+        assert prediction.activations == plain.activations
 
 
 def test_zero_costs_what_it_exchanges():
-    there, n = network(latency=0.0, bandwidth=1e3 * BYTES), 8
+    links, n = network(latency=0.0, bandwidth=1e3 * BYTES), 8
     part = (n - 1) / n / 1e3  # of a MiB
-    plain, *others = (predict(layered(4), Mix(data=n, zero=k), there) for k in range(4))
+    plain, *others = (predict(layered(4), Mix(data=n, zero=k), links) for k in range(4))
     assert plain.exchange == pytest.approx(8 * part)
     assert [p.exchange for p in others] == pytest.approx([8 * part, 8 * part, 12 * part])
-    once, each = (predict(layered(4), Mix(data=n, zero=k, micro=4), there) for k in (1, 2))
+    once, each = (predict(layered(4), Mix(data=n, zero=k, micro=4), links) for k in (1, 2))
     assert once.exchange == pytest.approx(8 * part)  # of them 4 are of parameters
     assert each.exchange == pytest.approx((4 * 4 + 4) * part)
 
@@ -234,18 +234,18 @@ def test_tensor_parallel_layers_are_cut_in_turn():
     assert all(p.divided for p in cut.parts if p.task.phase != "optimizer")
     # forward behind the second, backward behind the first
     assert [p.number for p in cut.parts if p.summed] == [1, 3]
-    found = predict(work, Mix(tensor=4), FREE)
-    assert (found.seconds, found.efficiency) == pytest.approx((6 / 4, 1))
+    prediction = predict(work, Mix(tensor=4), FREE)
+    assert (prediction.seconds, prediction.efficiency) == pytest.approx((6 / 4, 1))
     memory = held(work, Mix(tensor=4))[0]
     assert (memory.parameters, memory.states) == (2 * BYTES // 4, 4 * BYTES // 4)
 
 
 @pytest.mark.parametrize("mix", mixes(64, 8, True) + mixes(4096, 8, False) + mixes(7, 3, True))
 def test_no_mix_is_quicker_than_its_ranks_could_be(mix):
-    found = predict(layered(8), mix, network("best", 1e-4, 50 * BYTES))
-    assert 0 < found.efficiency <= 1 + 1e-9
-    assert 0 <= found.idle < 1
-    assert found.seconds >= found.compute * (1 - 1e-9)
+    prediction = predict(layered(8), mix, network("best", 1e-4, 50 * BYTES))
+    assert 0 < prediction.efficiency <= 1 + 1e-9
+    assert 0 <= prediction.idle < 1
+    assert prediction.seconds >= prediction.compute * (1 - 1e-9)
     assert all(h.total > 0 for h in held(layered(8), mix))
 
 
@@ -253,7 +253,7 @@ def test_no_mix_is_quicker_than_its_ranks_could_be(mix):
 
 
 def test_a_recorded_step_is_played_as_it_was():
-    graph, inputs = made("transformer", 32, 1, 2)
+    graph, inputs = program("transformer", 32, 1, 2)
     work = record(graph, *inputs, launches=3)
     plan = graph.plan
     assert predict(work, Mix(), FREE).seconds == pytest.approx(work.seconds)
@@ -330,8 +330,8 @@ def test_bad_arguments_are_told(args, message, capsys):
 
 
 def test_ranks_are_numbers_and_what_is_left_of_them_is_data_parallel():
-    assert asked("tensor=4,stages=2", 64, True) == Mix(8, 4, 2)
-    assert asked("data=2,tensor=4", 64, True) == Mix(2, 4)
+    assert mix_of("tensor=4,stages=2", 64, True) == Mix(8, 4, 2)
+    assert mix_of("data=2,tensor=4", 64, True) == Mix(2, 4)
     with pytest.raises(SystemExit):
         main(["--ranks", "8,x"])
 
@@ -342,7 +342,7 @@ def test_predictions_are_compared_with_real_ranks(capsys):
     except CommunicationError as error:
         pytest.skip(str(error))
     assert main([*SMALL[:-1], "1", "--real", "2", "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)
-    assert found["ranks"] == 2
-    assert min(found["measured"], found["predicted"], found["alone"]) > 0
-    assert found["predicted"] >= found["alone"]
+    (record,) = json.loads(capsys.readouterr().out)
+    assert record["ranks"] == 2
+    assert min(record["measured"], record["predicted"], record["alone"]) > 0
+    assert record["predicted"] >= record["alone"]

@@ -29,16 +29,16 @@ def test_the_current_stream_belongs_to_the_block_and_the_thread() -> None:
     s = Stream("mine")
     outside = current_stream()
     assert outside is not s
-    seen: list[Stream] = []
+    calls: list[Stream] = []
     with stream(s):
         assert current_stream() is s
         with stream(None):
             assert current_stream() is s
-        thread = threading.Thread(target=lambda: seen.append(current_stream()))
+        thread = threading.Thread(target=lambda: calls.append(current_stream()))
         thread.start()
         thread.join()
     assert current_stream() is outside
-    assert seen == [outside]
+    assert calls == [outside]
     with pytest.raises(ZeroDivisionError), stream(s):
         _ = 1 / 0
     assert current_stream() is outside
@@ -158,15 +158,15 @@ def test_a_number_is_used_again_when_its_stream_is_gone() -> None:
     with stream(first):
         x = ones(10) + 1
     del first
-    seen = []
+    calls = []
     for i in range(100):
         s = Stream(f"again{i}")
-        seen.append(s.number)
+        calls.append(s.number)
         with stream(s):
             x = x + 1
         del s
-    assert number in seen
-    assert len(set(seen)) <= 2
+    assert number in calls
+    assert len(set(calls)) <= 2
     assert x.tolist() == [102.0] * 10
 
 

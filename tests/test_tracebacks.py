@@ -26,8 +26,8 @@ def frames(call: Callable[[], Any]) -> tuple[BaseException, list[str]]:
     try:
         call()
     except BaseException as error:
-        found = [f.f_code for f, _ in traceback.walk_tb(error.__traceback__)]
-        return error, [("flowvm " if is_internal(c.co_filename) else "") + c.co_name for c in found]
+        codes = [f.f_code for f, _ in traceback.walk_tb(error.__traceback__)]
+        return error, [("flowvm " if is_internal(c.co_filename) else "") + c.co_name for c in codes]
     raise AssertionError("nothing was raised")
 
 
@@ -111,19 +111,19 @@ def test_of_errors_at_the_call_the_users_frames_are_left(name: str) -> None:
 
 
 def test_a_caught_error_goes_on_as_any_other() -> None:
-    seen: list[Any] = []
+    notes: list[Any] = []
 
     def again() -> None:
         try:
             composed(X, INDEX)
         except FlowError as error:
-            seen.extend((error.__traceback__, error.__traceback__, sys.exc_info()[2]))
+            notes.extend((error.__traceback__, error.__traceback__, sys.exc_info()[2]))
             mine = error
         raise mine.with_traceback(None)
 
     error, shown = frames(again)
     assert shown == ["frames", "again"]
-    assert seen[0] is seen[1] is seen[2], "from the first look on there is one"
+    assert notes[0] is notes[1] is notes[2], "from the first look on there is one"
     error.__traceback__ = None
     assert error.__traceback__ is None
 
@@ -244,21 +244,21 @@ step()
 
 
 def stderr_of(*arguments: str, text: str | None = None, **env: str) -> str:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *arguments],
         input=text,
         capture_output=True,
         text=True,
         env={**os.environ, "PYTEST_ADDOPTS": "", **env},  # ours are of options that it lacks
     )
-    return done.stdout + done.stderr
+    return process.stdout + process.stderr
 
 
 def test_a_program_that_ends_in_an_error_shows_the_users_frames() -> None:
-    said = stderr_of("-c", PROGRAM)
-    assert said.count("File ") == 2
-    assert 'File "<string>", line 5, in step\n' in said
-    assert "OutOfRangeError: sum: dim 7" in said
+    output = stderr_of("-c", PROGRAM)
+    assert output.count("File ") == 2
+    assert 'File "<string>", line 5, in step\n' in output
+    assert "OutOfRangeError: sum: dim 7" in output
     full = stderr_of("-c", PROGRAM, FLOWVM_TB="full")
     assert "reduce.py" in full
 
@@ -279,17 +279,17 @@ work(x)
 
 
 def test_a_program_that_is_interrupted_shows_the_users_frames() -> None:
-    said = stderr_of("-c", INTERRUPTED)
-    assert "KeyboardInterrupt" in said
-    assert "in work" in said
-    assert "interpreter.py" not in said
+    output = stderr_of("-c", INTERRUPTED)
+    assert "KeyboardInterrupt" in output
+    assert "in work" in output
+    assert "interpreter.py" not in output
     assert "interpreter.py" in stderr_of("-c", INTERRUPTED, FLOWVM_TB="full")
 
 
 def test_pythons_prompt_does_so_too() -> None:
-    said = stderr_of("-i", "-q", text=PROGRAM.replace("step()\n", "\nstep()\n"))
-    assert "OutOfRangeError" in said
-    assert "reduce.py" not in said
+    output = stderr_of("-i", "-q", text=PROGRAM.replace("step()\n", "\nstep()\n"))
+    assert "OutOfRangeError" in output
+    assert "reduce.py" not in output
     assert "bad thing" in stderr_of("-c", "import flowvm\nraise ValueError('bad thing')")
 
 
@@ -298,11 +298,11 @@ def test_a_misspelt_name_shows_the_users_line_alone(arguments: tuple[str, ...]) 
     """Before the VM has started, too."""
     program = "import flowvm as flow\nflow.ruls(1)\n"
     if arguments == ("-c",):
-        said = stderr_of("-c", program)
+        output = stderr_of("-c", program)
     else:
-        said = stderr_of(*arguments, text=program)
-    assert "MissingNameError: flowvm has no 'ruls'; did you mean" in said
-    assert said.count("File ") == 1
+        output = stderr_of(*arguments, text=program)
+    assert "MissingNameError: flowvm has no 'ruls'; did you mean" in output
+    assert output.count("File ") == 1
 
 
 def test_names_may_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,10 +325,10 @@ def test_a_misspelt_name_can_be_sent_to_another_process() -> None:
 
 def test_flowvm_run_does_so_too(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(PROGRAM)
-    said = stderr_of("-m", "flowvm", "run", str(tmp_path / "mine.py"))
-    assert "OutOfRangeError: sum: dim 7" in said
-    assert said.count("File ") == 2
-    assert "mine.py" in said
+    output = stderr_of("-m", "flowvm", "run", str(tmp_path / "mine.py"))
+    assert "OutOfRangeError: sum: dim 7" in output
+    assert output.count("File ") == 2
+    assert "mine.py" in output
 
 
 def test_who_printed_errors_before_still_does() -> None:
@@ -355,21 +355,21 @@ shell = InteractiveShell.instance(colors="NoColor")
 shell.run_cell("import flowvm as flow")
 shell.run_cell({call!r})
 """
-    said = stderr_of("-c", program)
-    assert error in said
-    assert "reading.py" not in said
-    assert "def sum" not in said
-    assert "dims_of" not in said
-    assert "__getattr__" not in said
+    output = stderr_of("-c", program)
+    assert error in output
+    assert "reading.py" not in output
+    assert "def sum" not in output
+    assert "dims_of" not in output
+    assert "__getattr__" not in output
 
 
 def test_pytest_shows_the_users_frames(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(
         "import flowvm as flow\ndef test(): flow.ones(3).sum(7)\n"
     )
-    said = stderr_of("-m", "pytest", "-p", "no:cacheprovider", str(tmp_path))
-    assert "OutOfRangeError" in said
-    assert "reduce.py" not in said
+    output = stderr_of("-m", "pytest", "-p", "no:cacheprovider", str(tmp_path))
+    assert "OutOfRangeError" in output
+    assert "reduce.py" not in output
     full = stderr_of("-m", "pytest", "-p", "no:cacheprovider", str(tmp_path), FLOWVM_TB="full")
     assert "reduce.py" in full
 

@@ -27,8 +27,8 @@ def run(name: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in TUTORIALS.glob("*.py")))
 def test_a_tutorial_runs(name: str) -> None:
-    done = run(name)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = run(name)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 ANSWERS = {
@@ -57,9 +57,9 @@ def test_the_questions_are_answered() -> None:
     """Run all in one process, since a process is slow to start: they leave nothing behind."""
     paths = sorted(TUTORIALS.glob("questions/*.py"))
     command = [sys.executable, "-c", IN_TURN, *map(str, paths)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    shown = dict(zip(ANSWERS, done.stdout.split("question ")[1:], strict=True))
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout + process.stderr
+    shown = dict(zip(ANSWERS, process.stdout.split("question ")[1:], strict=True))
     for name, answer in shown.items():
         assert name in answer
         for part in ANSWERS[name]:
@@ -81,23 +81,23 @@ def test_cells_of_a_script() -> None:
 
 
 def test_the_tutorial_of_graphs_shows_what_it_says() -> None:
-    done = run("05_graphs")
+    process = run("05_graphs")
     for shown in (
         "(OPTIMIZER:SGD", "12 tasks on one stream", "2 plans",
         "captured again: argument 0 was f32[32,1,8,8], is f32[5,1,8,8]",
         "fused[", "CaptureError: this tensor has no value", "unfused: 0 of 100,000",
     ):  # fmt: skip
-        assert shown in done.stdout
-    assert "--- fusion: 3 nodes before, 1 after" in done.stderr
+        assert shown in process.stdout
+    assert "--- fusion: 3 nodes before, 1 after" in process.stderr
 
 
 def test_the_tutorial_of_actors_shows_what_it_says() -> None:
-    done = run("06_from_instruction_to_actor")
+    process = run("06_from_instruction_to_actor")
     for shown in (
         "2 actors, regst_num 2", "regst_num 1: 8 ticks", "regst_num 2: 5 ticks",
         "waits for the launch", "linear x4", "(+48 each)",
     ):  # fmt: skip
-        assert shown in done.stdout
+        assert shown in process.stdout
 
 
 def test_the_tutorial_of_profiling_names_the_stalls_and_mends_them() -> None:

@@ -22,13 +22,13 @@ def browse(url: str, profile: Path, *options: str, patience: float = 120) -> str
 
     Chromium asks only the page's server.  `options` are its command line, as `--dump-dom`.
     """
-    done = subprocess.run(
+    process = subprocess.run(
         _command(url, profile, *options),
         capture_output=True, text=True, timeout=patience, check=False,
     )  # fmt: skip
-    if done.returncode:
-        raise RuntimeError(f"Chromium ended with {done.returncode}: {done.stderr[-2000:]}")
-    return done.stdout
+    if process.returncode:
+        raise RuntimeError(f"Chromium ended with {process.returncode}: {process.stderr[-2000:]}")
+    return process.stdout
 
 
 @contextmanager

@@ -188,22 +188,16 @@ def used(path: Path) -> frozenset[str]:
 
 
 @cache
-def table() -> list[tuple[str, str]]:
-    """Return the rows of the table: a pattern of modules in one folder, and one of tests."""
+def table() -> dict[str, str]:
+    """Return the table: a module, and a pattern of tests."""
     lines = (ROOT / "tests" / "modules.txt").read_text().splitlines()
     rows = [line.split(maxsplit=2) for line in lines if line and line[0] != "#"]
-    return [(modules, tests) for modules, tests, _ in rows]
-
-
-def rows_of(path: Path) -> list[tuple[str, str]]:
-    """Return the rows of a module: those that name it, else those of its folder."""
-    exact = [row for row in table() if row[0] == str(path)]
-    parts = len(path.parts)
-    return exact or [r for r in table() if len(Path(r[0]).parts) == parts and path.match(r[0])]
+    return {module: tests for module, tests, _ in rows}
 
 
 def _in_table(path: Path) -> list[Path]:
-    tests = [p for _, pattern in rows_of(path) for p in sorted(ROOT.glob(pattern))]
+    pattern = table().get(str(path))
+    tests = sorted(ROOT.glob(pattern)) if pattern else []
     return [test.relative_to(ROOT) for test in tests if is_test(test.relative_to(ROOT))]
 
 
@@ -215,8 +209,8 @@ def cases_of_ops(modules: set[str]) -> list[str]:
     } | modules  # fmt: skip
     names = [name for name, op in samples.items() if op.function.__module__ in near]
     own = [name for name, op in samples.items() if op.function.__module__ in modules]
-    taken = [*dict.fromkeys([*own, *names])][:OPS]
-    cases = [(name, *case) for name in taken for case in _checks(samples[name])]
+    chosen = [*dict.fromkeys([*own, *names])][:OPS]
+    cases = [(name, *case) for name in chosen for case in _checks(samples[name])]
     return [f"{CHECKS}::{check}[{name}{end}]" for name, check, end in cases]
 
 
@@ -236,30 +230,30 @@ def _checks(op: Any) -> Iterator[tuple[str, str]]:
 
 def tests_of(files: Iterable[Path]) -> list[str]:
     """Return the arguments of pytest for these files, in order, each once."""
-    wanted: dict[str, None] = {}
+    paths: dict[str, None] = {}
     modules: set[str] = set()
     for path in files:
         if path.suffix != ".py":
             if path.parts[0] in ("docs", "README.md", "CONTRIBUTING.md", "mkdocs.yml"):
-                wanted["tests/test_docs.py"] = None
+                paths["tests/test_docs.py"] = None
             if path.name == "README.md" and len(path.parts) == 1:
-                wanted["tests/test_readme.py"] = None
+                paths["tests/test_readme.py"] = None
         elif is_test(path):
             if (ROOT / path).exists():
-                wanted[str(path)] = None
+                paths[str(path)] = None
         elif path.parts[0] == "tests":
-            wanted |= dict.fromkeys(map(str, tests_of_helper(path)))
+            paths |= dict.fromkeys(map(str, tests_of_helper(path)))
         elif path.parts[0] in TOPS:
             modules.add(module_of(path))
             tests = [*map(str, tests_of_module(path))] if (ROOT / path).exists() else []
             if len(tests) > WIDE:
                 print(f"{path}: {len(tests)} test files import it: the quick tier instead")
                 tests = quick()
-            wanted |= dict.fromkeys(tests)
-            wanted["tests/test_layout.py"] = None
+            paths |= dict.fromkeys(tests)
+            paths["tests/test_layout.py"] = None
     if any(module.startswith("flowvm.ops.") for module in modules):
-        wanted |= dict.fromkeys(cases_of_ops(modules))
-    return list(wanted)
+        paths |= dict.fromkeys(cases_of_ops(modules))
+    return list(paths)
 
 
 def quick() -> list[str]:

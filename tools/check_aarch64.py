@@ -49,15 +49,15 @@ def main() -> int:
         os.environ["FLOWVM_CACHE_DIR"] = folder
         with warmup.processes(PROCESSES if len(pieces) > FEW else 1) as pool:
             running = {pool.submit(check, piece): piece for piece in pieces}
-            for done in as_completed(running):
+            for job in as_completed(running):
                 try:
-                    found, why = done.result()
+                    count, why = job.result()
                 except BrokenProcessPool as error:
-                    found, why = 0, f"LLVM ended the process ({error})"
-                objects += found
+                    count, why = 0, f"LLVM ended the process ({error})"
+                objects += count
                 if why:
                     failures += 1
-                    print(f"{running[done]}: {why}")
+                    print(f"{running[job]}: {why}")
     seconds = time.monotonic() - began
     print(f"{objects} objects for {TRIPLE} in {seconds:.0f} s, {failures} failures")
     return 1 if failures else 0
@@ -68,18 +68,18 @@ def check(piece: str) -> tuple[int, str]:
     for module in (targets, jit, vector_code):
         vars(module)["target"] = lambda: PLAIN
     texts: list[str] = []
-    here = jit._object
+    compile_object = jit._object
 
     def both(lowered: jit.Lowered, symbol: str) -> Any:
         texts.append(crossed(lowered, symbol))
-        return here(lowered, symbol)
+        return compile_object(lowered, symbol)
 
     jit._object = both
     try:
-        said = warmup.warm(piece, False)
+        result = warmup.warm(piece, False)
     finally:
-        jit._object = here
-    return len(texts), said.error
+        jit._object = compile_object
+    return len(texts), result.error
 
 
 def crossed(lowered: jit.Lowered, symbol: str) -> str:

@@ -59,11 +59,11 @@ def main() -> int:
     return _told(parts_found, time.monotonic() - begun, chosen.list)
 
 
-def _told(found: list[Found], seconds: float, everything: bool) -> int:
+def _told(parts: list[Found], seconds: float, everything: bool) -> int:
     kernels: collections.Counter[str] = collections.Counter()
     failures: dict[str, str] = {}
     missing: dict[str, str] = {}
-    for part in found:
+    for part in parts:
         kernels.update(part.kernels)
         failures.update(part.failures)
         missing.update(part.missing)
@@ -82,7 +82,7 @@ def _told(found: list[Found], seconds: float, everything: bool) -> int:
 # --- one process ----------------------------------------------------------------------------------
 
 
-def _part(number: int, of: int, capabilities: Any, asked: argparse.Namespace) -> Found:
+def _part(number: int, of: int, capabilities: Any, options: argparse.Namespace) -> Found:
     from flowvm.cuda.compiler.compilation import available
     from flowvm.ops.declare.registry import SAMPLES
 
@@ -90,15 +90,17 @@ def _part(number: int, of: int, capabilities: Any, asked: argparse.Namespace) ->
         raise Unavailable(f"kernels cannot be compiled here: {why}")  # an exit would hang the pool
     counts = Found(collections.Counter(), {}, {})
     declared = _declared(SAMPLES)
-    chosen = [s for s in declared if asked.op in s.name][number::of]
-    seen: set[Any] = set()
+    chosen = [s for s in declared if options.op in s.name][number::of]
+    visited: set[Any] = set()
     calls = 0
     with _calls_noted() as noted:
-        runs: list[Callable[[], None]] = [functools.partial(_run, s, asked.dtypes) for s in chosen]
-        for run in [*runs, *([] if asked.op else list(_steps())[number::of])]:
+        runs: list[Callable[[], None]] = [
+            functools.partial(_run, s, options.dtypes) for s in chosen
+        ]
+        for run in [*runs, *([] if options.op else list(_steps())[number::of])]:
             run()
             for call in noted[calls:]:
-                _check(call, capabilities, counts, seen)
+                _check(call, capabilities, counts, visited)
             calls = len(noted)
     return counts
 
@@ -165,7 +167,7 @@ def _backward(result: Any, leaves: list[Any]) -> None:
     grads = flow.autograd.grad(result.sum(), leaves, create_graph=True, allow_unused=True)
     twice = [g.sum() for g in grads if g is not None and g.requires_grad]
     if twice:
-        flow.autograd.grad(sum(twice), leaves, allow_unused=True)
+        flow.autograd.grad(sum(twice[1:], twice[0]), leaves, allow_unused=True)
 
 
 # options with which an optimizer has kernels of its own
@@ -225,7 +227,7 @@ def _leaves(value: Any) -> Iterator[Any]:
             yield from _leaves(part)
 
 
-def _check(call: Any, capabilities: Any, found: Found, seen: set[Any]) -> None:
+def _check(call: Any, capabilities: Any, part: Found, visited: set[Any]) -> None:
     from flowvm.cuda.compiler.compilation import signature_of
     from flowvm.cuda.launch import KernelStep
     from flowvm.errors import DeviceError
@@ -237,20 +239,18 @@ def _check(call: Any, capabilities: Any, found: Found, seen: set[Any]) -> None:
     try:
         launch = launch_of(op, tuple(map(_moved, metas)), tuple(map(_moved, attrs)))
     except DeviceError as error:
-        found.missing[op.name] = str(error)
+        part.missing[op.name] = str(error)
         return
     except Exception as error:
-        found.failures[f"rule of {op.name} for {metas} {attrs}"] = (
-            f"{type(error).__name__}: {error}"
-        )
+        part.failures[f"rule of {op.name} for {metas} {attrs}"] = f"{type(error).__name__}: {error}"
         return
     for step in launch.steps:
         if isinstance(step, KernelStep):
             signature = signature_of(step)
             key = _compiled_as(step.kernel, signature)
-            if key not in seen:
-                seen.add(key)
-                _compile(op.name, step.kernel, signature, capabilities, found)
+            if key not in visited:
+                visited.add(key)
+                _compile(op.name, step.kernel, signature, capabilities, part)
 
 
 def _compiled_as(kernel: Any, signature: Any) -> Any:
@@ -263,7 +263,7 @@ def _compiled_as(kernel: Any, signature: Any) -> Any:
     return maker, arguments[0]
 
 
-def _compile(name: str, kernel: Any, signature: Any, capabilities: Any, found: Found) -> None:
+def _compile(name: str, kernel: Any, signature: Any, capabilities: Any, part: Found) -> None:
     from flowvm.cuda.compiler.compilation import ptx
     from flowvm.errors import CompileError
     from flowvm.ops.declare.cuda.bodies import is_body
@@ -271,14 +271,14 @@ def _compile(name: str, kernel: Any, signature: Any, capabilities: Any, found: F
     try:
         for cc in capabilities:
             ptx(kernel, signature, cc)
-            found.kernels[_family(kernel)] += 1
+            part.kernels[_family(kernel)] += 1
     except CompileError as error:
         if is_body(kernel):
-            found.missing[name] = str(error)
+            part.missing[name] = str(error)
             return
         kinds = ", ".join(k if isinstance(k, str) else f"{k[0]}[{k[1]}{k[2]}]" for k in signature)
         key = f"{_family(kernel)}.{kernel.__qualname__} of {name}({kinds})"
-        found.failures[key] = f"{type(error).__name__}: {error}"
+        part.failures[key] = f"{type(error).__name__}: {error}"
 
 
 def _family(kernel: Any) -> str:

@@ -139,11 +139,11 @@ def page() -> str:
         samples.setdefault(id(getattr(one.function, "__wrapped__", one.function)), one)
     summary, sections = [], []
     for space, listed in spaces.items():
-        place, here = places[space], names_of_space[space]
-        missing = [n for n in listed if n not in here]
+        place, public = places[space], names_of_space[space]
+        missing = [n for n in listed if n not in public]
         title = "flow" + space.removeprefix("torch")
-        summary.append(f"| {title} | {len(here)} | {len(listed)} |")
-        sections.append(_section(title, space, place, here, missing, samples))
+        summary.append(f"| {title} | {len(public)} | {len(listed)} |")
+        sections.append(_section(title, space, place, public, missing, samples))
     table = ["| namespace | here | in PyTorch |", "|---|---|---|", *summary]
     return "\n".join([HEAD, *table, "", *sections]).rstrip() + "\n"
 
@@ -152,12 +152,12 @@ def _section(
     title: str,
     space: str,
     place: Any,
-    here: list[str],
+    public: list[str],
     missing: list[str],
     samples: dict[int, OpSamples],
 ) -> str:
     lines = [f"## {title}", ""]
-    functions = [n for n in here if space in TABLES and _computes(getattr(place, n))]
+    functions = [n for n in public if space in TABLES and _computes(getattr(place, n))]
     if functions:
         lines += [
             "| name | CPU | CUDA | 1st | 2nd | graph | notes |",
@@ -167,7 +167,7 @@ def _section(
             row = row_of(n, getattr(place, n), samples)
             lines.append(f"| {n} | {' | '.join(row)} |")
         lines.append("")
-    others = [n for n in here if n not in functions]
+    others = [n for n in public if n not in functions]
     if others:
         lines += [_wrapped(("And: " if functions else "Here: ") + ", ".join(others) + "."), ""]
     if missing:

@@ -143,16 +143,16 @@ def text_of(value: Any) -> str:
     return "\n\n".join(text for text in texts if ">>>" in text)
 
 
-def has_example(space: str, value: Any, seen: frozenset[str] = frozenset()) -> bool:
+def has_example(space: str, value: Any, visited: frozenset[str] = frozenset()) -> bool:
     """Return True if a docstring has an example, or refers to one that has."""
     if ">>>" in text_of(value) or getattr(value, "__name__", "") in SHOWN_ELSEWHERE:
         return True
     stands = STANDS_FOR.match(inspect.getdoc(value) or "")
-    if stands is None or (name := next(filter(None, stands.groups()))) in seen:
+    if stands is None or (name := next(filter(None, stands.groups()))) in visited:
         return False
     others = [getattr(p, name, None) for p in (SPACES[space].place, flow, flow.Tensor)]
     return any(
-        has_example(space, other, seen | {name})
+        has_example(space, other, visited | {name})
         for other in others
         if other is not None and other is not value
     )
@@ -194,7 +194,7 @@ def main(arguments: list[str]) -> int:
     chosen = options.spaces or [*SPACES, "docs"]
     if unknown := [name for name in chosen if name not in SPACES and name[:4] != "docs"]:
         parser.error(f"no such space: {' '.join(unknown)}; there are {' '.join(SPACES)} docs")
-    done: set[str] = set()  # texts: one function has several names
+    texts: set[str] = set()  # texts: one function has several names
     tried = failed = wrong = 0
     for space in filter(SPACES.__contains__, chosen):
         without, count = [], 0
@@ -203,8 +203,8 @@ def main(arguments: list[str]) -> int:
             if not has_example(space, value):
                 without.append(name)
             text = text_of(value)
-            if text not in done:
-                done.add(text)
+            if text not in texts:
+                texts.add(text)
                 more, bad = run(f"{space}.{name}", text)
                 tried, failed = tried + more, failed + bad
         complete = SPACES[space].complete
@@ -212,7 +212,7 @@ def main(arguments: list[str]) -> int:
         if without and (complete or options.missing):
             print(f"  {'an example is missing' if complete else 'none'}: {' '.join(without)}")
         wrong += complete * len(without)
-    if done:
+    if texts:
         print(f"{tried} examples, {failed} failed")
     failed += run_pages([name for name in chosen if name not in SPACES])
     return int(bool(failed or wrong))

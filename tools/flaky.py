@@ -63,14 +63,14 @@ def run_once(run: int, args: list[str], folder: Path) -> list[Report]:
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", f"--junitxml={results}", *args]
     began = time.monotonic()
     # tests send Ctrl-C to processes that inherit how this one takes it
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
-    last = done.stdout.strip().splitlines()[-1:] or ["no output"]
+    last = process.stdout.strip().splitlines()[-1:] or ["no output"]
     print(f"run {run}: {last[0]} ({time.monotonic() - began:.0f} s)", flush=True)
     if not results.exists():
-        raise SystemExit(done.stdout[-4000:])
+        raise SystemExit(process.stdout[-4000:])
     return list(failures(results, run))
 
 

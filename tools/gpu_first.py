@@ -90,9 +90,9 @@ def copies() -> str:
 def elementwise() -> str:
     x = np.linspace(-3, 3, 1001, dtype=np.float32)
     t = flow.from_numpy(x).to("cuda")
-    got = ((t * 2 + 1).exp() - t.sin()).cpu().numpy()
-    np.testing.assert_allclose(got, np.exp(x * 2 + 1) - np.sin(x), rtol=2e-5, atol=2e-5)
-    return f"{got[:3]}"
+    result = ((t * 2 + 1).exp() - t.sin()).cpu().numpy()
+    np.testing.assert_allclose(result, np.exp(x * 2 + 1) - np.sin(x), rtol=2e-5, atol=2e-5)
+    return f"{result[:3]}"
 
 
 def reductions() -> str:
@@ -102,8 +102,8 @@ def reductions() -> str:
     soft = t.softmax(1).sum(1).cpu().numpy()
     np.testing.assert_allclose(soft, np.ones(37), rtol=1e-5)
     few = np.ascontiguousarray(x[:3])
-    got = flow.from_numpy(few).to("cuda").sort(1).values.cpu().numpy()
-    np.testing.assert_array_equal(got, np.sort(few, 1))
+    result = flow.from_numpy(few).to("cuda").sort(1).values.cpu().numpy()
+    np.testing.assert_array_equal(result, np.sort(few, 1))
     return "sum, softmax, sort"
 
 
@@ -156,8 +156,8 @@ def graphs() -> str:
     for k in range(5):
         x = np.random.default_rng(k).standard_normal((16, 16)).astype(np.float32)
         want = np.maximum(x.astype(np.float64) @ x, 0) + x
-        got = compiled(flow.from_numpy(x).to("cuda")).cpu().numpy()
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+        result = compiled(flow.from_numpy(x).to("cuda")).cpu().numpy()
+        np.testing.assert_allclose(result, want, rtol=1e-4, atol=1e-4)
     return str(compiled.explain()).split("CUDA graph")[-1].split("\n")[0].strip(" ,") or "replayed"
 
 
@@ -235,15 +235,15 @@ def main() -> int:
     for name, function in STEPS:
         begun = time.monotonic()
         try:
-            said = function()
+            outcome = function()
         except ImportError as error:
             absent = name.startswith("peer") and isinstance(error, ModuleNotFoundError)
             failed += not absent
-            said = f"not installed ({error})" if absent else f"FAILED\n{traceback.format_exc()}"
+            outcome = f"not installed ({error})" if absent else f"FAILED\n{traceback.format_exc()}"
         except Exception:
             failed += 1
-            said = f"FAILED\n{traceback.format_exc()}"
-        print(f"{name} ({time.monotonic() - begun:.2f} s): {said}", flush=True)
+            outcome = f"FAILED\n{traceback.format_exc()}"
+        print(f"{name} ({time.monotonic() - begun:.2f} s): {outcome}", flush=True)
     print(f"{len(STEPS) - failed} passed, {failed} failed")
     return int(failed > 0)
 

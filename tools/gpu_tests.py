@@ -40,7 +40,7 @@ class Part:
         self.log = self.folder / f"{self.number}-{self.starts}.log"
         settings = os.environ | {
             "FLOWVM_TEST_PART": f"{self.number}/{self.of}",
-            "FLOWVM_TEST_TAKEN": str(self.taken),
+            "FLOWVM_TEST_TAKEN": str(self.taken_file),
         }
         self.process = subprocess.Popen(
             [sys.executable, "-m", "pytest", *self.arguments],
@@ -51,7 +51,7 @@ class Part:
         )
 
     @property
-    def taken(self) -> Path:
+    def taken_file(self) -> Path:
         return self.folder / f"{self.number}.taken"
 
     def runs(self, in_time: bool) -> bool:
@@ -59,9 +59,9 @@ class Part:
         code = self.process.poll()
         if code is None:
             return True
-        if code in FINISHED or not in_time or self.starts > AGAIN or not self.taken.exists():
+        if code in FINISHED or not in_time or self.starts > AGAIN or not self.taken_file.exists():
             return False
-        self.lost.append(self.taken.read_text().split("\n")[-2])
+        self.lost.append(self.taken_file.read_text().split("\n")[-2])
         self.start()
         return True
 

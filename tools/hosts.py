@@ -87,11 +87,13 @@ def why_not() -> str:
         return f"hosts from namespaces need {', '.join(missing)}"
     if not os.path.exists("/dev/net/tun"):
         return "hosts from namespaces need /dev/net/tun"
-    done = subprocess.run(
+    process = subprocess.run(
         ["unshare", "--mount", "--uts", "--ipc", "--net", "mount", "--make-rprivate", "/"],
         capture_output=True, text=True,
     )  # fmt: skip
-    return f"namespaces are not allowed here: {done.stderr.strip()}" if done.returncode else ""
+    return (
+        f"namespaces are not allowed here: {process.stderr.strip()}" if process.returncode else ""
+    )
 
 
 class Net:
@@ -290,9 +292,9 @@ def main() -> int:
         print(why, file=sys.stderr)
         return 2
     with Net(args.hosts, Link(args.delay, args.loss, args.rate)) as net:
-        done = subprocess.run(net.command("a", args.command), env=net.environment(), check=False)
+        process = subprocess.run(net.command("a", args.command), env=net.environment(), check=False)
         print(f"{net.passed} packets passed, {net.lost} were lost", file=sys.stderr)
-        return done.returncode
+        return process.returncode
 
 
 if __name__ == "__main__":

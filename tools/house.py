@@ -113,7 +113,7 @@ def figures() -> dict[str, Any]:
     """Return all figures, by name."""
     rooms = sizes()
     env = {**os.environ, "FLOWVM_CALLS": "python"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PASSED],
         cwd=ROOT,
         env=env,
@@ -127,7 +127,7 @@ def figures() -> dict[str, Any]:
         "tests": {what: total(rooms, ("tests",), what) for what in ("lines", "files", "folders")},
         "Any in product": {"count": annotations_of_any()},
         "modules": modules_by_tests(),
-        **json.loads(done.stdout.splitlines()[-1]),
+        **json.loads(process.stdout.splitlines()[-1]),
     }
 
 

@@ -67,12 +67,12 @@ def main() -> int:
 def _told(case: Case, arch: str, everything: bool) -> int:
     from flowvm.cuda.compiler.compilation import ptx, signature_of
 
-    flagged, seen = 0, set()
+    flagged, visited = 0, set()
     for step in steps(case):
         key = step.kernel, signature_of(step)
-        if key in seen:
+        if key in visited:
             continue
-        seen.add(key)
+        visited.add(key)
         text, _ = ptx(*key, divmod(int(arch.removeprefix("sm_")), 10))
         report = inspected(text, arch)
         wrong = flags(report)
@@ -86,38 +86,38 @@ def _told(case: Case, arch: str, everything: bool) -> int:
     return flagged
 
 
-def _line(name: str, found: Found) -> str:
-    main = found.loops[0]
-    wide, narrow = found.divisions
+def _line(name: str, kernel: Found) -> str:
+    main = kernel.loops[0]
+    wide, narrow = kernel.divisions
     return (
-        f"{name:34.34} {found.registers:4} {found.spilled:5} {per_byte(found):6.2f} "
+        f"{name:34.34} {kernel.registers:4} {kernel.spilled:5} {per_byte(kernel):6.2f} "
         f"{max(main.loads, default=0):5} {max(main.stores, default=0):5} {main.ahead:5} "
         f"{main.doubles:3} {main.shared:3} {f'{wide}/{narrow}':>7} {main.calls:4}"
     )
 
 
-def per_byte(found: Found) -> float:
+def per_byte(kernel: Found) -> float:
     """Instructions of a turn of each loop that moves much, for each byte moved."""
-    most, straight = found.loops[0].moved, found.loops[0].straight
-    taken = [one for one in found.loops if 2 * one.moved >= most and one.straight == straight]
-    return sum(one.instructions for one in taken) / max(1, sum(one.moved for one in taken))
+    most, straight = kernel.loops[0].moved, kernel.loops[0].straight
+    loops = [one for one in kernel.loops if 2 * one.moved >= most and one.straight == straight]
+    return sum(one.instructions for one in loops) / max(1, sum(one.moved for one in loops))
 
 
-def in_flight(found: Found) -> int:
+def in_flight(kernel: Found) -> int:
     """Return the bytes that an SM's threads have asked for: as many threads as have registers."""
-    return min(2048, 65536 // max(1, found.registers)) * found.loops[0].ahead
+    return min(2048, 65536 // max(1, kernel.registers)) * kernel.loops[0].ahead
 
 
-def flags(found: Found) -> list[str]:
+def flags(kernel: Found) -> list[str]:
     """Return the faults of a kernel."""
-    main = found.loops[0]
+    main = kernel.loops[0]
     wrong = {
-        "spills": found.spilled > 0,
+        "spills": kernel.spilled > 0,
         "local memory": main.local > 0,
-        "too many instructions": per_byte(found) > ENOUGH,
+        "too many instructions": per_byte(kernel) > ENOUGH,
         "divides in the loop": main.calls > 0,
-        "generic addresses": any(one.generic for one in found.loops),
-        "little on its way": main.loads != () and in_flight(found) < FLYING,
+        "generic addresses": any(one.generic for one in kernel.loops),
+        "little on its way": main.loads != () and in_flight(kernel) < FLYING,
     }
     return [name for name, so in wrong.items() if so]
 

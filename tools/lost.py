@@ -134,9 +134,9 @@ def program(folder: Path, steps: int, every: int, killed_at: int = -1) -> None:
     saved.result()
 
 
-def lose_host(folder: Path, left: int) -> None:
+def lose_host(folder: Path, host: int) -> None:
     """End this rank as if its host were gone, in the middle of a save."""
-    part = folder / "checkpoints" / "step_lost" / f"{1:016x}-{left:05}.safetensors"
+    part = folder / "checkpoints" / "step_lost" / f"{1:016x}-{host:05}.safetensors"
     part.parent.mkdir()
     part.write_bytes(b"half")
     if (
@@ -144,7 +144,7 @@ def lose_host(folder: Path, left: int) -> None:
     ):  # it is a host of `tools.hosts`, which waits for this line to end it
         print(GONE, flush=True)
         signal.pause()
-    (folder / "hosts").write_text(f"localhost:{left}\n")
+    (folder / "hosts").write_text(f"localhost:{host}\n")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -170,12 +170,12 @@ def losses_of(folder: Path) -> dict[int, list[tuple[float, int, int]]]:
     return losses
 
 
-def furthest(folder: Path, wanted: list[float]) -> float:
+def furthest(folder: Path, expected: list[float]) -> float:
     """Return the largest distance of a loss from the wanted one; all steps must be there."""
     losses = losses_of(folder)
-    if sorted(losses) != list(range(len(wanted))):
-        raise AssertionError(f"{len(losses)} steps of {len(wanted)} have a loss")
-    return max(abs(value - wanted[step]) for step, runs in losses.items() for value, *_ in runs)
+    if sorted(losses) != list(range(len(expected))):
+        raise AssertionError(f"{len(losses)} steps of {len(expected)} have a loss")
+    return max(abs(value - expected[step]) for step, runs in losses.items() for value, *_ in runs)
 
 
 def ranks_of(parent: int) -> list[int]:

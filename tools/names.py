@@ -88,18 +88,18 @@ def missing_part(name: str) -> str:
     parts = name.split(".")
     place_now: Any = importlib.import_module(parts[0])
     for k, part in enumerate(parts[1:], 2):
-        here = ".".join(parts[:k])
+        prefix = ".".join(parts[:k])
         if not isinstance(place_now, (types.ModuleType, type)):
             return ""  # an instance's attributes are its own
         try:
             place_now = getattr(place_now, part)
         except AttributeError:
             try:
-                place_now = importlib.import_module(here)
+                place_now = importlib.import_module(prefix)
             except ImportError:
-                return here
+                return prefix
         except ImportError:
-            return here
+            return prefix
     return ""
 
 
@@ -141,13 +141,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--all", action="store_true", help="names that are there, too")
-    asked = parser.parse_args()
-    for folder in asked.folders:
+    options = parser.parse_args()
+    for folder in options.folders:
         if not folder.exists():
             parser.error(f"there is no {folder}")
-    names_used = uses(asked.folders)
+    names_used = uses(options.folders)
     missing = [use for use in names_used if use.why]
-    for use in names_used if asked.all else missing:
+    for use in names_used if options.all else missing:
         print(f"{use.programs:4d} {use.uses:5d}  {use.name}  ({use.place})")
         if use.why:
             print(f"{'':12s}{use.why}")

@@ -44,10 +44,10 @@ def cells_of(text: str) -> list[tuple[str, str]]:
     _, *parts = re.split(r"(?m)^# %%[ ]?", text)
     for part in parts:
         lines = part.split("\n")
-        said = [lines.pop(0)]
+        words = [lines.pop(0)]
         while lines and lines[0].startswith("#"):
-            said.append(lines.pop(0).lstrip("#").strip())
-        cells += [("markdown", "\n".join(said).strip()), ("code", "\n".join(lines).strip("\n"))]
+            words.append(lines.pop(0).lstrip("#").strip())
+        cells += [("markdown", "\n".join(words).strip()), ("code", "\n".join(lines).strip("\n"))]
     return [(kind, source) for kind, source in cells if source.strip()]
 
 
@@ -65,18 +65,18 @@ def notebook(script: Path) -> Any:
     return document
 
 
-def execute(made: Any, script: Path) -> None:
+def execute(notebook: Any, script: Path) -> None:
     """Run all cells, in the folder of the tutorials; an error in one is raised."""
     nbclient: Any = importlib.import_module("nbclient")
     context = {"metadata": {"path": str(TUTORIALS)}}
-    client = nbclient.NotebookClient(made, timeout=SECONDS, resources=context)
+    client = nbclient.NotebookClient(notebook, timeout=SECONDS, resources=context)
     client.execute()
-    for cell in made.cells:
+    for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code":
             cell.outputs = [_tidy(output) for output in _joined(cell.outputs)]
-    del made.metadata["language_info"]
-    made.metadata["language_info"] = {"name": "python"}
+    del notebook.metadata["language_info"]
+    notebook.metadata["language_info"] = {"name": "python"}
 
 
 def _joined(outputs: list[Any]) -> list[Any]:
@@ -108,9 +108,9 @@ def _tidy(output: Any) -> Any:
     return tidied(output)
 
 
-def sources(made: Any) -> list[tuple[str, str]]:
+def sources(notebook: Any) -> list[tuple[str, str]]:
     """Return the cells of a notebook, in the form of `cells_of` for its script."""
-    return [(cell["cell_type"], "".join(cell["source"])) for cell in made["cells"]]
+    return [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
 
 
 def main() -> int:

@@ -16,42 +16,66 @@ from __future__ import annotations
 
 import argparse
 import ast
-import faulthandler
 import importlib.abc
 import importlib.util
 import json
-import linecache
-import os
 import re
-import subprocess
 import sys
-import tempfile
 import time
-import traceback
 import types
-import unittest
+import typing
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from flowvm import ops
 from flowvm.compat import torch as compat
 from flowvm.ranks.world import world, world_size
+from tools import unit_cases
 
-HERE = Path(__file__).resolve().parent.parent
 # methods that need what a CPU has not: `folder/file.py`, a method or a class in it -> the reason
 NEEDS = {
     "expensive/test_global_tensor_offload.py": "a GPU's memory",
     "expensive/test_id_shuffle_global.py": "OneEmbedding, on a GPU",
     "expensive/test_tensor_str.py": "OneFlow's own way to print",
+    "graph/test_graph_debug.py": "OneFlow's inner parts of a graph",
     "graph/test_graph_reuse_var.py": "OneFlow's inner parts of a graph",
+    "graph/test_graph_pipeline.py": "a data set",
+    "graph/test_graph_separate_compile.py::test_test_alexnet_auto_parallel": "flowvision",
+    "graph/test_graph_zero.py::TestLinearTrainGraph2DWithZeRO": "OneFlow's inner parts of a graph",
     "graph/test_graph_zero.py::test_linear_train_graph_with_zero_1": "parameters cut by stage 1",
     "graph/test_graph_zero.py::test_linear_train_graph_with_zero_2": "parameters cut by stage 2",
     "misc/test_env_cuda.py": "a GPU",
+    "tensor/test_autocast.py": "a GPU's autocast to float16",
+    "tensor/test_tensor_part_1.py::test_tensor_property": "a GPU to tell from a CPU",
+    "tensor/test_tensor_part_1.py::test_tensor_device": "a GPU to tell from a CPU",
+    "tensor/test_tensor_pin_memory.py": "a GPU's pinned memory",
+    "tensor/test_new_tensor.py::test_new_cuda_bfloat16_local_tensor_with_numpy": "a GPU",
+    "tensor/test_tensor_indexing2.py::test_slice": "CUDA's version",
+    "graph/test_alexnet_graph.py": "a data set",
+    "graph/test_alexnet_auto_parallel.py": "flowvision",
     "misc/test_manual_seed_api.py": "two GPUs in one process",
+    "modules/test_comm_ops.py::TestDocs": "OneFlow's own docstrings",
+    "modules/test_global_cast.py::test_cpu_[ps]2[bs]_with_random_parameter": "an older NumPy",
+    "modules/test_global_cast.py::test_local_to_global_with_wrong_device": "a GPU",
+    "modules/test_global_empty.py": "OneFlow's inner names of functions",
+    "modules/test_single_threaded_vm.py": "OneFlow in another process",
     "modules/test_coco_reader.py": "a data set",
+    "modules/test_as_tensor.py::test_tensor_type": "a GPU to tell from a CPU",
+    "modules/test_dataset.py": "OpenCV",
+    "modules/test_fused_codegeex_qkv_reshape.py": "a kernel for GPUs alone",
+    "modules/test_fused_get_*.py": "a kernel for GPUs alone",
+    "modules/test_fused_matmul_bias_add_relu_dropout.py": "a kernel for GPUs alone",
+    "modules/test_groupwise_quantization.py": "a kernel for GPUs alone",
+    "modules/test_image_*.py": "OpenCV",
+    "modules/test_layer_norm.py::test_*_impl": "PyTorch's float16 sums on a GPU",
+    "modules/test_pruning.py::test_pruning_serialization_model": "pickled modules",
+    "modules/test_deform_conv2d.py": "torchvision",
+    "modules/test_optim_ftrl.py": "OneEmbedding, on a GPU",
     "modules/test_dlpack.py": "GPUs by number",
+    "modules/test_eager_boxing.py::*s1_to_p": "OneFlow's choice of summands",
     "modules/test_gpt_data_loader.py": "a data set",
 }
 
@@ -65,6 +89,8 @@ class _OnCpu(ast.NodeTransformer):
     def visit_Constant(self, node: ast.Constant) -> ast.Constant:
         if isinstance(node.value, str) and re.fullmatch(r"cuda(:\d+)?", node.value):
             return ast.copy_location(ast.Constant("cpu"), node)
+        if isinstance(node.value, str) and node.value.startswith("oneflow.cuda."):
+            return ast.copy_location(ast.Constant(node.value.replace(".cuda", "", 1)), node)
         return node
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
@@ -77,6 +103,8 @@ class _OnCpu(ast.NodeTransformer):
         self.generic_visit(node)
         if node.attr == "is_cuda":
             node.attr = "is_cpu"
+        if node.attr.endswith("Tensor") and ast.unparse(node.value).endswith(".cuda"):
+            node.value = node.value.value  # type: ignore[attr-defined]
         if ast.unparse(node) == "types.BuiltinFunctionType":
             return ast.copy_location(ast.Name("_FUNCTIONS", ast.Load()), node)
         return node
@@ -122,47 +150,25 @@ class _Sources(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         tree = ast.fix_missing_locations(_OnCpu().visit(ast.parse(place.read_text())))
         module._FUNCTIONS = (types.BuiltinFunctionType, type(ops.bernoulli))
         exec(compile(tree, str(place), "exec"), module.__dict__)
+        if module.__name__.endswith(".automated_test_util.generators"):
+            _know_builtins(module.random)
 
 
-def _cases(suite: Any) -> Iterator[unittest.TestCase]:
-    for case in suite:
-        if isinstance(case, unittest.TestSuite):
-            yield from _cases(case)
-        else:
-            yield case
+def _known_to_oneflow(annotation: Any) -> Any:
+    """Return an annotation with `typing.Union` and `typing.Tuple` in the places of `int | None` and
+    `tuple[int, int]`, which the random arguments of OneFlow's tests do not know.
+    """
+    origin = typing.get_origin(annotation)
+    args = tuple(map(_known_to_oneflow, typing.get_args(annotation)))
+    if origin in (types.UnionType, typing.Union):
+        return typing.Union[args]  # noqa: UP007 - that is the point
+    return typing.Tuple[args] if origin is tuple else annotation  # noqa: UP006 - as above
 
 
-def _outcome(error: Any) -> tuple[str, str]:
-    """Return an error's kind, "words" if it asserts an error's words, else "fail", and text."""
-    kind, value, trace = error
-    text = f"{kind.__name__}: {' '.join(str(value).split())[:300]}"
-    if kind is AssertionError:
-        for frame in traceback.extract_tb(trace):
-            first, last = frame.lineno or 0, frame.end_lineno or 0
-            lines = (linecache.getline(frame.filename, k) for k in range(first, last + 1))
-            if re.search(r"in str\(", " ".join(lines)):
-                return "words", text
-    return "fail", text
-
-
-class _Result(unittest.TestResult):
-    outcome = ("pass", "")
-
-    def addError(self, test: Any, err: Any) -> None:  # noqa: N802
-        super().addError(test, err)
-        self.outcome = _outcome(err)
-
-    addFailure = addError  # noqa: N815
-
-    def addSkip(self, test: Any, reason: str) -> None:  # noqa: N802
-        self.outcome = ("skip", reason)
-
-    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:  # noqa: N802
-        if err is not None:
-            self.outcome = _outcome(err)
-
-    def addExpectedFailure(self, test: Any, err: Any) -> None:  # noqa: N802
-        self.outcome = ("pass", "")
+def _know_builtins(random: Any) -> None:
+    """Have OneFlow's class of random arguments take the annotations of today's PyTorch."""
+    own = random._to
+    random._to = lambda argument, annotation: own(argument, _known_to_oneflow(annotation))
 
 
 def _inside(root: Path, place: Path, known: list[str], out: str, seconds: float) -> None:
@@ -170,98 +176,17 @@ def _inside(root: Path, place: Path, known: list[str], out: str, seconds: float)
     sys.meta_path.insert(0, _Sources(root, place.parent))
     compat.install(report=False)
     sys.meta_path.insert(0, sys.meta_path.pop(1))
-    several = world_size() > 1
-    rank = world().rank if several else 0
-    with open(f"{out}.{rank}", "a", buffering=1) as log:
-
-        def note(*row: str) -> None:
-            log.write(json.dumps(row) + "\n")
-
-        faulthandler.dump_traceback_later(seconds, exit=True)
-        try:
-            module = importlib.import_module(place.stem)
-        except unittest.SkipTest as error:
-            note("whole file", "skip", str(error))
-            return
-        except BaseException as error:
-            traceback.print_exc()
-            note("whole file", *_outcome(sys.exc_info()))
-            raise SystemExit(1) from error
-        for case in _cases(unittest.defaultTestLoader.loadTestsFromModule(module)):
-            name = case.id().partition(".")[2]
-            if name in known:
-                continue
-            note(name, "start", "")
-            faulthandler.dump_traceback_later(seconds, exit=True)
-            result = _Result()
-            case.run(result)
-            note(name, *result.outcome)
-            for _, text in (*result.errors, *result.failures):
-                print(name, text, file=sys.stderr)
-            if several and result.outcome[0] in ("fail", "words"):
-                os._exit(1)
-        note("all", "done", "")
-        faulthandler.cancel_dump_traceback_later()
+    rank = world().rank if world_size() > 1 else None
+    unit_cases.run(lambda: importlib.import_module(place.stem), known, out, seconds, rank)
 
 
 # --- all files ------------------------------------------------------------------------------------
 
 
-def outcomes(
-    root: Path, place: Path, ranks: int, seconds: float, show: bool
-) -> dict[str, tuple[str, str]]:
-    """Run a file's methods; for each: "pass", "fail" or "skip", and what was said."""
-    known: dict[str, tuple[str, str]] = {}
-    for _ in range(60):
-        with tempfile.TemporaryDirectory() as folder:
-            out = f"{folder}/log"
-            given = Path(folder) / "known"
-            given.write_text("\n".join(known))
-            inside = ["tools.oneflow_tests", str(root), str(place), "--inside", out]
-            inside += ["--known", str(given), "--seconds", str(seconds)]
-            launch = ["flowvm", "launch", "-n", str(ranks), "-m"] if ranks > 1 else []
-            command = [sys.executable, "-m", *launch, *inside]
-            env = {**os.environ, "PYTHONPATH": str(HERE), "ONEFLOW_TEST_DATASET_DIR": folder}
-            done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
-            if show:
-                print(done.stdout, done.stderr)
-            rows: dict[str, dict[int, tuple[str, str]]] = defaultdict(dict)
-            for rank in range(ranks):
-                path = Path(f"{out}.{rank}")
-                for line in path.read_text().splitlines() if path.exists() else ():
-                    name, kind, text = json.loads(line)
-                    rows[name][rank] = (kind, text)
-        over = len(rows.pop("all", {})) == ranks
-        before = len(known)
-        for name, said in rows.items():
-            kinds = {kind for kind, _ in said.values()}
-            if kinds & {"fail", "words"}:
-                known[name] = min(s for s in said.values() if s[0] in ("fail", "words"))
-            elif kinds == {"start"} or (not over and "start" in kinds):
-                known[name] = ("fail", _end(done.stderr))
-            elif len(said) == ranks and len(kinds) == 1:
-                known[name] = next(iter(said.values()))
-        if over or "whole file" in known:
-            return known
-        if len(known) == before:
-            known["whole file"] = ("fail", _end(done.stderr))
-            return known
-    return known | {"whole file": ("fail", "too many starts")}
-
-
-def _end(text: str) -> str:
-    if "Timeout (" in text:
-        return "timeout"
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return "ended: " + next(
-        (n for n in reversed(lines) if "Error" in n), lines[-1] if lines else ""
-    )
-
-
 def counted(file: str, method: str) -> bool:
     """False for a method that needs what a CPU has not."""
-    parts = method.split(".")
-    return not any(key in NEEDS for key in (file, *(f"{file}::{part}" for part in parts)))
+    keys = (file, *(f"{file}::{part}" for part in method.split(".")))
+    return not any(fnmatch(key, pattern) for key in keys for pattern in NEEDS)
 
 
 def table(results: dict[str, dict[str, Any]], by: str) -> str:
@@ -278,10 +203,7 @@ def table(results: dict[str, dict[str, Any]], by: str) -> str:
         all_of = count["pass"] + count["fail"]
         if by == "folder" or count["fail"]:
             lines.append(f"{key:60} {count['pass']:5d} of {all_of:5d}")
-    all_of = total["pass"] + total["fail"]
-    share = f"{100 * total['pass'] / max(all_of, 1):.1f} %"
-    rest = ", ".join(f"{total[kind]} {kind}" for kind in ("skip", "words", "without"))
-    lines.append(f"{'all':60} {total['pass']:5d} of {all_of:5d}  {share}; {rest}")
+    lines.append(f"{'all':60} {unit_cases.share(total)}")
     return "\n".join(lines)
 
 
@@ -300,46 +222,41 @@ def main() -> int:
     parser.add_argument("--show", action="store_true", help="print what the files print")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     parser.add_argument("--known", help=argparse.SUPPRESS)
-    asked = parser.parse_intermixed_args()
-    root = asked.root.resolve()
-    if asked.inside:
-        known = Path(asked.known).read_text().splitlines()
-        _inside(root, Path(asked.files[0]), known, asked.inside, asked.seconds)
+    options = parser.parse_intermixed_args()
+    root = options.root.resolve()
+    if options.inside:
+        known = Path(options.known).read_text().splitlines()
+        _inside(root, Path(options.files[0]), known, options.inside, options.seconds)
         return 0
     begin = time.monotonic()
     places: list[Path] = []
-    for name in asked.files or ["."]:
+    for name in options.files or ["."]:
         at = root / "test" / name
         places += [at] if at.is_file() else sorted(at.rglob("test_*.py"))
     results: dict[str, dict[str, Any]] = {}
-    if asked.results and asked.results.exists():
-        results = json.loads(asked.results.read_text())
-    for place in [] if asked.table else places:
+    if options.results and options.results.exists():
+        results = json.loads(options.results.read_text())
+    for place in [] if options.table else places:
         file = place.relative_to(root / "test").as_posix()
         text = place.read_text()
-        if asked.only and not re.search(rf"skip_unless_1n{asked.ranks}d", text):
+        if options.only and not re.search(rf"skip_unless_1n{options.ranks}d", text):
             continue
-        if file in results and not asked.files:
+        if file in results and not options.files:
             failed = any(kind == "fail" for kind, _ in results[file].values())
-            if not (asked.again and failed):
+            if not (options.again and failed):
                 continue
-        if time.monotonic() - begin > asked.limit:
+        if time.monotonic() - begin > options.limit:
             print("stopped at the limit")
             break
-        results[file] = outcomes(root, place, asked.ranks, asked.seconds, asked.show)
+        command = ["tools.oneflow_tests", str(root), str(place)]
+        results[file] = unit_cases.outcomes(command, options.ranks, options.seconds, options.show)
         count = Counter(kind for kind, _ in results[file].values())
         print(f"{time.monotonic() - begin:6.0f} s  {file:60} {dict(count)}", flush=True)
-        if asked.results:
-            asked.results.write_text(json.dumps(results, indent=1))
+        if options.results:
+            options.results.write_text(json.dumps(results, indent=1))
     print(table(results, "file"))
     print(table(results, "folder"))
-    said: Counter[str] = Counter()
-    for methods in results.values():
-        for kind, text in methods.values():
-            if kind == "fail":
-                said[re.sub(r"0x[0-9a-f]+|\d+", "#", text)[:160]] += 1
-    for text, times in said.most_common(60):
-        print(f"{times:5d}  {text}")
+    print("\n".join(unit_cases.causes(results)))
     return 0
 
 

@@ -139,22 +139,22 @@ def _transformers(torch: Any, name: str, rng: np.random.Generator) -> tuple[Any,
         if hasattr(config, rate):
             setattr(config, rate, 0.0)
     model = getattr(transformers, f"{name}Model")(config)
-    taken = inspect.signature(model.forward).parameters
+    parameters = inspect.signature(model.forward).parameters
 
     def words(count: int) -> Any:
         return torch.from_numpy(rng.integers(3, 99, (BATCH, count)))
 
-    if "pixel_values" in taken:
+    if "pixel_values" in parameters:
         return model, {"pixel_values": torch.from_numpy(rng.random((BATCH, 3, 32, 32)))}
-    if "input_features" in taken:
+    if "input_features" in parameters:
         sound = torch.from_numpy(rng.random((BATCH, 8, 32)))
         return model, {"input_features": sound, "decoder_input_ids": words(5)}
     inputs = {"input_ids": words(7)}
-    if "attention_mask" in taken:
+    if "attention_mask" in parameters:
         mask = np.ones((BATCH, 7), np.int64)
         mask[1, 5:] = 0
         inputs["attention_mask"] = torch.from_numpy(mask)
-    if "decoder_input_ids" in taken:
+    if "decoder_input_ids" in parameters:
         inputs["decoder_input_ids"] = words(5)
     return model, inputs
 
@@ -183,17 +183,17 @@ def run(package: str, name: str, place: str, dtype: str) -> dict[str, Any]:
         written = {}
     else:
         written = {f"w.{k}": v.numpy() for k, v in model.state_dict().items()}
-    given = next(iter(inputs.values()))
-    if given.is_floating_point():
-        given = inputs[next(iter(inputs))] = given.to(getattr(torch, dtype))
-        given.requires_grad_(True)
+    first = next(iter(inputs.values()))
+    if first.is_floating_point():
+        first = inputs[next(iter(inputs))] = first.to(getattr(torch, dtype))
+        first.requires_grad_(True)
     output = model(*inputs.values()) if package == "timm" else model(**inputs)
     y = output[0] if isinstance(output, (tuple, list)) or package == "transformers" else output
     (y * torch.from_numpy(rng.random(tuple(y.shape)).astype(dtype))).sum().backward()
     grads = [p.grad for p in model.parameters() if p.grad is not None]
     return written | {
         "output": y.detach().numpy(),
-        "input's gradient": np.zeros(1) if given.grad is None else given.grad.numpy(),
+        "input's gradient": np.zeros(1) if first.grad is None else first.grad.numpy(),
         "length of gradients": np.sqrt(sum(float((g**2).sum()) for g in grads)),
         "gradients": np.float64(len(grads)),
     }
@@ -248,8 +248,8 @@ def _inside(args: argparse.Namespace) -> None:
         np.savez(args.place, **output)
         return
     amount, what = difference(output, np.load(args.place))
-    said = "agrees" if amount < LIMITS[args.dtype] else "DIFFERS"
-    print(f"{said} {amount:.1e} {what}{'' if args.dtype == 'float64' else ', in ' + args.dtype}")
+    verdict = "agrees" if amount < LIMITS[args.dtype] else "DIFFERS"
+    print(f"{verdict} {amount:.1e} {what}{'' if args.dtype == 'float64' else ', in ' + args.dtype}")
 
 
 # --- all of them ----------------------------------------------------------------------------------
@@ -258,11 +258,11 @@ def _inside(args: argparse.Namespace) -> None:
 def _process(package: str, inside: str, *rest: str) -> tuple[bool, str]:
     command = [sys.executable, "-m", "tools.others", package, *rest, "--inside", inside]
     env = {**os.environ, "TRANSFORMERS_VERBOSITY": "error"}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
-    text = done.stdout if done.returncode == 0 else done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    text = process.stdout if process.returncode == 0 else process.stderr
     lines = [line for line in text.splitlines() if line.strip()]
     last = next((n for n in reversed(lines) if "Error" in n), lines[-1] if lines else "")
-    return done.returncode == 0, last if done.returncode else (lines[-1] if lines else "")
+    return process.returncode == 0, last if process.returncode else (lines[-1] if lines else "")
 
 
 def main() -> int:

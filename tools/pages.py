@@ -78,17 +78,17 @@ def run(page: Path) -> tuple[int, list[str]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{page.stem}.py"
         path.write_text(program(text))
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, path.name], cwd=folder, capture_output=True, text=True,
             timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,
             env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1"},
         )  # fmt: skip
     failures = []
-    if done.returncode:
-        failures.append(f"{page}: exit code {done.returncode}\n{done.stderr}")
-    printed = done.stdout.split(SEPARATOR + "\n")[1:]
-    for block, got in zip(ran, printed, strict=False):
+    if process.returncode:
+        failures.append(f"{page}: exit code {process.returncode}\n{process.stderr}")
+    printed = process.stdout.split(SEPARATOR + "\n")[1:]
+    for block, output in zip(ran, printed, strict=False):
         want = block.shown
-        if want is not None and not doctest.OutputChecker().check_output(want, got, FLAGS):
-            failures.append(f"{page}:{block.line}: expected\n{want}but it printed\n{got}")
+        if want is not None and not doctest.OutputChecker().check_output(want, output, FLAGS):
+            failures.append(f"{page}:{block.line}: expected\n{want}but it printed\n{output}")
     return len(ran), failures

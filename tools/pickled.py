@@ -136,10 +136,10 @@ def changes(rng: random.Random, count: int, amount: int) -> Iterator[list[Any]]:
                 yield ["code", place, rng.choice(list(range(256)))]
 
 
-def changed(code: list[bytes], made: list[list[Any]]) -> bytes:
+def changed(code: list[bytes], changes: list[list[Any]]) -> bytes:
     """Return the pickle with the changes, as far as their targets still exist."""
     code = list(code)
-    for kind, place, *rest in made:
+    for kind, place, *rest in changes:
         place %= max(1, len(code))
         if kind == "drop":
             del code[place]

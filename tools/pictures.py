@@ -302,8 +302,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.pictures", description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?", default=FOLDER)
     parser.add_argument("--ranks", action="store_true", help="the page of two ranks, too")
-    asked = parser.parse_args(arguments)
-    folder: Path = asked.folder
+    options = parser.parse_args(arguments)
+    folder: Path = options.folder
     folder.mkdir(parents=True, exist_ok=True)
     session = Session()
     for name, (typed, show) in PICTURES.items():
@@ -311,7 +311,7 @@ def main(arguments: list[str] | None = None) -> int:
         path.write_text(picture(typed, show(session)), encoding="utf-8")
         print(path)
     if CHROMIUM:
-        print(*pages(session, folder, asked.ranks), sep="\n")
+        print(*pages(session, folder, options.ranks), sep="\n")
     else:
         print("no Chromium here: the pictures of the page are left as they are", file=sys.stderr)
     return 0

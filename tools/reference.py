@@ -1,4 +1,4 @@
-"""Make the pages of docs/reference that are lists of the code: settings, commands, names.
+"""Make the pages of docs/reference that are lists of the code: settings, commands, columns, names.
 
     python -m tools.reference            write them
     python -m tools.reference --check    exit code 1 where a page is not what the code says
@@ -16,6 +16,8 @@ from pathlib import Path
 
 from flowvm.commands import cli
 from flowvm.config import VARIABLES, Variable
+from flowvm.profiler.views.edges import EDGES
+from flowvm.profiler.views.query import COLUMNS
 from tools.doctests import SPACES
 
 __all__ = ["main", "pages"]
@@ -87,8 +89,8 @@ def commands() -> str:
         "Made by `python -m tools.reference`. `python -m flowvm` is the same command.",
         "Without a name behind it, it is a prompt with `flow`, `nn` and `np` imported.",
     ]
-    for name, sub, said in _subparsers(parser):
-        lines += ["", f"## flowvm {name}", "", _cell(said)]
+    for name, sub, text in _subparsers(parser):
+        lines += ["", f"## flowvm {name}", "", _cell(text)]
         rows = [row for action in sub._actions if (row := _argument(action))]
         lines += ["", "| argument | meaning |", "|---|---|", *rows] if rows else []
     return "\n".join(lines) + "\n"
@@ -111,19 +113,37 @@ def _subparsers(
 ) -> Iterator[tuple[str, argparse.ArgumentParser, str]]:
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            said = {choice.dest: choice.help or "" for choice in action._choices_actions}
+            help_texts = {choice.dest: choice.help or "" for choice in action._choices_actions}
             for name, sub in action.choices.items():
-                yield name, sub, said[name]
+                yield name, sub, help_texts[name]
+
+
+def columns() -> str:
+    """Return the page of a run's columns: the schema of `p.sql`."""
+    lines = [
+        "# Columns of a run",
+        "",
+        "Made by `python -m tools.reference`. `p.query`, `p.to_columns()`, `p.to_pandas()` and CSV",
+        "have these names. In `p.sql` an underscore stands for each point: `wait_dep`. Times are",
+        "milliseconds. What never happened is NaN, in SQL null.",
+    ]
+    for title, summary, rows in (
+        ("instructions", "A row is an instruction, or a task of a graph's launch.", COLUMNS),
+        ("edges", "A row is an edge; `p.to_edges()` has them, too.", EDGES),
+    ):
+        lines += ["", f"## {title}", "", summary, "", "| column | meaning |", "|---|---|"]
+        lines += [f"| `{name}` | {_cell(text)} |" for name, text in rows.items()]
+    return "\n".join(lines) + "\n"
 
 
 def names(page: str) -> str:
     """Return a page of names."""
-    title, path, said = NAMES[page]
+    title, path, text = NAMES[page]
     call = title if title != "flow" else "flow.relu"
     lines = [
         f"# {title}",
         "",
-        said,
+        text,
         "",
         "The site (`make docs`) shows every name here, with its example.",
         f"`help({call})` prints the same at a prompt.",
@@ -153,6 +173,7 @@ def more() -> str:
 def pages() -> dict[Path, str]:
     """Return the text of each page that is made here."""
     texts = {FOLDER / "config.md": settings(), FOLDER / "cli.md": commands()}
+    texts[FOLDER / "profiler" / "columns.md"] = columns()
     texts[FOLDER / "api" / "more.md"] = more()
     return texts | {FOLDER / "api" / f"{page}.md": names(page) for page in NAMES}
 

@@ -80,17 +80,18 @@ def _program(name: str) -> str:
 def inspected(text: str, arch: str) -> Found:
     """A kernel's PTX, assembled for `arch` and read again."""
     with tempfile.TemporaryDirectory() as folder:
-        source, made = Path(folder, "k.ptx"), Path(folder, "k.cubin")
+        source, cubin = Path(folder, "k.ptx"), Path(folder, "k.cubin")
         source.write_text(text)
-        said = _run("ptxas", f"-arch={arch}", "-v", str(source), "-o", str(made)).stderr
-        listing = _run("nvdisasm", "-c", str(made)).stdout
+        report = _run("ptxas", f"-arch={arch}", "-v", str(source), "-o", str(cubin)).stderr
+        listing = _run("nvdisasm", "-c", str(cubin)).stdout
     lines = _instructions(listing)
     loops = sorted((_loop(*part) for part in _parts(lines)), key=_weight, reverse=True)
     return Found(
-        _said(r"Used (\d+) registers", said),
-        _said(r"(\d+) bytes spill stores", said) + _said(r"(\d+) bytes spill loads", said),
-        _said(r"(\d+) bytes stack frame", said),
-        _said(r"(\d+) bytes smem", said),
+        _number_in(r"Used (\d+) registers", report),
+        _number_in(r"(\d+) bytes spill stores", report)
+        + _number_in(r"(\d+) bytes spill loads", report),
+        _number_in(r"(\d+) bytes stack frame", report),
+        _number_in(r"(\d+) bytes smem", report),
         sum(1 for kind, _ in lines if kind != "label"),
         (len(re.findall(r"\b(?:div|rem)\.[su]64", text)),
          len(re.findall(r"\b(?:div|rem)\.[su]32", text))),
@@ -112,7 +113,7 @@ def _run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return process
 
 
-def _said(pattern: str, text: str) -> int:
+def _number_in(pattern: str, text: str) -> int:
     match = re.search(pattern, text)
     return int(match[1]) if match else 0
 

@@ -73,13 +73,13 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Turn the links of a page that leave docs/ to the copies."""
-    here = Path(page.file.abs_src_path)
+    page_path = Path(page.file.abs_src_path)
 
     def turned(match: re.Match[str]) -> str:
-        path = outside(here, match[2])
+        path = outside(page_path, match[2])
         if path is None:
             return match[0]
-        copy = os.path.relpath(DOCS / place(path), here.parent)
+        copy = os.path.relpath(DOCS / place(path), page_path.parent)
         return f"{match[1]}{copy})"
 
     text = LINK.sub(turned, markdown)
@@ -93,8 +93,8 @@ def reference(path: str, level: int) -> str:
 
 
 def _entry(name: str, value: Any, level: int) -> str:
-    said = inspect.getdoc(value) or "No description."
-    return f"{'#' * level} {name}\n\n```\n{name}{_signature(value)}\n```\n\n{described(said)}\n"
+    text = inspect.getdoc(value) or "No description."
+    return f"{'#' * level} {name}\n\n```\n{name}{_signature(value)}\n```\n\n{described(text)}\n"
 
 
 def _signature(value: Any) -> str:
@@ -106,10 +106,10 @@ def _signature(value: Any) -> str:
         return "(...)"
 
 
-def described(said: str) -> str:
+def described(docstring: str) -> str:
     """Return a docstring as Markdown: its examples and indented parts are code."""
     parts = []
-    for part in re.split(r"\n\s*\n", said):
+    for part in re.split(r"\n\s*\n", docstring):
         if part.lstrip().startswith(">>>"):
             parts.append(f"```pycon\n{inspect.cleandoc(part)}\n```")
         elif part.startswith((" ", "\t")):

@@ -41,12 +41,12 @@ def printed(source: str, name: str, command: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / name).write_text(source)
         (Path(folder) / "sitecustomize.py").write_text(STARTER)  # Python imports it first
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-u", name], cwd=folder, text=True, check=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONPATH": folder, "FLOWVM_WORKERS": "2", **settings},
         )  # fmt: skip
-    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    lines = [line.rstrip() for line in process.stdout.splitlines()]
     return "\n".join(line for line in lines if ": compiled " not in line) + "\n"
 
 

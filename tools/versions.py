@@ -131,16 +131,16 @@ def environment(name: str, python: str) -> Path:
     """The Python of an environment, made if it is not there."""
     folder = FOLDER / name.replace("/", "-")
     own, stamp = folder / "bin" / "python", folder / "made-for"
-    asked = [*requirements(name.partition("/")[2]), *TESTS]
-    wanted = "\n".join([_version(python), *asked])
-    if stamp.exists() and stamp.read_text() == wanted:
+    packages = [*requirements(name.partition("/")[2]), *TESTS]
+    content = "\n".join([_version(python), *packages])
+    if stamp.exists() and stamp.read_text() == content:
         return own
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([python, "-m", "venv", str(folder)], check=True)
     pip = [str(own), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
-    subprocess.run([*pip, "--only-binary", ":all:", *asked], check=True)
+    subprocess.run([*pip, "--only-binary", ":all:", *packages], check=True)
     subprocess.run([*pip, "--no-deps", "--editable", str(ROOT)], check=True)
-    stamp.write_text(wanted)
+    stamp.write_text(content)
     return own
 
 
@@ -157,26 +157,26 @@ def outcome(name: str, pythons: dict[str, str], processes: str) -> Outcome:
         for line in (ROOT / "tests" / "quick.txt").read_text().splitlines()
         if line and not line.startswith("#")
     ]
-    done = subprocess.run(
+    process = subprocess.run(
         [str(python), "-m", "pytest", "-q", "-n", processes, "-p", "no:cacheprovider", *tests],
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
-    lines = [line for line in done.stdout.splitlines() if line]
-    if done.returncode:
-        print("\n".join(lines[-60:]) + done.stderr[-2000:], flush=True)
-    said = lines[-1].strip("= ") if lines else f"exit code {done.returncode}"
-    print(f"{said}, {time.monotonic() - began:.0f} s in all", flush=True)
+    lines = [line for line in process.stdout.splitlines() if line]
+    if process.returncode:
+        print("\n".join(lines[-60:]) + process.stderr[-2000:], flush=True)
+    summary = lines[-1].strip("= ") if lines else f"exit code {process.returncode}"
+    print(f"{summary}, {time.monotonic() - began:.0f} s in all", flush=True)
     seconds = time.monotonic() - began
     return Outcome(
-        name, _version(str(python)), versions(python), said, seconds, done.returncode == 0
+        name, _version(str(python)), versions(python), summary, seconds, process.returncode == 0
     )
 
 
 def versions(python: Path) -> tuple[str, ...]:
     """The versions of the packages in `SHOWN`."""
     code = f"import importlib.metadata as m; print(*(m.version(n) for n in {SHOWN!r}))"
-    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True)
-    return tuple(done.stdout.split())
+    process = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True)
+    return tuple(process.stdout.split())
 
 
 def table(rows: list[Outcome]) -> str:

@@ -46,22 +46,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     args = parser.parse_args(argv)
-    here = levels_here()
-    levels = here if args.levels is None else args.levels
-    if beyond := sorted(set(levels) - set(here)):
+    own_levels = levels_here()
+    levels = own_levels if args.levels is None else args.levels
+    if beyond := sorted(set(levels) - set(own_levels)):
         parser.error(
             f"this processor does not run {', '.join(beyond)}, so what it would compile cannot be "
-            f"tried; it has {', '.join(here) or 'none of the levels'}"
+            f"tried; it has {', '.join(own_levels) or 'none of the levels'}"
         )
     with tempfile.TemporaryDirectory() as folder:
-        wheel = made(Path(folder), levels, args.ops, args.out, args.platform)
+        wheel = build_wheel(Path(folder), levels, args.ops, args.out, args.platform)
         python = environment(wheel, Path(folder))
-        said = tried(python, Path(folder), whole=bool(levels) and DEMO in (args.ops or [DEMO]))
-    print(f"{wheel}, {wheel.stat().st_size / 2**20:.1f} MiB; {said}")
+        result = tried(python, Path(folder), whole=bool(levels) and DEMO in (args.ops or [DEMO]))
+    print(f"{wheel}, {wheel.stat().st_size / 2**20:.1f} MiB; {result}")
     return 0
 
 
-def made(
+def build_wheel(
     folder: Path, levels: Sequence[str], ops: Sequence[str], out: Path, plat: str = ""
 ) -> Path:
     """Make a wheel in `out`, by way of `folder`."""
@@ -169,12 +169,14 @@ def tried(python: Path, folder: Path, whole: bool) -> str:
     """
     _, native, compiled, loaded, _ = _run(python, folder, "first", FIRST)
     how = "the VM is native at once" if native == "True" else "the VM is not in it"
-    said = f"with an empty cache, {how}; a first op loads {loaded} objects and compiles {compiled}"
+    result = (
+        f"with an empty cache, {how}; a first op loads {loaded} objects and compiles {compiled}"
+    )
     _, _, compiled, loaded, seconds = _run(python, folder, "step", STEP)
-    said += f"; a first training step takes {seconds} s, loads {loaded} and compiles {compiled}"
+    result += f"; a first training step takes {seconds} s, loads {loaded} and compiles {compiled}"
     if whole and compiled != "0":
-        raise RuntimeError(f"the wheel has the demo's kernels, but {said}")
-    return said
+        raise RuntimeError(f"the wheel has the demo's kernels, but {result}")
+    return result
 
 
 def _run(python: Path, folder: Path, name: str, code: str) -> list[str]:
@@ -183,11 +185,11 @@ def _run(python: Path, folder: Path, name: str, code: str) -> list[str]:
     variables = {**os.environ, "FLOWVM_CACHE_DIR": str(cache)}
     command = [str(python), "-P", "-c", code + SAID]
     began = time.perf_counter()
-    done = subprocess.run(
+    process = subprocess.run(
         command, env=variables, check=True, capture_output=True, text=True, cwd=folder
     )
     seconds = time.perf_counter() - began
-    words = done.stdout.split()
+    words = process.stdout.split()
     if not words[0].startswith(str(python.parents[1])):
         raise RuntimeError(f"{words[0]} was tried, and not the wheel")
     return [*words, f"{seconds:.2f}"]

@@ -40,12 +40,12 @@ sgd = flow.optim.SGD(table.parameters(), lr=0.1)
 seen = flow.zeros(())
 for batch in ([1, 2], [3, 99], [4, 5]):
     sgd.zero_grad()
-    found = table(flow.tensor(batch)).square().mean()
-    found.backward()
+    cost = table(flow.tensor(batch)).square().mean()
+    cost.backward()
     sgd.step()
-    seen += found.detach()
+    seen += cost.detach()
     try:
-        print(f"{found.item():.3f}")
+        print(f"{cost.item():.3f}")
     except IndexError as error:
         print(f"{type(error).__name__}: {error}")
         print(flow.vm.restore())

@@ -13,7 +13,7 @@ import numpy as np
 from flowvm.eager.autocast import autocast_dtype, autocast_mode, defaults, inside
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError
-from flowvm.guards.regions import AroundToo, Mode
+from flowvm.guards.regions import AroundToo, Mode, Switch
 from flowvm.meta.device import Device, is_available
 from flowvm.meta.dtype import DType, float16, float64
 
@@ -82,7 +82,7 @@ class autocast(AroundToo):  # noqa: N801 - PyTorch's name
     def _mode(self) -> Mode[Any]:
         return autocast_mode()
 
-    def _switch(self) -> tuple[Mode[Any], Any, Any]:
+    def _switch(self) -> Switch:
         return autocast_mode(), inside(self.dtype if self.enabled else None), self
 
 
@@ -108,7 +108,7 @@ def _cast(value: Any, device_type: str, dtype: DType) -> Any:
     return value
 
 
-def _need_type(name: str, device_type: Any) -> None:
+def _need_type(name: str, device_type: str) -> None:
     if not isinstance(device_type, str):
         raise ArgumentError(
             f"{name}: device_type is a string such as 'cpu', got {type(device_type).__name__}"
@@ -116,7 +116,7 @@ def _need_type(name: str, device_type: Any) -> None:
 
 
 def custom_fwd(
-    fwd: Callable[..., Any] | None = None, *, device_type: str, cast_inputs: DType | None = None
+    fwd: Callable[..., object] | None = None, *, device_type: str, cast_inputs: DType | None = None
 ) -> Callable[..., Any]:
     """Decorate `forward` of an autograd.Function: it notes its region for `custom_bwd`.
 
@@ -141,7 +141,7 @@ def custom_fwd(
     inner = fwd
 
     @functools.wraps(inner)
-    def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+    def forward(ctx: Any, *args: object, **kwargs: object) -> Any:
         around = autocast_dtype()
         dtype = around or defaults.get(device_type, float16)
         ctx.autocast = dtype, around is not None and cast_inputs is None
@@ -154,7 +154,7 @@ def custom_fwd(
     return forward
 
 
-def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> Callable[..., Any]:
+def custom_bwd(bwd: Callable[..., object] | None = None, *, device_type: str) -> Callable[..., Any]:
     """A decorator of `backward` of an autograd.Function: it computes in the autocast region that
     `forward`, decorated with `custom_fwd`, was in.
 
@@ -178,7 +178,7 @@ def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> Ca
     inner = bwd
 
     @functools.wraps(inner)
-    def backward(ctx: Any, *grads: Any, **kwargs: Any) -> Any:
+    def backward(ctx: Any, *grads: object, **kwargs: object) -> Any:
         with autocast("cpu", *ctx.autocast):  # for every device
             return inner(ctx, *grads, **kwargs)
 

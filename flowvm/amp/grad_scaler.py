@@ -20,6 +20,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError
 from flowvm.meta.device import Device, as_device, cpu
 from flowvm.meta.dtype import float32, int32
+from flowvm.meta.formats import sparse_coo
 from flowvm.ops.updates.loss_scaling import unscale_, update_scale_
 from flowvm.vm.engine.persistent import HOLDERS, Holder
 
@@ -98,7 +99,7 @@ class GradScaler:
 
     # --- a step -------------------------------------------------------------------------------
 
-    def scale(self, outputs: Any) -> Any:
+    def scale(self, outputs: object) -> Any:
         """A tensor, or tensors in lists and tuples, times the scale.
 
         ArgumentTypeError for anything else.
@@ -158,6 +159,8 @@ class GradScaler:
         """Unscale a gradient.  Return a tensor, on the scale's device, that says if blocks of it
         were not finite.
         """
+        if grad.layout is sparse_coo:
+            grad = grad._values()
         overflow = unscale_(grad, self._scale.to(device=grad._meta.device))
         flag: Tensor = overflow.to(device=self._scale._meta.device)
         return flag
@@ -194,8 +197,8 @@ class GradScaler:
         self.forget()
         with no_grad():
             if new_scale is not None:
-                given = new_scale if isinstance(new_scale, Tensor) else ops.tensor(float(new_scale))
-                self._scale.copy_(given.reshape(()))
+                scale = new_scale if isinstance(new_scale, Tensor) else ops.tensor(float(new_scale))
+                self._scale.copy_(scale.reshape(()))
                 return
             if not overflows:
                 raise AutogradError("update() needs a step() or unscale_() since the last update()")
@@ -204,9 +207,9 @@ class GradScaler:
                 total = total + other
             self._adapt(total)
 
-    def _adapt(self, found: Tensor) -> None:
+    def _adapt(self, overflow: Tensor) -> None:
         numbers = (self._growth_factor, self._backoff_factor, self._growth_interval)
-        update_scale_(self._scale, self._tracker, found, *numbers)
+        update_scale_(self._scale, self._tracker, overflow, *numbers)
 
     def forget(self) -> None:
         """Forget the infinities and steps since the last update."""
@@ -293,7 +296,7 @@ class StaticGradScaler(GradScaler):
     def __init__(self, scale_factor: float, enabled: bool = True) -> None:
         self._set(scale_factor, 1.0, 1.0, 1, enabled)
 
-    def _adapt(self, found: Tensor) -> None:
+    def _adapt(self, overflow: Tensor) -> None:
         pass
 
     def __repr__(self) -> str:
@@ -309,7 +312,7 @@ def _scales(scaler: GradScaler) -> Iterator[tuple[int, bool]]:
 
 def _start_over(scaler: GradScaler, lost: Callable[[int], bool]) -> None:
     """Forget the infinities since the last update, if a part of them was never computed."""
-    if any(lost(found._ref) for found in scaler.__dict__.get("_found", {}).values()):
+    if any(lost(overflow._ref) for overflow in scaler.__dict__.get("_found", {}).values()):
         scaler.forget()
 
 

@@ -23,14 +23,14 @@ from flowvm.array_api import arithmetic as _arithmetic
 from flowvm.array_api import creation as _creation
 from flowvm.array_api import dtypes as _dtypes
 from flowvm.array_api import fft, linalg
-from flowvm.array_api import searching as _searching
+from flowvm.array_api import search as _searching
 from flowvm.array_api import shapes as _shapes
 from flowvm.array_api import statistics as _statistics
 from flowvm.array_api.arithmetic import *  # noqa: F403
 from flowvm.array_api.creation import *  # noqa: F403
 from flowvm.array_api.dtypes import *  # noqa: F403
 from flowvm.array_api.linalg import matmul, matrix_transpose, tensordot, vecdot
-from flowvm.array_api.searching import *  # noqa: F403
+from flowvm.array_api.search import *  # noqa: F403
 from flowvm.array_api.shapes import *  # noqa: F403
 from flowvm.array_api.statistics import *  # noqa: F403
 from flowvm.errors import ArgumentError

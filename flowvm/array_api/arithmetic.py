@@ -98,7 +98,9 @@ def paired(name: str, x1: Any, x2: Any) -> tuple[Tensor, Tensor]:
     return first, second
 
 
-def _of_one(name: str, doc: str, function: Callable[..., Any] | None = None) -> Any:
+def _of_one(
+    name: str, doc: str, function: Callable[..., object] | None = None
+) -> Callable[[Tensor], Any]:
     inner = function or getattr(ops, name)
 
     def call(x: Tensor, /) -> Any:
@@ -109,7 +111,9 @@ def _of_one(name: str, doc: str, function: Callable[..., Any] | None = None) -> 
     return call
 
 
-def _of_two(name: str, doc: str, function: Callable[..., Any] | None = None) -> Any:
+def _of_two(
+    name: str, doc: str, function: Callable[..., object] | None = None
+) -> Callable[[Tensor | complex, Tensor | complex], Any]:
     inner = function or getattr(ops, name)
 
     def call(x1: Tensor | complex, x2: Tensor | complex, /) -> Any:
@@ -120,23 +124,23 @@ def _of_two(name: str, doc: str, function: Callable[..., Any] | None = None) -> 
     return call
 
 
-def _imag(x: Tensor) -> Any:
+def _imag(x: Tensor) -> Tensor:
     return ops.imag(x) if x.dtype.is_complex else ops.zeros_like(x)
 
 
-def _sign(x: Tensor) -> Any:
+def _sign(x: Tensor) -> object:
     """Return the sign.  PyTorch's sign of NaN is 0, the standard's NaN."""
     if x.dtype.is_complex:
         return ops.where(ops.eq(x, 0), 0, ops.sgn(x))  # and no -0
     return ops.where(ops.isnan(x), x, ops.sign(x)) if x.dtype.inexact else ops.sign(x)
 
 
-def _round(x: Tensor) -> Any:
+def _round(x: Tensor) -> Tensor:
     """To the nearest, halves to even; of complex numbers each part."""
     return ops.complex(ops.round(x.real), ops.round(x.imag)) if x.dtype.is_complex else ops.round(x)
 
 
-def _floor_divide(x1: Tensor, x2: Tensor) -> Any:
+def _floor_divide(x1: Tensor, x2: Tensor) -> object:
     """Return the floor of the quotient.  PyTorch gives NaN for an infinity by a number, and -1 for
     a negative number by inf.
     """
@@ -146,7 +150,7 @@ def _floor_divide(x1: Tensor, x2: Tensor) -> Any:
     return ops.where(ops.isinf(x1) | ops.isinf(x2), ops.floor(x1 / x2), quotient)
 
 
-def _remainder(x1: Tensor, x2: Tensor) -> Any:
+def _remainder(x1: Tensor, x2: Tensor) -> object:
     """Return the remainder.  PyTorch's remainder has the sign of x1 where it is 0."""
     rest: Tensor = ops.remainder(x1, x2)
     return ops.where(ops.eq(rest, 0), ops.copysign(rest, x2), rest) if x1.dtype.inexact else rest

@@ -45,7 +45,7 @@ def arange(
 
 
 def asarray(
-    obj: Any, /, *, dtype: DType | None = None, device: Where = None, copy: Any = None
+    obj: object, /, *, dtype: DType | None = None, device: Where = None, copy: Any = None
 ) -> Tensor:
     """Return an array of a number, of nested sequences, or of an object with a buffer, DLPack or
     NumPy's interface.  Copy it if necessary (None), always (True) or never (False; ArgumentError if
@@ -56,7 +56,7 @@ def asarray(
     return ops.asarray(obj, dtype=dtype, device=device, copy=copy)
 
 
-def from_dlpack(x: Any, /, *, device: Where = None, copy: Any = None) -> Tensor:
+def from_dlpack(x: Any, /, *, device: Where = None, copy: bool | None = None) -> Tensor:
     """An array on the memory of another library's, which has `__dlpack__`."""
     tensor = interop.from_dlpack(x, copy=copy)
     return tensor if device is None else tensor.to(device)
@@ -138,7 +138,7 @@ def linspace(
     endpoint=False, would be the next.
     """
     steps = num if endpoint else num + 1
-    ends: tuple[Any, Any] = start, stop
+    ends = start, stop
     if any(isinstance(end, complex) for end in ends):
         first, last = map(complex, ends)
         parts = [

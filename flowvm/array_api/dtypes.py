@@ -103,7 +103,7 @@ def iinfo(type: DType | Tensor, /) -> iinfo_object:
     return iinfo_object(limits.bits, limits.max, limits.min, dtype)
 
 
-def _of(type: Any) -> DType:
+def _of(type: DType | Tensor) -> DType:
     return type.dtype if isinstance(type, Tensor) else as_dtype(type)
 
 

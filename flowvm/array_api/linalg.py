@@ -93,7 +93,7 @@ def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     return ops.sum(conjugate * second, axis, dtype=first.dtype)  # and not of 64 bits
 
 
-def cholesky(x: Tensor, /, *, upper: Any = False) -> Tensor:
+def cholesky(x: Tensor, /, *, upper: object = False) -> Tensor:
     """The triangle whose product with its transpose is `x`: the lower one, or the upper."""
     return linalg.cholesky(x, upper=upper)
 
@@ -180,7 +180,7 @@ def solve(x1: Tensor, x2: Tensor, /) -> Tensor:
     )
 
 
-def svd(x: Tensor, /, *, full_matrices: Any = True) -> SVDResult:
+def svd(x: Tensor, /, *, full_matrices: object = True) -> SVDResult:
     """Singular values with both bases: square ones, or of as many columns as are needed."""
     return SVDResult(*linalg.svd(x, full_matrices))
 

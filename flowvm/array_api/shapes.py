@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from flowvm import ops
 from flowvm.array_api.dtypes import result_type
@@ -21,7 +20,7 @@ __dir__ = listing(globals())
 Axes = int | Sequence[int]
 
 
-def _met(arrays: Sequence[Tensor]) -> list[Tensor]:
+def _promoted_arrays(arrays: Sequence[Tensor]) -> list[Tensor]:
     dtype = result_type(*arrays)
     return [x.to(dtype) for x in arrays]
 
@@ -53,7 +52,7 @@ def broadcast_to(x: Tensor, /, shape: Sequence[int]) -> Tensor:
 
 def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
     """The arrays one behind the other; with axis=None their elements, in one dimension."""
-    met = _met(arrays)
+    met = _promoted_arrays(arrays)
     if axis is None:
         return ops.cat([x.reshape((-1,)) for x in met], 0)
     for x in met:  # PyTorch passes over empty arrays of one dimension
@@ -65,7 +64,7 @@ def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
 
 def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
     """Arrays of one shape along a new dimension."""
-    return ops.stack(_met(arrays), axis)
+    return ops.stack(_promoted_arrays(arrays), axis)
 
 
 def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
@@ -113,7 +112,7 @@ def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> T
     return ops.repeat_interleave(x, repeats, axis)
 
 
-def reshape(x: Tensor, /, shape: Sequence[int], *, copy: Any = None) -> Tensor:
+def reshape(x: Tensor, /, shape: Sequence[int], *, copy: object = None) -> Tensor:
     """Return `x` in another shape with as many elements; one size may be -1.  The result is a view
     if possible (None), a copy (True), or a view or an ArgumentError (False).
     """
@@ -125,10 +124,10 @@ def reshape(x: Tensor, /, shape: Sequence[int], *, copy: Any = None) -> Tensor:
     if copy is None:
         return ops.reshape(x, shape)
     try:
-        seen: Tensor = x.view(shape)
+        reshaped: Tensor = x.view(shape)
     except ShapeError as error:
         raise ArgumentError(f"reshape: copy=False, but {error}") from None
-    return seen
+    return reshaped
 
 
 def roll(x: Tensor, /, shift: Axes, *, axis: Axes | None = None) -> Tensor:

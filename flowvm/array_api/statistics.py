@@ -17,7 +17,7 @@ __dir__ = listing(globals())
 
 
 def _over(
-    name: str, function: Callable[..., Any], x: Tensor, axis: Axes | None, keepdims: Any
+    name: str, function: Callable[..., Any], x: Tensor, axis: Axes | None, keepdims: bool
 ) -> Tensor:
     """`function`, which takes several dimensions; where `axis` is (), each element by itself.
 
@@ -31,7 +31,7 @@ def _over(
     return result
 
 
-def _counts(dtype: DType) -> Any:
+def _counts(dtype: DType) -> bool:
     """Return True if sums of this dtype are int64: for signed integers and booleans."""
     return dtype.is_signed or dtype.is_bool
 
@@ -115,7 +115,7 @@ def cumulative_sum(
     *,
     axis: int | None = None,
     dtype: DType | None = None,
-    include_initial: Any = False,
+    include_initial: object = False,
 ) -> Tensor:
     """Sums of the first, of the first two, ...; with include_initial a 0 in front."""
     place = _one_axis("cumulative_sum", x, axis)
@@ -130,7 +130,7 @@ def cumulative_prod(
     *,
     axis: int | None = None,
     dtype: DType | None = None,
-    include_initial: Any = False,
+    include_initial: object = False,
 ) -> Tensor:
     """Products of the first, of the first two, ...; with include_initial a 1 in front."""
     place = _one_axis("cumulative_prod", x, axis)

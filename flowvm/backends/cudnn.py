@@ -30,7 +30,7 @@ def version() -> int | None:
     return None
 
 
-def is_acceptable(tensor: Any) -> bool:
+def is_acceptable(tensor: object) -> bool:
     """Return False: cuDNN computes with no tensor here."""
     return False
 
@@ -41,17 +41,17 @@ def flags(
     benchmark_limit: int = 10,
     deterministic: bool = False,
     allow_tf32: bool = True,
-    **others: Any,
+    **others: object,
 ) -> AbstractContextManager[Any]:
     """Return a context manager that sets these switches."""
-    given = {
+    settings = {
         "enabled": enabled,
         "benchmark": benchmark,
         "benchmark_limit": benchmark_limit,
         "deterministic": deterministic,
         "allow_tf32": allow_tf32,
     }
-    return options.Setting(options.convolution, given)
+    return options.Setting(options.convolution, settings)
 
 
 with_switches(__name__, options.convolution)

@@ -27,11 +27,11 @@ def is_acl_available() -> bool:
 
 
 def flags(
-    enabled: bool = False, deterministic: bool = False, allow_tf32: bool = True, **others: Any
+    enabled: bool = False, deterministic: bool = False, allow_tf32: bool = True, **others: object
 ) -> AbstractContextManager[Any]:
     """Return a context manager that sets these switches; they change nothing."""
-    given = {"enabled": enabled, "deterministic": deterministic, "allow_tf32": allow_tf32}
-    return options.Setting(_own, given)
+    settings = {"enabled": enabled, "deterministic": deterministic, "allow_tf32": allow_tf32}
+    return options.Setting(_own, settings)
 
 
 with_switches(__name__, _own)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from flowvm.backends._switches import with_switches
 from flowvm.cuda import options
@@ -16,9 +16,9 @@ def is_available() -> bool:
     return False
 
 
-def get_opt_einsum() -> Any:
+def get_opt_einsum() -> None:
     """Return None: the package is not used."""
-    return None
+    return
 
 
 _own: Final = options.Switches("flow.backends.opt_einsum", {"enabled": False, "strategy": None})

@@ -44,6 +44,6 @@ def main(script: str) -> int:
     )
     for table in waterfall.tables(rows):
         console.print(table)
-    if said := waterfall.warning(rows):
-        console.print(said, style="yellow")
+    if text := waterfall.warning(rows):
+        console.print(text, style="yellow")
     return code

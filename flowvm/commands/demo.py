@@ -340,7 +340,7 @@ def is_compiled() -> bool:
     """Return True if the VM and the call functions are compiled code by now."""
     before = flow.vm.stats()["native_hits"]
     (flow.ones(()) + 1).item()
-    calls = flow.vm.stats()["native_hits"] > before or not install.wanted()
+    calls = flow.vm.stats()["native_hits"] > before or not install.is_enabled()
     return engine.running and calls
 
 
@@ -363,13 +363,13 @@ def busy(console: "Console", what: str) -> Iterator[None]:
         console.print(f"{what} ...")
         yield
         return
-    made = 0
+    count = 0
     with console.status(f"{what} ...") as status:
 
         def show(kernel: str) -> None:
-            nonlocal made
-            made += 1
-            status.update(f"{what}: number {made}, {progress.shown(kernel)} ...")
+            nonlocal count
+            count += 1
+            status.update(f"{what}: number {count}, {progress.shown(kernel)} ...")
 
         with progress.telling(show):
             yield
@@ -393,9 +393,9 @@ def report(console: "Console", before: dict[str, int], now: dict[str, int], step
     """Print a table of the VM's work between two calls of `flow.vm.stats()`."""
     from rich.table import Table
 
-    done = {name: count - before.get(name, 0) for name, count in now.items()}
-    kinds = [name for name in done if name.startswith("edges_")]
-    edges = sum(done[kind] for kind in kinds)
+    counts = {name: count - before.get(name, 0) for name, count in now.items()}
+    kinds = [name for name in counts if name.startswith("edges_")]
+    edges = sum(counts[kind] for kind in kinds)
     mib = {name: f"{now[name] / 2**20:.1f} MiB" for name in now if name.endswith("_bytes")}
     title = "\nWhat the virtual machine did for the eager training"
     table = Table(title=title, title_justify="left", show_header=False)
@@ -404,22 +404,22 @@ def report(console: "Console", before: dict[str, int], now: dict[str, int], step
     table.add_column("note", style="dim")
     table.add_row(
         "instructions issued",
-        f"{done['issued']:,}",
-        f"{done['issued'] / steps:.0f} a step, with the tests between",
+        f"{counts['issued']:,}",
+        f"{counts['issued'] / steps:.0f} a step, with the tests between",
     )
     table.add_row(
         "instructions done",
-        f"{done['done']:,}",
-        f"{done['dispatched']:,} dispatched, {done['poisoned']} poisoned by an error",
+        f"{counts['done']:,}",
+        f"{counts['dispatched']:,} dispatched, {counts['poisoned']} poisoned by an error",
     )
     table.add_row(
         "edges",
         f"{edges:,}",
-        ", ".join(f"{kind.removeprefix('edges_')} {done[kind]:,}" for kind in kinds),
+        ", ".join(f"{kind.removeprefix('edges_')} {counts[kind]:,}" for kind in kinds),
     )
     table.add_row(
         "prescheduled",
-        f"{done['prescheduled'] / max(edges, 1):.1%}",
+        f"{counts['prescheduled'] / max(edges, 1):.1%}",
         "of the edges: stream order kept them, nobody waited",
     )
     table.add_row(

@@ -109,12 +109,12 @@ def main(args: argparse.Namespace) -> int:
     return ending.code
 
 
-def count_of_ranks(wanted: int | None, hosts: dict[str, int], again: bool) -> int:
+def count_of_ranks(requested: int | None, hosts: dict[str, int], again: bool) -> int:
     """Return how many ranks to start.  At a new start it is not more than hosts are left."""
     total = sum(hosts.values())
-    if wanted is None:
+    if requested is None:
         return total or 2
-    return min(wanted, total) if again and hosts else wanted
+    return min(requested, total) if again and hosts else requested
 
 
 def resumption(count: int, why: str, folder: str) -> dict[str, str]:
@@ -126,8 +126,8 @@ def resumption(count: int, why: str, folder: str) -> dict[str, str]:
         for path in swept(Path(folder)):
             print(f"flowvm launch: removed {path}, of an unfinished checkpoint", file=sys.stderr)
         place = newest(Path(folder).resolve())
-    said = {"count": count, "reason": why or None, "checkpoint": place and str(place)}
-    return {RESTART: json.dumps(said)}
+    content = {"count": count, "reason": why or None, "checkpoint": place and str(place)}
+    return {RESTART: json.dumps(content)}
 
 
 # --- hosts ----------------------------------------------------------------------------------------
@@ -162,25 +162,25 @@ def answering(hosts: dict[str, int], more: Sequence[str]) -> dict[str, int]:
     """Return the hosts on which mpiexec can start a process; CommunicationError if none is left."""
     if not hosts:
         return {}
-    asked = {
+    replies = {
         host: processes.start(
             [*mpiexec(1, {host: 1}), *more, "true"], stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )
         for host in hosts
     }  # fmt: skip
-    until, left = time.monotonic() + ANSWER, {}
-    for host, process in asked.items():
+    until, hosts_left = time.monotonic() + ANSWER, {}
+    for host, process in replies.items():
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(max(0.0, until - time.monotonic()))
         if process.poll() == 0:
-            left[host] = hosts[host]
+            hosts_left[host] = hosts[host]
         else:
             print(f"flowvm launch: host {host} does not answer", file=sys.stderr)
         _end(process, 0.0)
-    if not left:
+    if not hosts_left:
         raise CommunicationError(f"launch: none of the hosts answers: {', '.join(hosts)}")
-    return left
+    return hosts_left
 
 
 def mpiexec(ranks: int, hosts: Mapping[str, int] | None = None) -> list[str]:

@@ -49,15 +49,15 @@ def threads() -> int:
 def torchrun(rank: int, places: str) -> dict[str, str]:
     """Return the variables by which programs of torchrun know a rank."""
 
-    def told(names: tuple[str, ...], default: str) -> str:
+    def number_of(names: tuple[str, ...], default: str) -> str:
         texts = (os.environ.get(name, "") for name in names)
         return next((text for text in texts if text.isdecimal()), default)
 
     return {
         "RANK": str(rank),
-        "WORLD_SIZE": told(SIZES, "1"),
-        "LOCAL_RANK": told(LOCAL, "0"),
-        "LOCAL_WORLD_SIZE": told(BESIDE, "1"),
+        "WORLD_SIZE": number_of(SIZES, "1"),
+        "LOCAL_RANK": number_of(LOCAL, "0"),
+        "LOCAL_WORLD_SIZE": number_of(BESIDE, "1"),
         "MASTER_ADDR": os.environ.get("MASTER_ADDR") or places.split(",")[1],
         "MASTER_PORT": os.environ.get("MASTER_PORT") or "29500",
     }
@@ -100,10 +100,10 @@ class Rank:
 
     def __init__(self, folder: str, link: socket.socket) -> None:
         self.number, self.folder, self.link = number(), folder, link
-        self.read, self.seen = b"", set[str]()
+        self.read, self.marks = b"", set[str]()
         self.say(rank=self.number, token=os.environ.get(TOKEN, ""), host=socket.gethostname())
-        self.given: dict[str, str] = {}
-        while not self.given:  # the environment comes first
+        self.environment: dict[str, str] = {}
+        while not self.environment:  # the environment comes first
             self.hear()
         link.setblocking(False)
 
@@ -119,17 +119,17 @@ class Rank:
     def hear(self) -> None:
         """Take what the launcher says; OSError when it is gone."""
         try:
-            got = self.link.recv(1 << 16)
+            data = self.link.recv(1 << 16)
         except BlockingIOError:
             return
-        if not got:
+        if not data:
             raise OSError("the launcher of this rank has ended")
-        *lines, self.read = (self.read + got).split(b"\n")
+        *lines, self.read = (self.read + data).split(b"\n")
         for line in lines:
             what = json.loads(line)
-            self.given = what.get("environment", self.given)
+            self.environment = what.get("environment", self.environment)
             if "mark" in what:
-                self.seen.add(what["mark"])
+                self.marks.add(what["mark"])
                 new = os.path.join(self.folder, f".{self.number}{what['mark']}")
                 with open(new, "w") as file:
                     file.write(what["text"])
@@ -145,7 +145,7 @@ class Rank:
 
     def remove_folder(self) -> None:
         """Remove this rank's marks, and the folder if they were the last."""
-        for ending in (*self.seen, ""):
+        for ending in (*self.marks, ""):
             with contextlib.suppress(OSError):
                 os.unlink(self.path(ending))
         with contextlib.suppress(OSError):
@@ -156,8 +156,8 @@ class Rank:
         own = str(self.number)
         for name in os.listdir(self.folder):
             front, dot, end = name.partition(".")
-            if front == own and dot and dot + end not in self.seen:
-                self.seen.add(dot + end)
+            if front == own and dot and dot + end not in self.marks:
+                self.marks.add(dot + end)
                 with open(os.path.join(self.folder, name), errors="replace") as file:
                     self.say(mark=dot + end, text=file.read())
 
@@ -195,7 +195,7 @@ def main(folder: str, places: str, command: list[str]) -> int:
     # in a group of its own, or a Ctrl-C would come to it twice; but it ends with this process
     libc = ctypes.CDLL(None)
     each = str(threads())
-    known = {"FLOWVM_WORKERS": each, "OMP_NUM_THREADS": each, **os.environ, **rank.given}
+    known = {"FLOWVM_WORKERS": each, "OMP_NUM_THREADS": each, **os.environ, **rank.environment}
     known |= {"_FLOWVM_LAUNCH": folder} | torchrun(rank.number, places)
     known.pop(TOKEN, None)
     process = subprocess.Popen(

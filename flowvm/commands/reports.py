@@ -103,7 +103,7 @@ class Reports:
         self.selector.register(self.listener, selectors.EVENT_READ)
         self.ranks: list[Rank] = []
         self.alarmed = False
-        self.left: set[int] = set()
+        self.ended: set[int] = set()
 
     @property
     def where(self) -> str:
@@ -140,18 +140,18 @@ class Reports:
 
     def _read(self, rank: Rank) -> None:
         try:
-            got = rank.link.recv(1 << 16)
+            data = rank.link.recv(1 << 16)
         except OSError as error:
-            got = b""
+            data = b""
             if error.errno in (errno.EAGAIN, errno.EINTR):
                 return
-        *lines, rank.read = (rank.read + got).split(b"\n")
+        *lines, rank.read = (rank.read + data).split(b"\n")
         try:
             for line in lines:
                 self._take(rank, json.loads(line))
         except (ValueError, KeyError, TypeError):  # no rank of ours
-            got = b""
-        if got and len(rank.read) < MOST:
+            data = b""
+        if data and len(rank.read) < MOST:
             return
         self.selector.unregister(rank.link)
         rank.link.close()
@@ -176,10 +176,10 @@ class Reports:
         if not self.alarmed and (why := self._first()):
             self.alarmed = True
             self._mark(ALARM, why)
-        left = {rank.number for rank in self.ranks if ENDED in rank.marks}
-        if left != self.left:
-            self.left = left
-            self._mark(LEFT, " ".join(map(str, sorted(left))))
+        ended = {rank.number for rank in self.ranks if ENDED in rank.marks}
+        if ended != self.ended:
+            self.ended = ended
+            self._mark(LEFT, " ".join(map(str, sorted(ended))))
 
     def _first(self) -> str:
         """Return a text of the first failure, "" if there is none."""
@@ -199,9 +199,9 @@ class Reports:
 def addresses() -> list[str]:
     """Return the addresses of this host's interfaces, by which others may reach it."""
     hosts = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):  # an interface without an address
-                got = fcntl.ioctl(asked, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-                hosts.append(socket.inet_ntoa(got[20:24]))
+                answer = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                hosts.append(socket.inet_ntoa(answer[20:24]))
     return [*(a for a in hosts if not a.startswith("127.")), socket.gethostname()]

@@ -64,12 +64,12 @@ def main(args: argparse.Namespace) -> int:
     jobs = max(1, min(args.jobs or len(os.sched_getaffinity(0)), len(work)))
     compiled = loaded = failed = 0
     with progress(len(work)) as advance:
-        for done in in_processes(work, jobs, args.all):
-            advance(done.name)
-            compiled, loaded = compiled + done.compiled, loaded + done.loaded
-            if done.error:
+        for job in in_processes(work, jobs, args.all):
+            advance(job.name)
+            compiled, loaded = compiled + job.compiled, loaded + job.loaded
+            if job.error:
                 failed += 1
-                print(f"{done.name}: {done.error}")
+                print(f"{job.name}: {job.error}")
     print(
         f"{compiled} kernels compiled, {loaded} were in the cache already, {jobs} processes, "
         f"{time.perf_counter() - began:.1f} s; they are in {config.cache_dir}"

@@ -6,17 +6,15 @@ graph (`docs/global-tensors.md`).
 
 from __future__ import annotations
 
-from typing import Any
-
 
 class nccl:  # noqa: N801 - OneFlow's name of a module
     """The settings, by OneFlow's names."""
 
     @staticmethod
-    def _taken(value: Any = True) -> None:
+    def _ignore(value: object = True) -> None:
         """Take a setting."""
 
-    set_fusion_threshold_mbytes = set_fusion_max_ops_num = set_stream_num = _taken
-    allow_fuse_all_reduce = enable_use_buffer_to_fuse_all_reduce = enable_all_to_all = _taken
-    enable_use_compute_stream = disable_group_boxing_by_dst_parallel = _taken
-    allow_mixed_fuse = enable_fused_all_reduce = _taken
+    set_fusion_threshold_mbytes = set_fusion_max_ops_num = set_stream_num = _ignore
+    allow_fuse_all_reduce = enable_use_buffer_to_fuse_all_reduce = enable_all_to_all = _ignore
+    enable_use_compute_stream = disable_group_boxing_by_dst_parallel = _ignore
+    allow_mixed_fuse = enable_fused_all_reduce = _ignore

@@ -43,8 +43,8 @@ class CheckpointWrapper(Module):
 def checkpoint_wrapper(
     module: Module,
     checkpoint_impl: CheckpointImpl = CheckpointImpl.NO_REENTRANT,
-    checkpoint_fn: Callable[..., Any] | None = None,
-    **checkpoint_fn_kwargs: Any,
+    checkpoint_fn: Callable[..., object] | None = None,
+    **checkpoint_fn_kwargs: object,
 ) -> Module:
     """The module as a CheckpointWrapper."""
     return CheckpointWrapper(module, checkpoint_impl, checkpoint_fn, **checkpoint_fn_kwargs)
@@ -54,7 +54,7 @@ def apply_activation_checkpointing(
     model: Module,
     checkpoint_wrapper_fn: Callable[[Module], Module] = checkpoint_wrapper,
     check_fn: Callable[[Module], bool] = lambda _: True,
-    auto_wrap_policy: Any = None,
+    auto_wrap_policy: object = None,
 ) -> None:
     """Put a wrapper around each module below `model` that `check_fn` names."""
     for parent in list(model.modules()):

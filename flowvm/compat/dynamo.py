@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import types
 from contextlib import nullcontext
-from typing import Any
 
 from flowvm.compiler import allow_in_graph as allow_in_graph
 from flowvm.compiler import assume_constant_result as assume_constant_result
@@ -20,19 +19,19 @@ TransformGetItemToIndex = nullcontext  # inside of vmap tensors index as they do
 config = types.SimpleNamespace()  # settings are stored and never read
 
 
-def mark_static_address(t: Any, guard: bool = True) -> None:
+def mark_static_address(t: object, guard: bool = True) -> None:
     """Accept and ignore."""
 
 
-def mark_static(t: Any, index: Any = None) -> None:
+def mark_static(t: object, index: object = None) -> None:
     """Accept and ignore."""
 
 
-def mark_dynamic(t: Any, index: Any, **limits: Any) -> None:
+def mark_dynamic(t: object, index: object, **limits: object) -> None:
     """Accept and ignore."""
 
 
-def maybe_mark_dynamic(t: Any, index: Any) -> None:
+def maybe_mark_dynamic(t: object, index: object) -> None:
     """Accept and ignore."""
 
 

@@ -33,21 +33,23 @@ class FakeTensorMode(TorchFunctionMode):
     The other arguments are taken: there are no symbolic shapes.
     """
 
-    def __init__(self, *, allow_non_fake_inputs: bool = False, **taken: Any) -> None:
+    def __init__(self, *, allow_non_fake_inputs: bool = False, **options: object) -> None:
         self.allow_non_fake_inputs = allow_non_fake_inputs
 
-    def from_tensor(self, tensor: Tensor, **taken: Any) -> Tensor:
+    def from_tensor(self, tensor: Tensor, **options: object) -> Tensor:
         """Return a tensor of equal shape and dtype without values."""
         with unasked.within(ALL):
             fake: Tensor = tensor.to("meta")
         return fake
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Make the call with fake tensors."""
         if getattr(func, "__name__", "") in ("__get__", "__repr__"):
             return func(*args, **(kwargs or {}))
 
-        def fake(value: Any) -> Any:
+        def fake(value: Tensor) -> Any:
             if not isinstance(value, Tensor) or value._meta.device.type == "meta":
                 return value
             if not self.allow_non_fake_inputs:
@@ -65,9 +67,9 @@ class FakeTensorMode(TorchFunctionMode):
             return func(*args, **kwargs)
 
 
-def get_proxy_mode() -> Any:
+def get_proxy_mode() -> None:
     """Return None: make_fx records calls without a mode."""
-    return None
+    return
 
 
 def is_fake(x: object) -> bool:

@@ -48,7 +48,7 @@ def convert_numpy_dtype_to_oneflow_dtype(numpy_dtype: Any) -> DType:
     return as_dtype(np.dtype(numpy_dtype))
 
 
-def _broadcast_py_object(obj: Any, src: int = 0) -> Any:
+def _broadcast_py_object(obj: object, src: int = 0) -> object:
     """Return the object of rank `src`, on every rank."""
     return pickle.loads(broadcast_bytes(pickle.dumps(obj) if rank() == src else b"", src))
 
@@ -56,7 +56,7 @@ def _broadcast_py_object(obj: Any, src: int = 0) -> Any:
 class NamedArg:
     """A node of an ArgsTree: a value, and its place in the arguments."""
 
-    def __init__(self, prefix: str, name: str, global_index: int, value: Any) -> None:
+    def __init__(self, prefix: str, name: str, global_index: int, value: object) -> None:
         self._prefix, self._name, self._global_index = prefix, name, global_index
         self._value = value
 
@@ -96,7 +96,7 @@ class ArgsTree:
         gen_name: bool = False,
         root_prefix: str = "",
         root_name: str | None = None,
-        tensor_type: Any = Tensor,
+        tensor_type: object = Tensor,
     ) -> None:
         self._io_args = io_args
         self._nodes: list[NamedArg] = []

@@ -66,7 +66,7 @@ char = int8
 class PyTorchFileReader:
     """A class for annotations: `flow.load` reads PyTorch's files."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         raise ModeError("PyTorchFileReader: flow.load(path) reads PyTorch's files")
 
 
@@ -88,9 +88,9 @@ def _log_api_usage_once(event: str) -> None:
     """Accept and ignore: nothing is logged."""
 
 
-def _get_tracing_state() -> Any:
+def _get_tracing_state() -> None:
     """Return None: no tracer of C++ exists."""
-    return None
+    return
 
 
 def _get_accelerator(check: bool | None = None) -> Device:

@@ -15,7 +15,7 @@ from flowvm.custom_ops import CustomOpDef, find
 from flowvm.errors import MissingNameError
 
 
-def called(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def called(op: OpOverload | OpOverloadPacket, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call an operator's function; MissingNameError if flowvm has none."""
     if op.function is None:
         raise MissingNameError(f"flowvm has no operator {op.name}", op.name)
@@ -33,7 +33,7 @@ class OpOverload:
         """The schema of an op of one's own."""
         return self.function.schema
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         return called(self, args, kwargs)
 
     def __repr__(self) -> str:
@@ -55,7 +55,7 @@ class OpOverloadPacket:
         setattr(self, overload, op_overload)
         return op_overload
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         return called(self, args, kwargs)
 
     def overloads(self) -> list[str]:
@@ -76,7 +76,7 @@ class Namespace:
         own = find(f"{self.name}::{name}")
         if own is not None:  # not kept: it may be taken back
             return OpOverloadPacket(f"{self.name}.{name}", own)
-        places: tuple[Any, ...] = ()
+        places: tuple[object, ...] = ()
         if self.name in ("aten", "prims") and not name.startswith("__"):
             places = (flowvm, flowvm.nn.functional, flowvm.Tensor)
         function = next((f for p in places if callable(f := getattr(p, name, None))), None)
@@ -92,7 +92,7 @@ def _namespace(name: str) -> Namespace:
     return Namespace(name)
 
 
-def load_library(path: Any) -> None:
+def load_library(path: object) -> None:
     """MissingNameError: there are no operators in C++."""
     raise MissingNameError(f"flowvm loads no operators of C++: {path}", "load_library")
 

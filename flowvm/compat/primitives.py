@@ -63,7 +63,7 @@ def cast(x: Tensor, dtype: Any, pin_memory: bool = False) -> Any:
     return x.to(dtype)
 
 
-def identity(x: Tensor) -> Any:
+def identity(x: Tensor) -> Tensor:
     """The tensor itself: also where OneFlow's autocast has its own rules for it."""
     return x
 
@@ -75,13 +75,13 @@ def bias_add(x: Tensor, bias: Tensor, axis: int = 1) -> Any:
     return x + bias.reshape(shape)
 
 
-def softmax(x: Tensor, dim: int | None = None) -> Any:
+def softmax(x: Tensor, dim: int | None = None) -> Tensor:
     """softmax over `dim`, by default the last one."""
     out: Tensor = ops.softmax(x, -1 if dim is None else dim)
     return out
 
 
-def log_softmax(x: Tensor, dim: int | None = None) -> Any:
+def log_softmax(x: Tensor, dim: int | None = None) -> Tensor:
     """log_softmax over `dim`, by default the last one."""
     out: Tensor = ops.log_softmax(x, -1 if dim is None else dim)
     return out
@@ -97,7 +97,7 @@ def cross_entropy(
     ignore_index: int = -100,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
-) -> Any:
+) -> Tensor:
     """`F.cross_entropy`."""
     return F.cross_entropy(
         input, target, weight, ignore_index=ignore_index, reduction=reduction,
@@ -127,7 +127,7 @@ def softmax_cross_entropy(logits: Tensor, label: Tensor) -> Any:
 
 def binary_cross_entropy_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
-) -> Any:
+) -> Tensor:
     """`F.binary_cross_entropy`."""
     return F.binary_cross_entropy(input, target, weight, reduction=reduction)
 
@@ -138,19 +138,19 @@ def binary_cross_entropy_with_logits_loss(
     weight: Tensor | None = None,
     pos_weight: Tensor | None = None,
     reduction: str = "mean",
-) -> Any:
+) -> Tensor:
     """`F.binary_cross_entropy_with_logits`."""
     return F.binary_cross_entropy_with_logits(
         input, target, weight, reduction=reduction, pos_weight=pos_weight
     )
 
 
-def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Any:
+def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """`F.l1_loss`."""
     return F.l1_loss(input, target, reduction=reduction)
 
 
-def smooth_l1_loss(logits: Tensor, label: Tensor, beta: float, reduction: str) -> Any:
+def smooth_l1_loss(logits: Tensor, label: Tensor, beta: float, reduction: str) -> Tensor:
     """`F.smooth_l1_loss`."""
     return F.smooth_l1_loss(logits, label, beta=beta, reduction=reduction)
 
@@ -158,7 +158,7 @@ def smooth_l1_loss(logits: Tensor, label: Tensor, beta: float, reduction: str) -
 # --- norms ----------------------------------------------------------------------------------------
 
 
-def layer_norm(x: Tensor, begin_norm_axis: int, begin_params_axis: int, epsilon: float) -> Any:
+def layer_norm(x: Tensor, begin_norm_axis: int, begin_params_axis: int, epsilon: float) -> Tensor:
     """`F.layer_norm` over the dimensions from `begin_norm_axis` on."""
     return F.layer_norm(x, tuple(x.shape[begin_norm_axis:]), eps=epsilon)
 
@@ -170,19 +170,19 @@ def layer_norm_affine(
     begin_norm_axis: int,
     begin_params_axis: int,
     epsilon: float,
-) -> Any:
+) -> Tensor:
     """`F.layer_norm` over the dimensions from `begin_norm_axis` on, with its scale and shift."""
     return F.layer_norm(x, tuple(x.shape[begin_norm_axis:]), gamma, beta, epsilon)
 
 
 def rms_norm(
     x: Tensor, weight: Tensor | None, normalized_shape: Sequence[int], epsilon: float = 1e-6
-) -> Any:
+) -> Tensor:
     """`F.rms_norm`."""
     return F.rms_norm(x, tuple(normalized_shape), weight, epsilon)
 
 
-def l2_normalize(input: Tensor, axis: int = 0, epsilon: float = 1e-12) -> Any:
+def l2_normalize(input: Tensor, axis: int = 0, epsilon: float = 1e-12) -> Tensor:
     """The tensor divided by the root of the sum of its squares along `axis`, at least `epsilon`."""
     return F.l2_normalize(input, axis, epsilon)
 
@@ -209,7 +209,9 @@ def _slices(start: Any, stop: Any, step: Any) -> tuple[slice, ...]:
     return tuple(slice(*ends) for ends in zip(start, stop, step, strict=True))
 
 
-def slice_of(x: Tensor, start: Any, stop: Any, step: Any, enable_view_slice: Any = None) -> Any:
+def slice_of(
+    x: Tensor, start: object, stop: object, step: object, enable_view_slice: object = None
+) -> Tensor:
     """`x[start:stop:step]`, of each of the first dimensions."""
     part: Tensor = x[_slices(start, stop, step)]
     return part
@@ -224,7 +226,9 @@ def slice_update(
     return changed
 
 
-def global_arange(start: Any, end: Any, step: Any = 1, **options: Any) -> Any:
+def global_arange(
+    start: bool | float, end: bool | float | None, step: bool | float = 1, **options: Any
+) -> Tensor:
     """`flow.arange` of a global tensor."""
     numbers: Tensor = ops.arange(start, end, step, **options)
     return numbers
@@ -233,19 +237,19 @@ def global_arange(start: Any, end: Any, step: Any = 1, **options: Any) -> Any:
 # --- what OneFlow fused ---------------------------------------------------------------------------
 
 
-def fused_bias_add_gelu(a: Tensor, b: Tensor, *, axis: int) -> Any:
+def fused_bias_add_gelu(a: Tensor, b: Tensor, *, axis: int) -> Tensor:
     """gelu of a sum with a bias."""
     return F.gelu(bias_add(a, b, axis))
 
 
 def fused_bias_add_dropout(
     a: Tensor, b: Tensor, *, p: float = 0.5, axis: int, generator: Any = None
-) -> Any:
+) -> Tensor:
     """Dropout of a sum with a bias."""
     return _dropout(bias_add(a, b, axis), p, generator=generator)
 
 
-def fused_fast_gelu_mul(x: Tensor, multiplier: Tensor) -> Any:
+def fused_fast_gelu_mul(x: Tensor, multiplier: Tensor) -> Tensor:
     """gelu by its tanh approximation, times another tensor."""
     return F.gelu(x, "tanh") * multiplier
 
@@ -255,7 +259,9 @@ def quick_gelu(x: Tensor) -> Any:
     return x * ops.sigmoid(x * 1.702)
 
 
-def fused_scale_tril(x: Tensor, diagonal: int = 0, fill_value: float = 0, scale: float = 1) -> Any:
+def fused_scale_tril(
+    x: Tensor, diagonal: int = 0, fill_value: float = 0, scale: float = 1
+) -> Tensor:
     """`scale * x` on and below a diagonal, `fill_value` above it."""
     below = ops.ones(x.shape[-2:], dtype=bool_, device=x.device).tril(diagonal)
     out: Tensor = ops.where(below, x * scale, fill_value)
@@ -264,7 +270,7 @@ def fused_scale_tril(x: Tensor, diagonal: int = 0, fill_value: float = 0, scale:
 
 def fused_scale_mask_softmax(
     x: Tensor, mask: Tensor, *, fill_value: float = 0.0, scale: float = 1.0
-) -> Any:
+) -> Tensor:
     """softmax over the last dimension of `scale * x`, and of `fill_value` where the mask is 0."""
     masked = ops.where(mask.to(bool_), x * scale, fill_value)
     return softmax(masked)
@@ -306,7 +312,7 @@ def fused_scale_tril_softmax_dropout(
     fill_value: float = -math.inf,
     rate: float = 0.5,
     generator: Any = None,
-) -> Any:
+) -> Tensor:
     """Dropout of the softmax of `fused_scale_tril`."""
     shares = softmax(fused_scale_tril(x, diagonal, fill_value, scale))
     return _dropout(shares, rate, generator=generator)
@@ -314,7 +320,7 @@ def fused_scale_tril_softmax_dropout(
 
 def fused_bias_add_scale_mask_softmax_dropout(
     x: Tensor, bias: Tensor, mask: Tensor, **options: Any
-) -> Any:
+) -> tuple[Tensor, Tensor]:
     """`fused_scale_mask_softmax_dropout` of a sum with a bias that broadcasts."""
     return fused_scale_mask_softmax_dropout(x + bias, mask, **options)
 
@@ -400,6 +406,11 @@ def local_all_reduce(x: Tensor, inplace: bool = False) -> Any:
     """The sum of the ranks' tensors, in place of this one's if asked."""
     total = collectives.all_reduce(x)
     return x.copy_(total) if inplace else total
+
+
+def local_reduce(x: Tensor, dst: int) -> Tensor:
+    """The sum of the ranks' tensors, in the place of that of rank `dst`."""
+    return collectives.reduce_(x, dst)
 
 
 _OWN = {

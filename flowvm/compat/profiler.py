@@ -91,9 +91,9 @@ class profile:  # noqa: N801 - PyTorch's name
     def __init__(
         self, activities: Iterable[ProfilerActivity] | bool | None = None, *,
         schedule: Callable[[int], ProfilerAction] | None = None,
-        on_trace_ready: Callable[..., Any] | None = None, record_shapes: bool = False,
+        on_trace_ready: Callable[..., object] | None = None, record_shapes: bool = False,
         profile_memory: bool = False, with_stack: bool = False, with_flops: bool = False,
-        with_modules: bool = False, enabled: bool = True, **options: Any,
+        with_modules: bool = False, enabled: bool = True, **options: object,
     ) -> None:  # fmt: skip
         self.enabled = activities if isinstance(activities, bool) else enabled
         self._schedule = schedule
@@ -110,7 +110,7 @@ class profile:  # noqa: N801 - PyTorch's name
             self.start()
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.enabled:
             self.stop()
 
@@ -119,8 +119,8 @@ class profile:  # noqa: N801 - PyTorch's name
 
     def _follow(self) -> None:
         """Begin a recording if the schedule wants the coming step recorded."""
-        wanted = self._action() in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
-        if wanted and self._open is None:
+        is_recording = self._action() in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
+        if is_recording and self._open is None:
             self._open = own.profile(self._level)
             self._open.__enter__()
         if self._schedule is not None:
@@ -166,7 +166,7 @@ class profile:  # noqa: N801 - PyTorch's name
             raise ArgumentError("torch.profiler.profile: nothing has been recorded yet")
         return self.run
 
-    def key_averages(self, *args: Any, **kwargs: Any) -> EventList[FunctionEventAvg]:
+    def key_averages(self, *args: object, **kwargs: object) -> EventList[FunctionEventAvg]:
         """The operators of the last recording, each with all its calls."""
         return EventList(
             FunctionEventAvg(row.name, row.count, row.run / 1000, row.nbytes, row.flops)
@@ -231,17 +231,17 @@ class record_function:  # noqa: N801 - PyTorch's name
         self._open: list[Any] = []
 
     def __enter__(self) -> record_function:
-        inside: Any = own.span(self.name)
+        inside = own.span(self.name)
         inside.__enter__()
         self._open.append(inside)
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         self._open.pop().__exit__(*error)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def named(*args: Any, **kwargs: Any) -> Any:
+        def named(*args: object, **kwargs: object) -> Any:
             with record_function(self.name):
                 return function(*args, **kwargs)
 
@@ -254,11 +254,11 @@ def tensorboard_trace_handler(
     """An `on_trace_ready` that writes each recording into a folder, for Perfetto."""
     count = itertools.count()
 
-    def write(done: profile) -> None:
+    def write(profiler: profile) -> None:
         folder = Path(dir_name)
         folder.mkdir(parents=True, exist_ok=True)
         name = f"{worker_name or 'flowvm'}.{next(count)}.pt.trace.json"
-        done.export_chrome_trace(str(folder / (name + ".gz" * use_gzip)))
+        profiler.export_chrome_trace(str(folder / (name + ".gz" * use_gzip)))
 
     return write
 
@@ -266,7 +266,7 @@ def tensorboard_trace_handler(
 class emit_nvtx:  # noqa: N801 - PyTorch's name
     """ModeError from `with`: there are no ranges of NVTX; `flow.profiler` records CUDA devices."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         """Accept any arguments."""
 
     def __enter__(self) -> NoReturn:

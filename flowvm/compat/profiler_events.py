@@ -6,13 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from flowvm.errors import ArgumentError
+
 SORTED: dict[
     str, Callable[[FunctionEventAvg], float]
 ] = {  # PyTorch's words for what a table is sorted by
     "count": lambda event: event.count,
     "cpu_time": lambda event: event.cpu_time,
+    "cpu_time_total": lambda event: event.cpu_time_total,
     "cpu_memory_usage": lambda event: event.cpu_memory_usage,
+    "flops": lambda event: event.flops,
 }
+DEVICES = ("cuda", "xpu", "device")  # sorted by, they are the CPU
 
 
 @dataclass(frozen=True)
@@ -101,24 +106,30 @@ class EventList(list[Event], Generic[Event]):
         max_name_column_width: int = 55, header: str | None = None,
         top_level_events_only: Any = False, time_unit: str | None = None,
     ) -> str:  # fmt: skip
-        """The operators as text, the first by `sort_by`, such as "cpu_time_total", on top."""
-        word = (sort_by or "").removeprefix("self_").replace("cuda", "cpu").replace("device", "cpu")
-        by = SORTED.get(word, lambda event: event.cpu_time_total)
-        rows: list[Any] = sorted(self, key=by, reverse=True)[:row_limit]
-        total = sum(event.cpu_time_total for event in self) or 1.0
+        """The operators as text, the first by `sort_by`, such as "cpu_time_total", on top; all of
+        them with a negative `row_limit`.  ArgumentError for another word than PyTorch's.
+        """
+        word = (sort_by or "cpu_time_total").removeprefix("self_")
+        for device in DEVICES:
+            word = word.replace(device, "cpu")
+        if word not in SORTED:
+            raise ArgumentError(f"table: sort_by={sort_by!r}: it is one of {', '.join(SORTED)}")
+        rows: list[Any] = sorted(self, key=SORTED[word], reverse=True)
+        rows = rows[:row_limit] if row_limit >= 0 else rows
+        total = sum(event.cpu_time_total for event in self)
         wide = max([4, *(len(e.key[:max_name_column_width]) for e in rows)])
         lines: list[str] = [header] if header else []
         lines.append(
             f"{'Name':{wide}}  {'CPU %':>7}  {'CPU total':>12}  {'CPU mean':>12}  # of Calls"
         )
         for e in rows:
-            share = f"{100 * e.cpu_time_total / total:.2f}%"
+            share = f"{100 * e.cpu_time_total / (total or 1.0):.2f}%"
             times = f"{e.cpu_time_total:>10.3f}us  {e.cpu_time:>10.3f}us"
             name = e.key[:max_name_column_width]
             lines.append(f"{name:{wide}}  {share:>7}  {times}  {e.count:>10}")
         return "\n".join([*lines, f"Self CPU time total: {total:.3f}us", ""])
 
-    def key_averages(self, *args: Any, **kwargs: Any) -> EventList[FunctionEventAvg]:
+    def key_averages(self, *args: object, **kwargs: object) -> EventList[FunctionEventAvg]:
         """The operators, each with all its calls."""
         averages: dict[str, list[Event]] = {}
         for event in self:

@@ -14,7 +14,7 @@ from flowvm.utils._pytree import tree_flatten, tree_unflatten
 
 def associative_scan(
     combine_fn: Callable[[Any, Any], Any],
-    xs: Any,
+    xs: object,
     dim: int,
     reverse: bool = False,
     combine_mode: str = "pointwise",
@@ -25,13 +25,16 @@ def associative_scan(
     combine_fn   associative; gets two trees of tensors like `xs`, and answers one
     xs           a tree of tensors, all as long along `dim`
 
-    ShapeError for other lengths, ArgumentError for another `combine_mode` than PyTorch has.
+    ShapeError for other lengths, ArgumentError for no tensor, and for another `combine_mode` than
+    PyTorch has.
     """
     if combine_mode not in ("pointwise", "generic"):
         raise ArgumentError(
             f"associative_scan: combine_mode is 'pointwise' or 'generic', got {combine_mode!r}"
         )
     leaves, spec = tree_flatten(xs)
+    if not leaves:
+        raise ArgumentError("associative_scan: xs needs at least one tensor")
     lengths = {leaf.shape[dim] for leaf in leaves}
     if len(lengths) != 1:
         raise ShapeError(f"associative_scan: lengths along dim {dim} differ: {sorted(lengths)}")
@@ -41,8 +44,10 @@ def associative_scan(
     while step < length:
         early = [x.narrow(dim, 0, length - step) for x in leaves_now]
         late = [x.narrow(dim, step, length - step) for x in leaves_now]
-        made, _ = tree_flatten(combine_fn(tree_unflatten(early, spec), tree_unflatten(late, spec)))
+        combined, _ = tree_flatten(
+            combine_fn(tree_unflatten(early, spec), tree_unflatten(late, spec))
+        )
         heads = [x.narrow(dim, 0, step) for x in leaves_now]
-        leaves_now = [ops.cat([h, m], dim) for h, m in zip(heads, made, strict=True)]
+        leaves_now = [ops.cat([h, m], dim) for h, m in zip(heads, combined, strict=True)]
         step *= 2
     return tree_unflatten([x.flip(dim) if reverse else x for x in leaves_now], spec)

@@ -14,6 +14,17 @@ from typing import Any
 from flowvm.errors import MissingNameError
 from flowvm.ranks.world import world, world_size
 
+
+class _Environment:
+    """`oneflow.unittest.env`."""
+
+    @staticmethod
+    def eager_execution_enabled() -> bool:
+        """Return True: calls run at once where no graph is captured."""
+        return True
+
+
+env = _Environment()
 TestCase = unittest.TestCase
 main = unittest.main
 _NEEDED = re.compile(r"skip_unless_(\d+)n(\d+)d")
@@ -25,7 +36,7 @@ def __getattr__(name: str) -> Callable[[], Callable[[Any], Any]]:
         raise MissingNameError(f"oneflow.unittest has no {name!r}", name)
     hosts, each = int(match[1]), int(match[2])
 
-    def decorator() -> Callable[[Any], Any]:
+    def decorator() -> Callable[[Any], object]:
         size = world_size()
         host_count = world().hosts if size > 1 else 1
         return unittest.skipUnless(

@@ -23,9 +23,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
+from flowvm.compat import oneflow
 from flowvm.errors import ArgumentError, MissingNameError
 from flowvm.loading.missing_names import instead_of
-from flowvm.optim import optimizer
+from flowvm.ops.shapes import tensor_classes
 from flowvm.version import Version
 from flowvm.vm.callers.tracebacks import border
 
@@ -51,7 +52,7 @@ _ELSEWHERE: Final = {
     "nn.graph.util": "compat.framework",
     "nn.optimizer": "optim",
     "nn.optimizer.lr_scheduler": "optim.lr_scheduler",
-    "nn.optimizer.optimizer": "compat.stepping",
+    "nn.optimizer.optimizer": "compat.optim_names",
     "nn.optimizer.swa_utils": "optim.swa_utils",
     "support": "compat",
     "support.env_var_util": "compat.environment",
@@ -67,22 +68,22 @@ _ELSEWHERE: Final = {
     "_higher_order_ops.associative_scan": "compat.scans",
     "_subclasses": "compat.fake",
     "_subclasses.fake_tensor": "compat.fake",
-    "distributed.algorithms": "compat.joins",
     "distributed.algorithms._checkpoint": "compat.checkpointed",
     "distributed.algorithms._checkpoint.checkpoint_wrapper": "compat.checkpointed",
-    "distributed.algorithms.join": "compat.joins",
     "distributed.nn.functional": "distributed.nn",
     "distributed.constants": "distributed.groups",
     "fx.experimental": "fx",
     "fx.proxy": "fx",
     "fx.experimental.proxy_tensor": "compat.fake",
     "ops": "compat.operators",
-    "optim.optimizer": "compat.stepping",
+    "optim.optimizer": "compat.optim_names",
+    "optim._functional": "optim.sparse_adam",
     "utils.data._utils": "utils.data",
     "utils.model_zoo": "compat.model_zoo",
     "utils.data._utils.collate": "utils.data.collate",
     "_dynamo._trace_wrapped_higher_order_op": "compat.dynamo",
     "nn.modules.container": "nn.modules.containers",
+    "nn.modules.min_max_observer": "nn.modules.quantization",
     "nn.modules.module": "nn.module",
     "nn.grad": "nn.functional",
     "_lowrank": "lowrank",
@@ -100,6 +101,9 @@ _ELSEWHERE: Final = {
     "distributed.checkpoint.state_dict_loader": "distributed.checkpoint",
     "distributed.checkpoint.state_dict_saver": "distributed.checkpoint",
     "distributed._functional_collectives": "distributed.functional",
+    "distributed.pipelining.microbatch": "distributed.pipelining.schedules",
+    "distributed.pipelining.stage": "distributed.pipelining.stages",
+    "distributed.tensor.experimental._attention": "distributed.tensor.experimental",
     "distributed.tensor._utils": "distributed.tensor.dtensor",
     "serialization": "serialization",
     "types": "dtype",
@@ -123,8 +127,7 @@ _FLAT: Final = {
         "upsampling", "utils",
     }),
     "optim": ("optim", {
-        "_adafactor", "_functional", "_muon", "adadelta", "adamw", "asgd", "nadam", "radam",
-        "rmsprop", "sparse_adam",
+        "_adafactor", "_muon", "adadelta", "adamw", "asgd", "nadam", "radam", "rmsprop",
     }),
     "utils.data": ("utils.data", {"_utils", "datapipes", "graph"}),
 }  # fmt: skip
@@ -153,7 +156,7 @@ class _Mirror(types.ModuleType):
         if name in ("__version__", "__git_version__") and "." not in self.__name__:
             return VERSION
         try:
-            found = getattr(of, name)
+            value = getattr(of, name)
         except AttributeError as error:
             inner = f"{self.__name__}.{name}"
             flat = _FLAT.get(self.__name__.partition(".")[2])
@@ -168,11 +171,11 @@ class _Mirror(types.ModuleType):
                     return _mirrored(inner)
                 _missed[inner] += 1
             raise MissingNameError(str(error) or f"flowvm has no {inner}", name) from None
-        if _is_flowvms(found):
+        if _is_flowvms(value):
             inner = f"{self.__name__}.{name}"
-            if found.__name__ == f"{of.__name__}.{name}":
+            if value.__name__ == f"{of.__name__}.{name}":
                 return _mirrored(inner)
-        return found
+        return value
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("__") or isinstance(value, _Mirror):
@@ -197,7 +200,7 @@ def _mirrored(name: str) -> types.ModuleType:
     return _Mirror(name, of)
 
 
-def _is_flowvms(value: Any) -> bool:
+def _is_flowvms(value: object) -> bool:
     name = getattr(value, "__name__", "") if isinstance(value, types.ModuleType) else ""
     return name.startswith("flowvm.")
 
@@ -224,7 +227,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds the modules of the roots."""
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: Any = None
+        self, fullname: str, path: Sequence[str] | None, target: object = None
     ) -> importlib.machinery.ModuleSpec | None:
         root, _, inner = fullname.partition(".")
         if root not in ROOTS:
@@ -237,12 +240,14 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        found = _counterpart(spec.name.partition(".")[2])
-        if found is None:
+        counterpart = _counterpart(spec.name.partition(".")[2])
+        if counterpart is None:
             raise ModuleNotFoundError(f"flowvm has no module for {spec.name!r}", name=spec.name)
+        if spec.name in ROOTS:
+            tensor_classes.root[0] = spec.name
         if spec.name == "oneflow":
-            optimizer.takes_none[0] = True  # parameters of a stage that is elsewhere
-        return _Mirror(spec.name, found)
+            oneflow.take()
+        return _Mirror(spec.name, counterpart)
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Do nothing: a mirror has no code to run."""
@@ -285,7 +290,8 @@ def uninstall() -> None:
         del sys.modules[name]
     atexit.unregister(_report)
     _missed.clear()
-    optimizer.takes_none[0] = False
+    oneflow.leave()
+    tensor_classes.root[0] = "flowvm"
 
 
 def missing() -> dict[str, int]:

@@ -18,7 +18,7 @@ captured: list[Callable[[], bool]] = []  # return True during a capture
 
 def is_compiling() -> bool:
     """Return True if the running code is being captured (`flow.compile`, `nn.Graph`)."""
-    return any(asked() for asked in captured)
+    return any(check() for check in captured)
 
 
 def is_dynamo_compiling() -> bool:
@@ -31,19 +31,19 @@ def is_exporting() -> bool:
     return False
 
 
-def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
+def disable(fn: object = None, recursive: bool = True, *, reason: str | None = None) -> Any:
     """Return the function itself, or a decorator that returns it.  Captures run the functions that
     they call, so nothing must be kept from a compiler of Python.
     """
     return fn if fn is not None else lambda function: function
 
 
-def allow_in_graph(fn: Any) -> Any:
+def allow_in_graph(fn: object) -> Any:
     """Return the function itself: a capture accepts any call."""
     return fn
 
 
-def assume_constant_result(fn: Any) -> Any:
+def assume_constant_result(fn: object) -> Any:
     """Return the function itself: a capture watches all values that it reads and that are no
     tensors.
     """
@@ -54,7 +54,7 @@ def cudagraph_mark_step_begin() -> None:
     """Accept and ignore: every replay is a step."""
 
 
-def list_backends(exclude_tags: Any = ()) -> list[str]:
+def list_backends(exclude_tags: object = ()) -> list[str]:
     """Return the names of the backends: the capture alone."""
     return ["flowvm"]
 

@@ -27,18 +27,18 @@ MOST_BYTES = 1 << 28  # of an entry
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-def is_own(found: os.stat_result) -> bool:
+def is_own(status: os.stat_result) -> bool:
     """Return True if a file or folder is this user's and nobody else may write it."""
-    return found.st_uid == os.geteuid() and not found.st_mode & _OTHERS_WRITE
+    return status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_WRITE
 
 
-def is_flowvms(found: os.stat_result) -> bool:
+def is_flowvms(status: os.stat_result) -> bool:
     """Return True if only writers of flowvm's sources may write a file or folder.  It came with the
     sources, and is as safe as they are.
     """
     own = os.stat(__file__)
-    same = (found.st_uid, found.st_gid) == (own.st_uid, own.st_gid)
-    return same and not found.st_mode & _OTHERS_WRITE & ~own.st_mode
+    same = (status.st_uid, status.st_gid) == (own.st_uid, own.st_gid)
+    return same and not status.st_mode & _OTHERS_WRITE & ~own.st_mode
 
 
 def read(
@@ -118,7 +118,7 @@ def alone(folder: Path, name: str, *, waiting: bool = True) -> Iterator[bool]:
         yield waits
 
 
-def taken(folder: Path, name: str) -> bool:
+def is_locked(folder: Path, name: str) -> bool:
     """Return True if another process is in `alone` with this folder and name."""
     with (
         contextlib.suppress(OSError),
@@ -190,10 +190,10 @@ def _opened(folder: Path, trusted: Callable[[os.stat_result], bool]) -> Iterator
         os.close(at)
 
 
-def _why(found: os.stat_result) -> str:
-    if found.st_uid != os.geteuid():
-        return f"it belongs to user {found.st_uid}, and this process is user {os.geteuid()}'s"
-    return f"others may write it (its mode is {stat.S_IMODE(found.st_mode):o})"
+def _why(status: os.stat_result) -> str:
+    if status.st_uid != os.geteuid():
+        return f"it belongs to user {status.st_uid}, and this process is user {os.geteuid()}'s"
+    return f"others may write it (its mode is {stat.S_IMODE(status.st_mode):o})"
 
 
 @functools.cache

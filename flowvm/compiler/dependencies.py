@@ -39,13 +39,16 @@ import sys
 import types as pytypes
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from flowvm.errors import CompileError
 from flowvm.loading.lazy import Lazy, name_of
 from flowvm.private.cpython import CPYTHON, imports_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Fact(NamedTuple):
@@ -73,22 +76,22 @@ class _Unimported(NamedTuple):
     name: str
 
 
-def source_key(*roots: Any) -> str:
+def source_key(*roots: object) -> str:
     """A digest that changes with anything that `roots` reach."""
     CPYTHON.require("imports")
-    reached: list[Any] = []
-    texts = [_told(root, reached) for root in roots]
+    reached: list[object] = []
+    texts = [_text_of(root, reached) for root in roots]
     parts, settled = _walk(reached, True, {})
     return _digest_of([*texts, *_digests(parts), *sorted(map(_settled_key, settled))])
 
 
-def key_facts(*roots: Any) -> frozenset[Fact]:
+def key_facts(*roots: object) -> frozenset[Fact]:
     """Return all facts that the key of `roots` covers."""
-    reached: list[Any] = []
+    reached: list[object] = []
     for root in roots:
-        _told(root, reached)
-    found, _ = _walk(reached, False, {})
-    lines = {line for parts in found for line in parts.lines.split("\n") if line}
+        _text_of(root, reached)
+    reachable, _ = _walk(reached, False, {})
+    lines = {line for parts in reachable for line in parts.lines.split("\n") if line}
     return frozenset(Fact(*line.split(_BETWEEN)) for line in lines)
 
 
@@ -103,13 +106,13 @@ def _walk(todo: list[Any], stop: bool, known: dict[Any, _Parts]) -> tuple[list[_
     With `stop`, settled objects are returned and not entered.
     """
     nodes: list[_Parts] = []
-    settled: list[Any] = []
-    seen: set[Any] = set()
+    settled = []
+    visited = set()
     while todo:
         item = todo.pop()
-        if item in seen:
+        if item in visited:
             continue
-        seen.add(item)
+        visited.add(item)
         if stop and _is_settled(item):
             settled.append(item)
             continue
@@ -120,18 +123,18 @@ def _walk(todo: list[Any], stop: bool, known: dict[Any, _Parts]) -> tuple[list[_
     return nodes, settled
 
 
-def _settled_key(item: Any) -> str:
+def _settled_key(item: object) -> str:
     if item not in _settled_keys:
         parts, _ = _walk([item], False, _remembered)
         _settled_keys[item] = _digest_of(_digests(parts))
     return _settled_keys[item]
 
 
-def _digests(found: list[_Parts]) -> list[str]:
-    return sorted(parts.digest for parts in found)
+def _digests(parts_list: list[_Parts]) -> list[str]:
+    return sorted(parts.digest for parts in parts_list)
 
 
-def _is_settled(item: Any) -> bool:
+def _is_settled(item: object) -> bool:
     """Return True if an object belongs to a module of flowvm as long as the process lives."""
     if isinstance(item, pytypes.FunctionType):
         return item.__closure__ is None and _is_flowvms(item.__globals__.get("__name__"))
@@ -142,7 +145,7 @@ def _is_settled(item: Any) -> bool:
 
 def _parts(item: Any) -> _Parts:
     facts: list[str] = []
-    reached: list[Any] = []
+    reached: list[object] = []
     if isinstance(item, pytypes.FunctionType):
         _of_function(item, facts, reached)
     elif isinstance(item, type):
@@ -169,17 +172,17 @@ def _of_function(function: pytypes.FunctionType, facts: list[str], reached: list
         _of_imports(code, names, facts, reached)
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
     for name, cell in cells.items():
-        facts.append(_fact("given", f"{place}.{name}", _told(_in_cell(cell), reached)))
+        facts.append(_fact("given", f"{place}.{name}", _text_of(_in_cell(cell), reached)))
     defaults = (function.__defaults__, function.__kwdefaults__)
     if any(defaults):
-        facts.append(_fact("given", f"{place}()", _told(defaults, reached)))
+        facts.append(_fact("given", f"{place}()", _text_of(defaults, reached)))
     wrapped = getattr(function, "__wrapped__", None)
     if wrapped is not None:
-        _told(wrapped, reached)
+        _text_of(wrapped, reached)
 
 
-# options that Numba's front end looks up in the module of a function
-_MODULE_OPTIONS = {"INLINE_ALWAYS", "LOOPS_ONLY", "REASSOCIATE"}
+# options that are looked up in the module of a function
+_MODULE_OPTIONS = {"INLINE_ALWAYS", "LOOPS_ONLY", "REASSOCIATE", "WORDS_ONLY"}
 
 
 def _in_cell(cell: pytypes.CellType) -> Any:
@@ -227,10 +230,10 @@ _named_in: dict[str, dict[str, _Named]] = {}  # of the modules of flowvm
 
 
 def _of_names(
-    names: set[str], scope: dict[str, Any], module: str, facts: list[str], reached: list[Any]
+    names: set[str], scope: Mapping[str, object], module: str, facts: list[str], reached: list[Any]
 ) -> None:
     """Add the meaning of `names` in a module, and in the modules and namespaces that they name."""
-    todo, seen = [(module, scope)], [scope]
+    todo, scopes = [(module, scope)], [scope]
     while todo:
         where, held = todo.pop()
         known: dict[str, _Named] = {}
@@ -243,12 +246,12 @@ def _of_names(
             reached += named.reached
             if named.fact:
                 facts.append(named.fact)
-            elif named.inner and not any(named.inner[1] is other for other in seen):
-                seen.append(named.inner[1])
+            elif named.inner and not any(named.inner[1] is other for other in scopes):
+                scopes.append(named.inner[1])
                 todo.append(named.inner)
 
 
-def _named(where: str, name: str, value: Any) -> _Named:
+def _named(where: str, name: str, value: object) -> _Named:
     if isinstance(value, Lazy):
         inner = name_of(value)
         if _is_foreign(inner):
@@ -263,16 +266,16 @@ def _named(where: str, name: str, value: Any) -> _Named:
         return _Named("", [], (f"{where}.{name}", vars(value)))
     if name.startswith("__") or not _counts(name, value):
         return _NO_FACT
-    reached: list[Any] = []
-    return _Named(_fact("constant", f"{where}.{name}", _told(value, reached)), reached, None)
+    reached: list[object] = []
+    return _Named(_fact("constant", f"{where}.{name}", _text_of(value, reached)), reached, None)
 
 
-def _counts(name: str, value: Any) -> bool:
+def _counts(name: str, value: object) -> bool:
     """Return True if a value under `name` in a module or class is no state of the process."""
     return name.isupper() or not _can_change(value)
 
 
-def _can_change(value: Any) -> bool:
+def _can_change(value: object) -> bool:
     kind = type(value)
     if kind in _PLAINEST or kind is pytypes.FunctionType:
         return False
@@ -289,16 +292,16 @@ def _of_imports(
     """Add the modules of flowvm that `code` imports, and the meaning of `names` in them."""
     if not any(map(_is_flowvms, names)):
         return
-    for name, wanted in imports_of(code):
+    for name, members in imports_of(code):
         if not _is_flowvms(name):
             continue
         if _is_unimported(name):
             reached.append(_Unimported(name))
             continue
         held = vars(importlib.import_module(name))
-        if not wanted:
+        if not members:
             _of_names(names, held, name, facts, reached)
-        for inner in wanted:
+        for inner in members:
             value = held.get(inner)
             if value is not None and not isinstance(value, pytypes.ModuleType):
                 _of_names({inner}, held, name, facts, reached)
@@ -344,11 +347,11 @@ def _of_unimported(module: _Unimported, facts: list[str], reached: list[Any]) ->
 def _of_class(kind: type, facts: list[str], reached: list[Any]) -> None:
     """Add all members of a class, since any of them may be called on an instance."""
     place = f"{kind.__module__}.{kind.__qualname__}"
-    _told(kind.__bases__, reached)
+    _text_of(kind.__bases__, reached)
     for name, value in vars(kind).items():
         if name in _OF_EVERY_CLASS or not _counts(name, value):
             continue
-        facts.append(_fact("attribute", f"{place}.{name}", _told(value, reached)))
+        facts.append(_fact("attribute", f"{place}.{name}", _text_of(value, reached)))
 
 
 _OF_EVERY_CLASS = {
@@ -367,7 +370,7 @@ _CODE = (pytypes.FunctionType, pytypes.MethodType, pytypes.BuiltinFunctionType, 
 _ATTRIBUTES = (property, functools.cached_property, staticmethod, classmethod)
 
 
-def _told(value: Any, reached: list[Any]) -> str:
+def _text_of(value: Any, reached: list[Any]) -> str:
     """`value` as text that is the same in every process; functions and classes that it holds are
     named, and added to `reached`.
     """
@@ -378,7 +381,7 @@ def _told(value: Any, reached: list[Any]) -> str:
         reached.append(value)
         return f"function {value.__module__}.{value.__qualname__}"
     if isinstance(value, enum.Enum):
-        return f"{kind.__qualname__}.{value.name} = {_told(value.value, reached)}"
+        return f"{kind.__qualname__}.{value.name} = {_text_of(value.value, reached)}"
     if isinstance(value, re.Pattern):
         return f"pattern {value.flags} {value.pattern!r}"
     if isinstance(value, np.generic):
@@ -390,23 +393,23 @@ def _told(value: Any, reached: list[Any]) -> str:
         return f"array {value.dtype.str} {value.shape} {digest}"
     if isinstance(value, (tuple, list)):
         if kind not in (tuple, list):
-            _told(kind, reached)  # a named tuple's methods
-        return f"{kind.__name__}({', '.join(_told(item, reached) for item in value)})"
+            _text_of(kind, reached)  # a named tuple's methods
+        return f"{kind.__name__}({', '.join(_text_of(item, reached) for item in value)})"
     if isinstance(value, (dict, pytypes.MappingProxyType)):
-        items = (f"{_told(k, reached)}: {_told(v, reached)}" for k, v in value.items())
+        items = (f"{_text_of(k, reached)}: {_text_of(v, reached)}" for k, v in value.items())
         return f"{kind.__name__}({', '.join(items)})"
     if isinstance(value, (set, frozenset)):
-        return f"{kind.__name__}({', '.join(sorted(_told(item, reached) for item in value))})"
+        return f"{kind.__name__}({', '.join(sorted(_text_of(item, reached) for item in value))})"
     if isinstance(value, pytypes.CodeType):
         return f"code {_code_digest(value)}"
     if isinstance(value, pytypes.ModuleType):
         return f"module {value.__name__}"
     if isinstance(value, Lazy):
         return f"module {name_of(value)}"
-    return _told_of_code(value, reached)
+    return _text_of_code(value, reached)
 
 
-def _told_of_code(value: Any, reached: list[Any]) -> str:
+def _text_of_code(value: Any, reached: list[Any]) -> str:
     """Return the line of an object with code: a function in any wrapper, a class or its
     instance.
     """
@@ -417,29 +420,29 @@ def _told_of_code(value: Any, reached: list[Any]) -> str:
             reached.append(value)
         return f"class {value.__module__}.{value.__qualname__}"
     if isinstance(value, functools.partial):
-        return f"partial {_told((value.func, value.args, value.keywords), reached)}"
+        return f"partial {_text_of((value.func, value.args, value.keywords), reached)}"
     if isinstance(value, pytypes.MethodType):
-        return f"method {_told((value.__func__, value.__self__), reached)}"
+        return f"method {_text_of((value.__func__, value.__self__), reached)}"
     if isinstance(value, property):
-        return f"property {_told((value.fget, value.fset), reached)}"
+        return f"property {_text_of((value.fget, value.fset), reached)}"
     if isinstance(value, functools.cached_property):
-        return f"property {_told(value.func, reached)}"
+        return f"property {_text_of(value.func, reached)}"
     if (inner := _wrapped(value)) is not None:
-        return f"{kind.__name__} {_told(inner, reached)}"
+        return f"{kind.__name__} {_text_of(inner, reached)}"
     if isinstance(value, (pytypes.BuiltinFunctionType, np.ufunc)):
         return f"function {value.__name__}"
     if _is_foreign(kind.__module__):
         return f"an object of {kind.__module__}.{kind.__qualname__}"
     reached.append(kind)
-    held: Any = ()
+    held: object = ()
     if hasattr(value, "jit_parts"):
         held = value.jit_parts()
     elif _is_frozen(value):
         held = [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
-    return f"an object of {kind.__module__}.{kind.__qualname__} {_told(held, reached)}"
+    return f"an object of {kind.__module__}.{kind.__qualname__} {_text_of(held, reached)}"
 
 
-def _wrapped(value: Any) -> Any:
+def _wrapped(value: object) -> Any:
     """Return the function inside a static method, Numba's dispatcher, or a `functools.cache`."""
     if _is_foreign(type(value).__module__):
         for name in ("__func__", "py_func", "__wrapped__"):
@@ -448,7 +451,7 @@ def _wrapped(value: Any) -> Any:
     return None
 
 
-def _is_frozen(value: Any) -> bool:
+def _is_frozen(value: object) -> bool:
     parameters = getattr(type(value), "__dataclass_params__", None)
     return parameters is not None and parameters.frozen
 
@@ -483,7 +486,7 @@ def _names(code: pytypes.CodeType) -> set[str]:
 
 
 def _code_digest(code: pytypes.CodeType) -> str:
-    constants = [_told(c, []) for c in code.co_consts]
+    constants = [_text_of(c, []) for c in code.co_consts]
     arguments = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
     return _digest_of([code.co_code.hex(), repr(arguments), repr(names), *constants])

@@ -2,19 +2,21 @@
 
 A helper
 - has the lowest priority, until it is seen that other programs leave it next to nothing: then it
-  begins anew with one that is low (a process may not raise its own); the one that makes gradients'
-  kernels (`ahead`) has its parent's, which waits for them soon;
+  begins anew with one that is low (a process may not raise its own), and where the machine is busy
+  it has that from the start; the one that makes gradients' kernels (`ahead`) has its parent's,
+  which waits for them soon;
 - ends with its parent, however that ends: it watches the pipe that is its stdin;
 - does its jobs one after another, and whatever a job compiles is in the cache from then on; so what
   a short program begins a later one goes on with.  Of several programs that begin at one time only
   one does a job, the others' helpers wait for it.
 
 A job is "module:function" or "module:function:argument", of flowvm.  Where the cache may not be
-written, the helpers write to a folder of this process, where `kept` looks, too.
+written, the helpers write to a folder of this process, where `native_if_cached` looks, too.
 
 Jobs are a helper's from the start, and it ends with the last; or they are sent as they come up, to
-one that waits for more.  To start a helper takes 0.3 s of a processor, so there is one for the jobs
-of `ahead`, one for `later`'s and one for those of them that are pressing.
+one that waits for more.  There is one for the jobs of `ahead`, one for `later`'s and one for those
+of them that are pressing.  All are forked from one process that has imported what they need
+(`flowvm.compiler.zygote`).
 """
 
 from __future__ import annotations
@@ -29,44 +31,49 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowvm.compiler import cache, jit, record
 from flowvm.config import config
 from flowvm.guards import processes
+from flowvm.guards.forks import held_at_fork
 from flowvm.loading.lazy import lazy
 
 if TYPE_CHECKING:
     import shutil
-    import subprocess
     import tempfile
+
+    from flowvm.compiler import zygote
 else:  # when something is to be made, and not with flowvm
     shutil = lazy("shutil")
-    subprocess = lazy("subprocess")
     tempfile = lazy("tempfile")
+    zygote = lazy("flowvm.compiler.zygote")
 
 GLANCE_S = 1.0  # between two checks that the parent lives; a fork of it may hold its pipe
 # Under 20 busy processes the lowest priority was a hundredth of a core, and the VM of a program
 # that trained for minutes was never compiled.
 LOWEST, LOW = 19, 5  # of `nice`
+BUSY = 4.0  # processes that run for each core; beside so many the lowest is next to nothing
 STARVED_S, STARVED = 2.0, 1 / 8  # the part of a core, over this time, under which it begins anew
-PRESSING = "--pressing="  # in front of the jobs, with the parent: low, and not the lowest
+PRESSING = "--pressing="  # in front of the jobs, with the program: low, and not the lowest
 SENT = "--sent"  # after that: more jobs come, and each that is done is told
 IDLE_S = 60.0  # idle seconds after which a helper ends
 LEFT = "left "  # in front of a job that was left once
 AHEAD = "ahead"  # the lock of helpers whose jobs were sent: these have waiters, others give way
 JOB = select.PIPE_BUF  # bytes of one that is sent: it arrives whole, or not at all
-READY = "flowvm.compiler.native:ready"  # a job
 _MAIN = "flowvm.compiler.helpers:main"
 
 
 class Helper:
     """A process that does `jobs`.  Without any, it does the jobs sent to it.
 
-    `tells`: its stdout is a pipe.  OSError or ValueError where there can be none.
+    `pressing`: its priority is low, and not the lowest.  `tells`: its stdout is a pipe.  OSError or
+    ValueError where there can be none.
     """
 
-    def __init__(self, jobs: Sequence[str], *, tells: bool = False) -> None:
+    def __init__(self, jobs: Sequence[str], *, pressing: bool = False, tells: bool = False) -> None:
+        if jobs and (pressing or _is_busy()):
+            jobs = [f"{PRESSING}{os.getpid()}", *jobs]
         environment = {
             **os.environ,
             "FLOWVM_AHEAD": "0",
@@ -76,15 +83,7 @@ class Helper:
             "FLOWVM_DEBUG": "0",
             "FLOWVM_WINDOW": "0",
         }
-        self.process = processes.start(
-            processes.own(_MAIN, *jobs),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE if tells else subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            process_group=0,  # Ctrl-C is not meant for it; a session of its own, which Linux may
-            # schedule as one with this process's (autogroup), would ignore `nice`
-        )
+        self.process = _forked(environment, jobs, tells)
         _helpers.append(self)
 
     def is_at_work(self) -> bool:
@@ -95,8 +94,7 @@ class Helper:
         """Send a job and wait.  Return True when the process says that it is done; False if the
         process has ended.
         """
-        assert self.process.stdin is not None, "it has a pipe"
-        assert self.process.stdout is not None, "it has another"
+        assert self.process.stdout is not None, "it has a pipe"
         with contextlib.suppress(OSError):
             self.process.stdin.write(f"{job}\n".encode())
             self.process.stdin.flush()
@@ -105,14 +103,11 @@ class Helper:
 
     def ends(self) -> None:
         """Let the process end: no more jobs are sent."""
-        assert self.process.stdin is not None, "it has a pipe"
         with contextlib.suppress(OSError):
             self.process.stdin.close()
-        self.process.wait()
 
     def send(self, job: str) -> bool:
         """Send a job.  Return True if the process takes it."""
-        assert self.process.stdin is not None, "it has a pipe"
         line = f"{job}\n".encode()
         try:
             return len(line) <= JOB and os.write(self.process.stdin.fileno(), line) == len(line)
@@ -122,7 +117,29 @@ class Helper:
 
 def at_work() -> list[int]:
     """The processes that compile for this one now, by their numbers."""
-    return [h.process.pid for h in list(_helpers) if h.is_at_work()]
+    helpers = [h.process.pid for h in list(_helpers) if h.is_at_work() and h.process.pid]
+    template = _zygote
+    return helpers if template is None else [template.process.pid, *helpers]
+
+
+def _is_busy() -> bool:
+    """Return True if the machine has so much to do that the lowest priority gets nothing."""
+    with contextlib.suppress(OSError):  # the system does not count
+        return os.getloadavg()[0] > BUSY * len(os.sched_getaffinity(0))
+    return False
+
+
+def _forked(environment: dict[str, str], jobs: Sequence[str], tells: bool) -> zygote.Child:
+    """Return a process that does `main(jobs)`, forked from one that is started if there is none."""
+    global _zygote
+    with _zygote_lock:
+        if _zygote is not None and not _zygote.serves(environment):
+            _zygote.leave()
+            _older.append(_zygote)
+            _zygote = None
+        if _zygote is None:
+            _zygote = zygote.Zygote(_MAIN, environment)
+        return _zygote.fork(jobs, tells=tells)
 
 
 def ahead(job: str) -> bool:
@@ -143,9 +160,7 @@ def begin_ahead() -> bool:
     with contextlib.suppress(OSError, ValueError):
         if _assistant is None or not _assistant.is_at_work():
             _assistant = Helper([])
-            assert _assistant.process.stdin is not None, "it has a pipe"
             os.set_blocking(_assistant.process.stdin.fileno(), False)
-            _assistant.send(READY)  # while it waits for jobs
         return True
     return False
 
@@ -157,29 +172,30 @@ def can_help() -> bool:
     return len(os.sched_getaffinity(0)) > 1 and _may_write(jit.cache_dir())
 
 
-def later(job: str, made: Callable[[], None], *, pressing: bool = False) -> None:
-    """Let a helper do `job`.  Then, or if there is no helper, call `made` on a thread.
+def later(job: str, work: Callable[[], None], *, pressing: bool = False) -> None:
+    """Let a helper do `job`.  Then, or if there is no helper, call `work` on a thread.
 
     `pressing`: this process may soon wait for it, so its priority is low and not the lowest.  In a
     helper nothing is done.
     """
     if not inside:
-        _queues[pressing].add(job, made)
+        _queues[pressing].add(job, work)
 
 
 class _Queue:
     """Jobs of `later` of one priority.  A thread starts their helper and waits for it."""
 
-    def __init__(self, *first: str) -> None:
-        self.first = first  # arguments of the helper, before its jobs
+    def __init__(self, pressing: bool) -> None:
+        self.pressing = pressing
         self.jobs: collections.deque[tuple[str, Callable[[], None]]] = collections.deque()
         self.lock = threading.Lock()
         self.served = False  # there is a thread
+        self.cleared = 0  # times
 
-    def add(self, job: str, made: Callable[[], None]) -> None:
+    def add(self, job: str, work: Callable[[], None]) -> None:
         """Append a job."""
         with self.lock:
-            self.jobs.append((job, made))
+            self.jobs.append((job, work))
             self._begin()
 
     def _begin(self) -> None:
@@ -189,18 +205,18 @@ class _Queue:
             self.served = True
 
     def _serve(self) -> None:
-        """Have jobs done, one after another, until there are no more.  An error of `made` ends this
+        """Have jobs done, one after another, until there are no more.  An error of `work` ends this
         thread, which reports it; another thread does the other jobs.
         """
         helper: Helper | None = None
         try:
             while (job := self._next()) is not None:
-                helper = helper or self._start()
+                cleared, helper = self.cleared, helper or self._start()
                 ended = helper is not None and not helper.does(job[0])
                 if helper is not None and ended:
                     killed, helper = helper.process.wait() < 0, None  # the next job has another
-                    if killed:  # by `stop`, most likely: nobody wants the result any more
-                        continue
+                    if killed or cleared != self.cleared:  # by `stop`, most likely: nobody wants
+                        continue  # the result any more
                 job[1]()
         finally:
             with self.lock:
@@ -217,35 +233,43 @@ class _Queue:
         """Forget the jobs that were not begun."""
         with self.lock:
             self.jobs.clear()
+            self.cleared += 1
 
     def _start(self) -> Helper | None:
         with contextlib.suppress(OSError, ValueError):
-            return Helper([*self.first, SENT], tells=True)
+            return Helper([SENT], pressing=self.pressing, tells=True)
         return None
 
 
 _helpers: list[Helper] = []
 _assistant: Helper | None = None  # the one that waits for jobs
+_zygote: zygote.Zygote | None = None  # of which new helpers are forked
+_older: list[zygote.Zygote] = []  # those before it, which end after their helpers
+_zygote_lock = held_at_fork(threading.Lock())
 inside = False  # whether this process is a helper, which has none
 
 
 def _new_queues() -> dict[bool, _Queue]:
-    return {False: _Queue(), True: _Queue(f"{PRESSING}{os.getpid()}")}
+    return {pressing: _Queue(pressing) for pressing in (False, True)}
 
 
 _queues = _new_queues()  # by whether their jobs are pressing
 _own: Path | None = None  # instead of the cache
 
 
-def kept(function: Callable[..., Any], signature: str, *, facts: object = ()) -> int | None:
-    """Do as `jit.kept`; also look into the helpers' own folder, if the cache may not be written."""
-    address = jit.kept(function, signature, facts=facts)
+def native_if_cached(
+    function: Callable[..., object], signature: str, *, facts: object = ()
+) -> int | None:
+    """Do as `jit.native_if_cached`; look into the helpers' own folder, too, if the cache may not be
+    written.
+    """
+    address = jit.native_if_cached(function, signature, facts=facts)
     if address is None and _own is not None:
-        address = jit.kept(function, signature, facts=facts, folder=_own)
+        address = jit.native_if_cached(function, signature, facts=facts, folder=_own)
     return address
 
 
-def kept_bytes(name: str) -> bytes | None:
+def cached_bytes(name: str) -> bytes | None:
     """Return the cache's entry of this name, or the one in the helpers' own folder; None if there
     is none.
     """
@@ -275,15 +299,21 @@ def bury() -> None:
         if not helper.is_at_work():
             with contextlib.suppress(ValueError):  # another thread was faster
                 _helpers.remove(helper)
+    with _zygote_lock:
+        _older[:] = [template for template in _older if template.process.poll() is None]
 
 
 def stop() -> None:
     """Stop all helpers: this process ends."""
-    global _own, _assistant
+    global _own, _assistant, _zygote
     for queue in _queues.values():
         queue.clear()
+    with _zygote_lock:
+        for template in (*_older, *([] if _zygote is None else [_zygote])):
+            template.stop()
+        _older.clear()
+        _zygote = None
     for helper in _helpers:
-        helper.process.kill()
         helper.process.wait()
     _helpers.clear()
     _assistant = None
@@ -294,11 +324,14 @@ def stop() -> None:
 
 def _after_fork_in_child() -> None:
     """Forget the helpers and their folder in a forked child: they are the parent's."""
-    global _own, _assistant, _queues
+    global _own, _assistant, _queues, _zygote
     for helper in _helpers:
-        helper.process.returncode = 0  # or it would be waited for
+        helper.process.forget()
+    for template in (*_older, *([] if _zygote is None else [_zygote])):
+        template.forget()
     _helpers.clear()
-    _own = _assistant = None
+    _older.clear()
+    _own = _assistant = _zygote = None
     _queues = _new_queues()
 
 
@@ -312,19 +345,19 @@ def main(jobs: Sequence[str]) -> None:
     global inside
     inside = True
     pressing = bool(jobs) and jobs[0].startswith(PRESSING)
-    parent = int(jobs[0].removeprefix(PRESSING)) if pressing else os.getppid()
     guesses, tells = len(jobs) == pressing, SENT in jobs
+    if pressing and not record.own.parent:  # it has begun anew, and is no zygote's copy
+        record.own.parent = int(jobs[0].removeprefix(PRESSING))
+        record.began(jit.cache_dir())
     jobs = [job for job in jobs[pressing:] if job != SENT]
-    record.own.parent = parent
-    record.began(jit.cache_dir())
     # the watching thread keeps its priority, with which it can begin anew
-    watched = (parent, threading.get_ident(), jobs, tells, pressing or guesses)
+    watched = (os.getppid(), jobs, tells, pressing or guesses)
     threading.Thread(target=_watch, args=watched, daemon=True).start()
     if guesses:  # this process compiles what the parent will wait for, with its priority
         _guess()
         return
     os.nice(LOW if pressing else LOWEST)
-    for job in _told(jobs) if tells else jobs:
+    for job in _reported_jobs(jobs) if tells else jobs:
         do(job)
 
 
@@ -333,7 +366,7 @@ def _guess() -> None:
     the end: its other kernels may be there by then, and nobody waits for this process.
     """
     jobs: list[str] = []
-    for job in _sent(jobs):
+    for job in _incoming_jobs(jobs):
         jit.patient = job.startswith(LEFT)
         try:
             _do(job.removeprefix(LEFT), AHEAD)
@@ -343,7 +376,7 @@ def _guess() -> None:
             continue
 
 
-def _told(jobs: list[str]) -> Iterator[str]:
+def _reported_jobs(jobs: list[str]) -> Iterator[str]:
     """Yield jobs as the parent sends them; tell it of each that is done.
 
     `jobs` has what a process that begins anew is to begin with.
@@ -352,15 +385,15 @@ def _told(jobs: list[str]) -> Iterator[str]:
         if not jobs:
             jobs.append(line.rstrip("\n"))
         yield jobs[0]
-        with _telling:
+        with _report_lock:
             jobs.clear()
             print(flush=True)
 
 
-_telling = threading.Lock()  # held by who tells of a job, and by who begins anew with it
+_report_lock = threading.Lock()  # held by who tells of a job, and by who begins anew with it
 
 
-def _sent(jobs: list[str]) -> Iterator[str]:
+def _incoming_jobs(jobs: list[str]) -> Iterator[str]:
     """Yield jobs from the parent, until it has ended, or has sent none for long.
 
     Of several the last comes first: backward begins where forward ended.  `jobs` are those that
@@ -390,21 +423,21 @@ def _do(job: str, lock: str) -> None:
         getattr(importlib.import_module(module), name)(*argument)
 
 
-def _watch(parent: int, worker: int, jobs: list[str], tells: bool, pressing: bool) -> None:
-    """End with the parent; begin anew where `worker`, a thread, is starved."""
-    clock = time.pthread_getcpuclockid(worker)
-    began, used = time.monotonic(), time.clock_gettime(clock)
+def _watch(parent: int, jobs: list[str], tells: bool, pressing: bool) -> None:
+    """End with the program and with the parent; begin anew where this process is starved."""
+    began, used = time.monotonic(), time.process_time()
     closed = select.poll()
     closed.register(0, 0)  # poll stdin for hang-up only; ignore data
     while os.getppid() == parent and not closed.poll(GLANCE_S * 1000):
-        now, uses = time.monotonic(), time.clock_gettime(clock)
-        if not jobs or cache.queues or cache.taken(jit.cache_dir(), AHEAD):
+        now, uses = time.monotonic(), time.process_time()
+        if not jobs or cache.queues or cache.is_locked(jit.cache_dir(), AHEAD):
             began, used = now, uses
         elif not pressing and now - began >= STARVED_S:
-            with _telling:
+            with _report_lock:
                 if jobs and uses - used < STARVED * (now - began):
                     more = [SENT] if tells else []
+                    for_whom = f"{PRESSING}{record.own.parent}"
                     # with this thread's priority; the pipes stay
-                    processes.replace(processes.own(_MAIN, f"{PRESSING}{parent}", *more, *jobs))
+                    processes.replace(processes.own(_MAIN, for_whom, *more, *jobs))
             began, used = now, uses
     os._exit(1)

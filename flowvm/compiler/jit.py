@@ -53,11 +53,12 @@ from flowvm.guards.apart import apart
 from flowvm.guards.collection import Uncollected, settle
 from flowvm.guards.forks import Rank, held_at_fork
 from flowvm.loading.lazy import lazy
-from flowvm.private.llvmlite import mend_calls
-from flowvm.private.numba import NUMBA, free_passes
+from flowvm.private.llvmlite import free_passes, mend_calls
+from flowvm.private.numba import NUMBA
 
 # none of these comes with flowvm
 waterfall = lazy("flowvm.compiler.waterfall")
+words = lazy("flowvm.compiler.words")
 llvm = lazy("llvmlite.binding")  # with the first kernel that is made or loaded
 metadata = lazy("importlib.metadata")
 
@@ -102,7 +103,11 @@ patient = True
 
 
 def native(
-    function: Callable[..., Any], signature: str, *, facts: object = (), reassociate: bool = False
+    function: Callable[..., object],
+    signature: str,
+    *,
+    facts: object = (),
+    reassociate: bool = False,
 ) -> int:
     """Return the address of a C function that does the work of `function`, a plain Python function.
 
@@ -115,9 +120,11 @@ def native(
 
 
 def _maker(
-    function: Callable[..., Any], signature: str, reassociate: bool
+    function: Callable[..., object], signature: str, reassociate: bool
 ) -> Callable[[], Lowered]:
     def make() -> Lowered:
+        if function.__globals__.get("WORDS_ONLY"):
+            return Lowered(*words.lowered(function, signature))
         with record.phase(record.NUMBA):
             args, result = NUMBA.normalize_signature(signature)
         return c_function(lower(function, args, result, reassociate=reassociate, simplified=True))
@@ -125,16 +132,20 @@ def _maker(
     return make
 
 
-def kept(
-    function: Callable[..., Any], signature: str, *, facts: object = (), folder: Path | None = None
+def native_if_cached(
+    function: Callable[..., object],
+    signature: str,
+    *,
+    facts: object = (),
+    folder: Path | None = None,
 ) -> int | None:
     """Return the address that `native` would return, if nothing has to be compiled for it; else
     None.  `folder` is used instead of the cache's folder.
     """
-    return found(_maker(function, signature, False), function.__qualname__, facts, folder)
+    return load_if_cached(_maker(function, signature, False), function.__qualname__, facts, folder)
 
 
-def found(
+def load_if_cached(
     make: Callable[[], Lowered], name: str, facts: object = (), folder: Path | None = None
 ) -> int | None:
     """Return the address that `load` would return, if nothing has to be compiled for it; else
@@ -488,6 +499,8 @@ def _linked(
     the parts are added that must run as they are written.
     """
     module = llvm.parse_assembly(_NO_RUNTIME if lowered.modules else "")
+    module.triple = _target_machine(3).triple  # as Numba's modules, of which there may be none
+    module.data_layout = str(_target_machine(3).target_data)
     if lowered.modules:
         _link(module, lowered.modules, lowered)
         optimize(module)
@@ -496,7 +509,7 @@ def _linked(
     return module
 
 
-def _link(module: Any, parts: Iterable[Any], lowered: Lowered) -> None:
+def _link(module: Any, parts: Iterable[object], lowered: Lowered) -> None:
     """Link parts of a program into one module.  Only its entry stays visible from outside."""
     for part in parts:
         module.link_in(part, preserve=True)
@@ -519,7 +532,7 @@ define linkonce_odr void @NRT_decref(ptr %p) alwaysinline { ret void }
 
 
 @record.phase(record.PASSES)
-def _optimize(module: Any, loops_only: bool) -> None:
+def _optimize(module: object, loops_only: bool) -> None:
     machine = _target_machine(3)
     options = llvm.create_pipeline_tuning_options(speed_level=2 if loops_only else 3)
     options.loop_vectorization = True

@@ -12,16 +12,20 @@ Private to Numba are the selectors that this stands in for, and the order of a s
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from flowvm.private.numba import overloads_of
+
+if TYPE_CHECKING:
+    from flowvm.private.code_types import Builder, CodeContext, Signature, Value
+
 
 Find = Callable[[Any], Any]  # a function from argument types to the lowering of an operation
 Way = tuple[Any, str, Any]  # an object of Numba's, its attribute, and flowvm's replacement
 
 
-def _is_line(kind: Any) -> bool:
+def _is_line(kind: object) -> bool:
     from numba import types
 
     simple = (types.Number, types.Boolean)
@@ -34,36 +38,40 @@ def _is_line(kind: Any) -> bool:
     )
 
 
-def _field(context: Any, kind: Any, name: str) -> int:
+def _field(context: CodeContext, kind: Any, name: str) -> int:
     """Return the index of the part `name` in LLVM's structure of an array."""
     place: int = context.data_model_manager[kind].get_field_position(name)
     return place
 
 
-def _length(context: Any, builder: Any, kind: Any, array: Any) -> Any:
+def _length(context: CodeContext, builder: Builder, kind: object, array: Value) -> Value:
     return builder.extract_value(array, [_field(context, kind, "shape"), 0])
 
 
-def _with_length(context: Any, builder: Any, kind: Any, array: Any, data: Any, count: Any) -> Any:
+def _with_length(
+    context: CodeContext, builder: Builder, kind: object, array: Value, data: Value, count: Value
+) -> Value:
     for name, value in (("data", data), ("nitems", count)):
         array = builder.insert_value(array, value, _field(context, kind, name))
     return builder.insert_value(array, count, [_field(context, kind, "shape"), 0])
 
 
-def _wrapped(builder: Any, index: Any, length: Any) -> Any:
+def _wrapped(builder: Builder, index: Value, length: Value) -> Value:
     """A negative index counts from the end."""
     negative = builder.icmp_signed("<", index, length.type(0))
     return builder.select(negative, builder.add(index, length), index)
 
 
-def _limit(builder: Any, which: str, a: Any, b: Any) -> Any:
+def _limit(builder: Builder, which: str, a: Value, b: Value) -> Value:
     from llvmlite import ir
 
     kind = ir.FunctionType(a.type, [a.type, a.type])
     return builder.call(builder.module.declare_intrinsic(f"llvm.{which}", [a.type], kind), [a, b])
 
 
-def _element(context: Any, builder: Any, kind: Any, array: Any, place: Any, index: Any) -> Any:
+def _element(
+    context: CodeContext, builder: Builder, kind: object, array: Value, place: Value, index: Value
+) -> Value:
     """The address of the element at `index`, of Numba's type `place`."""
     from numba import types
 
@@ -75,20 +83,26 @@ def _element(context: Any, builder: Any, kind: Any, array: Any, place: Any, inde
     return builder.gep(builder.extract_value(array, _field(context, kind, "data")), [index])
 
 
-def _read(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+def _read(
+    context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+) -> Value:
     kind, place = signature.args
     pointer = _element(context, builder, kind, values[0], place, values[1])
     return context.unpack_value(builder, kind.dtype, pointer)
 
 
-def _write(context: Any, builder: Any, signature: Any, values: Any) -> None:
-    kind, place, given = signature.args
+def _write(
+    context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+) -> None:
+    kind, place, kind_of_value = signature.args
     pointer = _element(context, builder, kind, values[0], place, values[1])
-    value = context.cast(builder, values[2], given, kind.dtype)
+    value = context.cast(builder, values[2], kind_of_value, kind.dtype)
     context.pack_value(builder, kind.dtype, value, pointer)
 
 
-def _slice(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+def _slice(
+    context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+) -> Value:
     """array[start:stop]"""
     kind, (array, bounds) = signature.args[0], values
     length = _length(context, builder, kind, array)
@@ -102,22 +116,26 @@ def _slice(context: Any, builder: Any, signature: Any, values: Any) -> Any:
     return _with_length(context, builder, kind, array, data, count)
 
 
-def _bounds(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+def _bounds(
+    context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+) -> Value:
     """slice(start, stop) without a step, and what stands for None."""
     from llvmlite import ir
     from numba import types
 
-    given = [None if t is types.none else v for t, v in zip(signature.args, values, strict=True)]
-    start, stop = given if len(given) == 2 else (None, given[0])
+    offsets = [None if t is types.none else v for t, v in zip(signature.args, values, strict=True)]
+    start, stop = offsets if len(offsets) == 2 else (None, offsets[0])
     whole = context.get_value_type(types.intp)
     last = (1 << (whole.width - 1)) - 1
-    made = ir.Constant(context.get_value_type(signature.return_type), ir.Undefined)
+    bounds = ir.Constant(context.get_value_type(signature.return_type), ir.Undefined)
     for k, (value, default) in enumerate(((start, 0), (stop, last), (None, 1))):
-        made = builder.insert_value(made, whole(default) if value is None else value, k)
-    return made
+        bounds = builder.insert_value(bounds, whole(default) if value is None else value, k)
+    return bounds
 
 
-def _view(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+def _view(
+    context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+) -> Value:
     """array.view(dtype)"""
     old, new = signature.args[0], signature.return_type
     array = values[0]
@@ -131,26 +149,26 @@ def _view(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             why = f"elements of {after} bytes do not fill an array"
             context.call_conv.return_user_exc(builder, ValueError, (why,))
         count = builder.udiv(size, whole(after), flags=["exact"])
-    seen = context.make_array(new)(context, builder)
+    view = context.make_array(new)(context, builder)
     for name in ("meminfo", "parent"):
-        setattr(seen, name, builder.extract_value(array, _field(context, old, name)))
+        setattr(view, name, builder.extract_value(array, _field(context, old, name)))
     data = builder.extract_value(array, _field(context, old, "data"))
-    seen.data = builder.bitcast(data, seen.data.type)
-    seen.nitems, seen.itemsize = count, whole(after)
-    seen.shape = builder.insert_value(seen.shape, count, 0)
-    seen.strides = builder.insert_value(seen.strides, whole(after), 0)
-    return seen._getvalue()
+    view.data = builder.bitcast(data, view.data.type)
+    view.nitems, view.itemsize = count, whole(after)
+    view.shape = builder.insert_value(view.shape, count, 0)
+    view.strides = builder.insert_value(view.strides, whole(after), 0)
+    return view._getvalue()
 
 
 # --- which of them an operation is ----------------------------------------------------------------
 
 
-def ways(context: Any) -> list[Way]:
+def ways(context: object) -> list[Way]:
     """Return the replacements for Numba's own functions while flowvm compiles."""
     known = ((operator.getitem, _reading), (operator.setitem, _writing), (slice, _slicing))
-    selectors = [(overloads_of(context, of), found) for of, found in known]
+    selectors = [(overloads_of(context, of), finder) for of, finder in known]
     selectors.append((overloads_of(context, "array.view"), _viewing))
-    return [(selector, "find", found(selector.find)) for selector, found in selectors]
+    return [(selector, "find", finder(selector.find)) for selector, finder in selectors]
 
 
 def _reading(plain: Find) -> Find:

@@ -10,7 +10,8 @@ keep their Python meaning where Python runs them.
 A module whose `INLINE_ALWAYS` is true has its functions inlined wherever they are called; one whose
 `REASSOCIATE` is true lets LLVM reorder the sums written in them, which vectorizes these.  A body
 of a module whose `LOOPS_ONLY` is true is loops that become vectors: LLVM neither unrolls them nor
-looks for vectors elsewhere, which takes longer than all else where there are many.
+looks for vectors elsewhere, which takes longer than all else where there are many.  Functions of a
+module whose `WORDS_ONLY` is true are compiled without Numba (`flowvm.compiler.words`).
 
 Invariants
 - Numba treats plain functions this way only while `lower` runs; other users of Numba in the process
@@ -27,7 +28,7 @@ from __future__ import annotations
 import functools
 import types as pytypes
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowvm.compiler import lines, ranges, record
 from flowvm.compiler.shortcuts import pipeline, settled_flags, shortcuts, unloaded_scipy
@@ -46,28 +47,40 @@ from flowvm.private.numba import (
     simplify,
 )
 
+if TYPE_CHECKING:
+    from flowvm.private.code_types import Builder, CodeContext, Value
+
 
 class Intrinsic:
     """A function that is `python` where Python runs it, and `define()`'s code where it is compiled.
 
     `define` is called at most once, at the first compilation.  It returns the argument of
-    `numba.extending.intrinsic` or, for a C function, a `numba.types.ExternalFunction`.  `cuda`
+    `numba.extending.intrinsic` or, for a C function, a `numba.types.ExternalFunction`; None: what
+    Numba compiles may not call this.  `cuda`
     replaces `define` for CUDA kernels: another such function, or `python` itself if that can be
-    compiled.
+    compiled.  `text` is for code without Numba (`flowvm.compiler.words`): of the names of the
+    result and of the arguments it makes lines of LLVM's code that set the result, which is of the
+    type `gives`, where one is used; other names in them begin with the result's.
     """
+
+    __name__: str  # of `python`
 
     def __init__(
         self,
-        python: Callable[..., Any],
-        define: Callable[[], Any],
-        cuda: Callable[..., Any] | None = None,
+        python: Callable[..., object],
+        define: Callable[[], object] | None,
+        cuda: Callable[..., object] | None = None,
+        text: Callable[..., str] | None = None,
+        gives: str = "i64",
     ) -> None:
         functools.update_wrapper(self, python)
         self.python = python
         self.define = define
         self.cuda = cuda or define
+        self.text = text
+        self.gives = gives
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> Any:
         return self.python(*args)
 
     @functools.cached_property
@@ -76,11 +89,16 @@ class Intrinsic:
         from numba import types
         from numba.extending import intrinsic as numba_intrinsic
 
+        if self.define is None:
+            raise CompileError(
+                f"{self.python.__name__} is for functions of a module with WORDS_ONLY"
+            )
         defined = self.define()
         return defined if isinstance(defined, types.Type) else numba_intrinsic(defined)
 
     def jit_parts(self) -> tuple[Any, ...]:
-        return (self.define,) if self.cuda is self.define else (self.define, self.cuda)
+        cuda = None if self.cuda is self.define else self.cuda
+        return tuple(part for part in (self.define, cuda, self.text) if part is not None)
 
 
 class Overloaded:
@@ -118,7 +136,7 @@ class Overloaded:
             name = "float32"
         return self.WIDTHS.index(name)
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> Any:
         names = [_python_dtype(a) for a in args]
         return self.choose(names)[1](*args)
 
@@ -126,13 +144,13 @@ class Overloaded:
         return tuple(part for pair in self.implementations.items() for part in pair)
 
 
-def _python_dtype(value: Any) -> str:
+def _python_dtype(value: object) -> str:
     if hasattr(value, "dtype"):
         return str(value.dtype)
     return {bool: "bool", int: "int64", float: "float64"}[type(value)]
 
 
-def intrinsic(define: Callable[[], Any]) -> Callable[[Callable[..., Any]], Intrinsic]:
+def intrinsic(define: Callable[[], object]) -> Callable[[Callable[..., Any]], Intrinsic]:
     """Decorates the Python meaning of an intrinsic whose compiled meaning is `define()`."""
     return lambda python: Intrinsic(python, define)
 
@@ -149,9 +167,9 @@ class LoweredFunction(NamedTuple):
 
 
 def lower(
-    function: Any,
-    args: tuple[Any, ...],
-    result: Any = None,
+    function: object,
+    args: tuple[object, ...],
+    result: object = None,
     *,
     reassociate: bool = False,
     simplified: bool = False,
@@ -176,7 +194,7 @@ def forget(names: frozenset[str]) -> None:
     _frontend().forget(names)
 
 
-def dispatcher(function: Any) -> Any:
+def dispatcher(function: object) -> Any:
     """`function` as a Numba dispatcher for compiled functions to call; Python cannot call it."""
     return _frontend().dispatcher(function)
 
@@ -218,7 +236,7 @@ class _Frontend:
 
         plain = typeof_impl.dispatch(pytypes.FunctionType)
 
-        def of_function(value: Any, c: Any) -> Any:
+        def of_function(value: object, c: object) -> object:
             if not self.active:
                 return plain(value, c)
             known = global_type(self.target.typing_context, value)  # an @overload of Numba's
@@ -226,7 +244,7 @@ class _Frontend:
                 return known
             return self._dispatcher_type(value)
 
-        def of_intrinsic(value: Any, c: Any) -> Any:
+        def of_intrinsic(value: Intrinsic, c: object) -> object:
             known = "numba" in vars(value)
             compiled = value.numba
             if not known:  # making it registered it; the contexts look for news on request
@@ -236,14 +254,14 @@ class _Frontend:
 
         overloaded_type = _overloaded_type()
 
-        def of_overloaded(value: Any, c: Any) -> Any:
+        def of_overloaded(value: object, c: object) -> object:
             return overloaded_type(value)
 
         typeof_impl.register(pytypes.FunctionType, of_function)
         typeof_impl.register(Intrinsic, of_intrinsic)
         typeof_impl.register(Overloaded, of_overloaded)
 
-    def _dispatcher_type(self, function: Any) -> Any:
+    def _dispatcher_type(self, function: object) -> Any:
         from numba import types
 
         return types.Dispatcher(self.dispatcher(function))
@@ -260,7 +278,12 @@ class _Frontend:
         return self.dispatchers[key]
 
     def lower(
-        self, function: Any, args: tuple[Any, ...], result: Any, reassociate: bool, simplified: bool
+        self,
+        function: Any,
+        args: tuple[object, ...],
+        result: object,
+        reassociate: bool,
+        simplified: bool,
     ) -> LoweredFunction:
         compiler = self.compiler(function, self.target, self.options(reassociate), {}, pipeline())
         with NUMBA.lock, self._compiling(simplified), shortcuts():
@@ -294,17 +317,17 @@ class _Frontend:
     def forget(self, names: frozenset[str]) -> None:
         for key, dispatcher in list(self.dispatchers.items()):
             modules: list[Any] = []
-            seen: set[int] = set()
+            visited: set[int] = set()
             for compiled in dispatcher.overloads.values():
-                _collect(compiled.library, modules, seen)
+                _collect(compiled.library, modules, visited)
             called = (f.name for m in modules for f in m.functions if f.is_declaration)
             if not names.isdisjoint(called):
                 del self.dispatchers[key]
 
-    def _is_simplified(self, function: Any, all_are: bool) -> bool:
+    def _is_simplified(self, function: object, all_are: bool) -> bool:
         return all_are or _inlined_always(function)
 
-    def _lowered(self, target: Any, function: Any, compiled: Any) -> Any:
+    def _lowered(self, target: Any, function: object, compiled: Any) -> object:
         """A lowered function, ready to be called by others."""
         if self._is_simplified(function, self.simplified):
             _simplify(compiled.library)
@@ -340,7 +363,7 @@ class _Frontend:
 
 
 @record.phase(record.PASSES)
-def _simplify(library: Any) -> None:
+def _simplify(library: object) -> None:
     simplify(library)
 
 
@@ -348,7 +371,7 @@ def _inlined_always(function: Any) -> bool:
     return bool(function.__globals__.get("INLINE_ALWAYS"))
 
 
-def _flags(flags: Any) -> Any:
+def _flags(flags: Any) -> object:
     """Stop after lowering: no wrappers, no optimization, no code."""
     flags.no_cpython_wrapper = True
     flags.no_cfunc_wrapper = True
@@ -356,17 +379,17 @@ def _flags(flags: Any) -> Any:
     return settled_flags(flags)
 
 
-def _collect(library: Any, modules: list[Any], seen: set[int]) -> None:
+def _collect(library: object, modules: list[Any], visited: set[int]) -> None:
     """Append the modules of `library` and of the libraries that it calls, each once, without
     Numba's runtime.
     """
-    if id(library) in seen or library is getattr(NUMBA.runtime, "library", None):
+    if id(library) in visited or library is getattr(NUMBA.runtime, "library", None):
         return
-    seen.add(id(library))
+    visited.add(id(library))
     module, callees = parts_of(library, not getattr(library, "flowvm_unfinished", False))
     modules.append(module)
     for callee in callees:
-        _collect(callee, modules, seen)
+        _collect(callee, modules, visited)
 
 
 def _overloaded_type() -> Any:
@@ -379,26 +402,26 @@ def _overloaded_type() -> Any:
             self.value = value
             super().__init__(f"overloaded({value.__name__}, {id(value)})")
 
-        def _chosen(self, context: Any, args: Any) -> tuple[Any, tuple[Any, ...]]:
+        def _chosen(self, context: CodeContext, args: Any) -> tuple[Any, tuple[Any, ...]]:
             name, implementation = self.value.choose([types.unliteral(a).name for a in args])
-            wanted = getattr(types, "boolean" if name == "bool" else name)
-            return context.resolve_value_type(implementation), (wanted,) * len(args)
+            kind = getattr(types, "boolean" if name == "bool" else name)
+            return context.resolve_value_type(implementation), (kind,) * len(args)
 
-        def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
-            implementation, wanted = self._chosen(context, args)
-            return implementation.get_call_type(context, wanted, kws)
+        def get_call_type(self, context: object, args: object, kws: object) -> object:
+            implementation, kind = self._chosen(context, args)
+            return implementation.get_call_type(context, kind, kws)
 
-        def get_call_signatures(self) -> Any:
+        def get_call_signatures(self) -> tuple[tuple[()], bool]:
             return (), True
 
-        def get_impl_key(self, signature: Any) -> Any:
+        def get_impl_key(self, signature: Any) -> object:
             context = NUMBA.target.typing_context
             implementation, _ = self._chosen(context, signature.args)
             return implementation.get_impl_key(signature)
 
     register_model(OverloadedType)(models.OpaqueModel)
 
-    def no_value(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    def no_value(context: CodeContext, builder: Builder, kind: object, value: Value) -> Value:
         return context.get_dummy_value()
 
     NUMBA.imputils.lower_constant(OverloadedType)(no_value)

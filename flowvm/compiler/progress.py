@@ -44,6 +44,15 @@ WORTH_MEASURING = 0.01  # seconds
 TENTH = 0.1  # seconds that are worth a word, and that say how quick a machine is
 
 
+class _Work:
+    """An op whose kernels are compiled; `first` is called before the first of them."""
+
+    __slots__ = ("first", "op")
+
+    def __init__(self, op: str, first: Callable[[], None] | None) -> None:
+        self.op, self.first = op, first
+
+
 class _Burst:
     """Kernels compiled one after another.  Guarded by the lock of `flowvm.compiler.jit`."""
 
@@ -53,9 +62,8 @@ class _Burst:
         self.ended = 0.0
         self.spoken = 0.0  # for how many seconds of the burst a line has spoken
         self.listener: Callable[[str], None] | None = None
-        # the op that the kernels are for; of another thread's, if two make their first at one time
-        self.op = ""
-        self.first: Callable[[], None] | None = None  # called before the next kernel is compiled
+        # ops of all threads; a kernel counts as the last one's, which may be another thread's
+        self.works: list[_Work] = []
 
     def begin(self) -> float:
         """Return the start time of a kernel's compilation.  It begins a burst of its own if the
@@ -99,10 +107,12 @@ def compiling(name: str) -> Iterator[str]:
     value is the name with the op that the kernel is for.
     """
     burst = _burst
-    name = (f"{burst.op}: {name}" if burst.op else name)[: record.LONGEST]
-    if burst.first is not None:
-        first, burst.first = burst.first, None
-        first()
+    for work in burst.works[-1:]:
+        name = f"{work.op}: {name}"
+        if work.first is not None:
+            first, work.first = work.first, None
+            first()
+    name = name[: record.LONGEST]
     start = burst.begin()
     if burst.listener is not None:
         burst.listener(name)
@@ -118,16 +128,13 @@ def making(op: str, first: Callable[[], None] | None = None) -> reverting:
     """Name the op for which kernels are compiled inside the with statement.  `first` is called
     before the first compilation.
     """
-    burst = _burst
-    before = burst.op, burst.first
-
-    def switch() -> None:
-        burst.op, burst.first = op, first
+    works, work = _burst.works, _Work(op, first)
 
     def undo() -> None:
-        burst.op, burst.first = before
+        if work in works:  # not where an exception came before
+            works.remove(work)
 
-    return reverting(undo, switch)
+    return reverting(undo, lambda: works.append(work))
 
 
 def shown(name: str) -> str:
@@ -172,12 +179,14 @@ def telling(listener: Callable[[str], None]) -> reverting:
 
 def estimate(name: str) -> float | None:
     """Return the estimated seconds to make a kernel; None if nothing is known."""
-    here, there = measured(), seconds.SECONDS
-    if (own := _of(name, here)) is not None:
+    times, reference = measured(), seconds.SECONDS
+    if (own := _of(name, times)) is not None:
         return own
-    if (other := _of(name, there)) is None:
+    if (other := _of(name, reference)) is None:
         return None
-    both = [here[k] / there[k] for k in here.keys() & there.keys() if there[k] >= TENTH]
+    both = [
+        times[k] / reference[k] for k in times.keys() & reference.keys() if reference[k] >= TENTH
+    ]
     return other * (statistics.median(both) if both else 1.0)
 
 

@@ -13,26 +13,31 @@ vectorize the loop.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from flowvm.compiler.lines import Find, Way
 from flowvm.private.numba import NUMBA, overloads_of
 
+if TYPE_CHECKING:
+    from flowvm.private.code_types import Builder, CodeContext, Signature, Value
+
+
 ITER, STOP, STEP, COUNT = range(4)  # the parts of an iterator, as Numba has them
 
 
-def ways(context: Any) -> list[Way]:
+def ways(context: object) -> list[Way]:
     """Return the replacements for Numba's own functions while flowvm compiles."""
     known = ((range, _range_found), ("getiter", _iterator_found), ("iternext", _next_found))
-    selectors = [(overloads_of(context, of), found) for of, found in known]
+    selectors = [(overloads_of(context, of), finder) for of, finder in known]
     return [
-        *((selector, "find", found(selector.find)) for selector, found in selectors),
+        *((selector, "find", finder(selector.find)) for selector, finder in selectors),
         (context, "pair_first", lambda builder, pair, kind: builder.extract_value(pair, 0)),
         (context, "pair_second", lambda builder, pair, kind: builder.extract_value(pair, 1)),
     ]
 
 
-def _known() -> tuple[dict[Any, Any], dict[Any, Any]]:
+def _signed_types() -> tuple[dict[Any, Any], dict[Any, Any]]:
     """Return the types of ranges and their iterators that these replacements serve: signed
     integers.
     """
@@ -45,21 +50,25 @@ def _known() -> tuple[dict[Any, Any], dict[Any, Any]]:
     return {r: whole for whole, r, _ in kinds}, {i: whole for whole, _, i in kinds}
 
 
-def _structure(context: Any, builder: Any, kind: Any, parts: list[Any]) -> Any:
+def _structure(
+    context: CodeContext, builder: Builder, kind: object, parts: Sequence[object]
+) -> Value:
     from llvmlite import ir
 
-    made = ir.Constant(context.get_value_type(kind), ir.Undefined)
+    value = ir.Constant(context.get_value_type(kind), ir.Undefined)
     for k, part in enumerate(parts):
-        made = builder.insert_value(made, part, k)
-    return made
+        value = builder.insert_value(value, part, k)
+    return value
 
 
 def _range_found(plain: Find) -> Find:
-    def find(kinds: Any) -> Any:
+    def find(kinds: object) -> Callable[..., Any]:
         lowered = plain(kinds)
 
-        def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            if signature.return_type not in _known()[0]:
+        def build(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> Value:
+            if signature.return_type not in _signed_types()[0]:
                 return lowered(context, builder, signature, values)
             whole = values[0].type
             start, stop, step = (
@@ -73,7 +82,7 @@ def _range_found(plain: Find) -> Find:
             result.flowvm_range = start, stop, step  # for a caller that iterates it at once
             return result
 
-        return made
+        return build
 
     return find
 
@@ -83,10 +92,12 @@ def _iterator_found(plain: Find) -> Find:
 
     def find(kinds: Any) -> Any:
         lowered = plain(kinds)
-        if kinds[0] not in _known()[0]:
+        if kinds[0] not in _signed_types()[0]:
             return lowered
 
-        def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        def build(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> Value:
             start, stop, step = getattr(values[0], "flowvm_range", (None, None, None))
             if not isinstance(step, ir.Constant) or step.constant == 0:
                 return lowered(context, builder, signature, values)
@@ -95,12 +106,12 @@ def _iterator_found(plain: Find) -> Find:
             parts = [spots[0], stop, step, spots[1]]
             return _structure(context, builder, signature.return_type, parts)
 
-        return made
+        return build
 
     return find
 
 
-def _count(builder: Any, start: Any, stop: Any, step: Any) -> Any:
+def _count(builder: Builder, start: object, stop: Value, step: Value) -> Value:
     """Return the length of a range; 0 or less if it is empty."""
     whole, by = stop.type, step.constant
     distance = stop if getattr(start, "constant", None) == 0 else builder.sub(stop, start)
@@ -112,7 +123,7 @@ def _count(builder: Any, start: Any, stop: Any, step: Any) -> Any:
     return builder.add(builder.sdiv(distance, step), more)
 
 
-def _variable(builder: Any, value: Any) -> Any:
+def _variable(builder: Builder, value: Value) -> Value:
     spot = NUMBA.cgutils.alloca_once(builder, value.type)
     builder.store(value, spot)
     return spot
@@ -120,10 +131,12 @@ def _variable(builder: Any, value: Any) -> Any:
 
 def _next_found(plain: Find) -> Find:
     def find(kinds: Any) -> Any:
-        if kinds[0] not in _known()[1]:
+        if kinds[0] not in _signed_types()[1]:
             return plain(kinds)
 
-        def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        def build(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> Value:
             (iterator,) = values
             iter_, step, count_ = (builder.extract_value(iterator, k) for k in (ITER, STEP, COUNT))
             value, count = builder.load(iter_), builder.load(count_)
@@ -132,6 +145,6 @@ def _next_found(plain: Find) -> Find:
             valid = builder.icmp_signed(">", count, count.type(0))
             return _structure(context, builder, signature.return_type, [value, valid])
 
-        return made
+        return build
 
     return find

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flowvm.compiler import cache
 from flowvm.errors import ArgumentError
@@ -144,8 +144,8 @@ def append(folder: Path, row: Compilation) -> None:
     with contextlib.suppress(OSError):
         size = cache.append(folder, FILE, json.dumps(row._asdict()).encode() + b"\n")
         if size > 2 * MOST_BYTES:
-            kept = (cache.read(folder, FILE) or b"")[-MOST_BYTES:]
-            cache.write(folder, FILE, kept[kept.find(b"\n") + 1 :])
+            content = (cache.read(folder, FILE) or b"")[-MOST_BYTES:]
+            cache.write(folder, FILE, content[content.find(b"\n") + 1 :])
 
 
 def read(folder: Path) -> list[Compilation]:
@@ -155,13 +155,15 @@ def read(folder: Path) -> list[Compilation]:
     rows = []
     for line in (cache.read(folder, FILE) or b"").splitlines():
         with contextlib.suppress(ArgumentError):
-            row: Any = read_json(line, FILE)
+            row = read_json(line, FILE)
             _check(row, FILE)
             rows.append(Compilation(**row))
     return rows
 
 
 def began(folder: Path) -> None:
-    """Append the start of this process, a helper: the processor time that it has used so far."""
+    """Append the start of this process, a helper or the one that helpers are forked from: the
+    processor time that it has used so far.
+    """
     now = time.monotonic()
     write(folder, "start of a helper", "", now, 0.0, {START: time.process_time()})

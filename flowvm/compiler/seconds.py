@@ -27,7 +27,7 @@ SECONDS: Final[dict[str, float]] = {
     "avg_pool_backward: average_back_body, float32 float32": 0.73,
     "batch_norm: moving_columns, float32 float32 float32 float32 float32 float32 floa"
     "t32": 1.63,
-    "cast: copy": 0.11,
+    "cast: copy": 0.03,
     "cast: x, bool -> float32": 0.03,
     "cast: x, int64 -> float32": 0.03,
     "cat: assemble": 0.14,
@@ -50,7 +50,7 @@ SECONDS: Final[dict[str, float]] = {
     "erf: erf(x), float32 -> float32": 0.1,
     "exp: exp(x), float32 -> float32": 0.08,
     "fill: plain move": 0.01,
-    "fill: walk": 0.25,
+    "fill: walk": 0.05,
     "fill: x, float64 -> float32": 0.02,
     "fill: x, float64 -> float64": 0.02,
     "fill: x, int64 -> int64": 0.02,

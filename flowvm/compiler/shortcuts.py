@@ -26,10 +26,14 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from opcode import opmap
 from types import BuiltinFunctionType, CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.guards.regions import reverting
 from flowvm.private.numba import NUMBA
+
+if TYPE_CHECKING:
+    from flowvm.private.code_types import Builder, CodeContext, Value
+
 
 # Passes that have nothing to do in most functions of ours: closures made inside are few, and
 # whole-array arithmetic needs memory of Numba's, which native code may not have.
@@ -61,7 +65,7 @@ def _replacements() -> tuple[tuple[Any, str, Any], ...]:
     return tuple(r for name, quick in _SHORTCUTS if NUMBA.usable(name) for r in quick())
 
 
-def _no_count(self: Any, builder: Any, kind: Any, value: Any) -> None:
+def _no_count(self: object, builder: Builder, kind: object, value: Value) -> None:
     """Count no references: kernels own no memory of Numba's, see `flowvm.compiler.jit`."""
 
 
@@ -76,7 +80,7 @@ def _remembering_call_types(plain: Callable[..., Any]) -> Callable[..., Any]:
     known: dict[Any, tuple[Any, Any]] = {}
     simple = (types.Number, types.Boolean, types.Literal, types.Array)
 
-    def get_call_type(self: Any, context: Any, args: Any, kws: Any) -> Any:
+    def get_call_type(self: Any, context: CodeContext, args: Any, kws: Any) -> Any:
         if kws or not all(isinstance(a, simple) for a in args):
             return plain(self, context, args, kws)
         key = (self, args, flags_now())
@@ -107,7 +111,7 @@ def _variables_of(ir: Any) -> Callable[..., list[Any]]:
         if kind == 0:
             return [value]
         if kind == 1:
-            variables: list[Any] = value.list_vars()
+            variables: list[object] = value.list_vars()
             return variables
         parts = value if kind == 2 else value.values()
         return [variable for part in parts for variable in list_vars(self, part)]
@@ -119,7 +123,7 @@ def _remembering_sizes(plain: Callable[[Any], int]) -> Callable[[Any], int]:
     """The size of an LLVM type, for which llvmlite makes and parses a module."""
     known: dict[str, int] = {}
 
-    def get_abi_sizeof(kind: Any) -> int:
+    def get_abi_sizeof(kind: object) -> int:
         text = str(kind)
         if text not in known:
             known[text] = plain(kind)
@@ -153,10 +157,10 @@ def _late_lifetimes(numba: Any) -> Callable[..., None]:
 class _Context:
     """The context that Numba would add to an error raised inside, made only if there is one."""
 
-    __slots__ = ("given", "named", "plain")
+    __slots__ = ("args", "named", "plain")
 
-    def __init__(self, plain: Callable[..., Any], given: tuple[Any, ...], named: Any) -> None:
-        self.plain, self.given, self.named = plain, given, named
+    def __init__(self, plain: Callable[..., Any], args: tuple[Any, ...], named: Any) -> None:
+        self.plain, self.args, self.named = plain, args, named
 
     def __enter__(self) -> None:
         pass
@@ -164,18 +168,18 @@ class _Context:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
         if error is None:
             return None
-        context = self.plain(*self.given, **self.named)
+        context = self.plain(*self.args, **self.named)
         context.__enter__()
         return context.__exit__(kind, error, trace)
 
 
-def _late_context(plain: Callable[..., Any]) -> Callable[..., _Context]:
+def _late_context(plain: Callable[..., object]) -> Callable[..., _Context]:
     """Return a replacement of the error context of each statement and constraint: there is hardly
     ever an error.
     """
 
-    def new_error_context(*given: Any, **named: Any) -> _Context:
-        return _Context(plain, given, named)
+    def new_error_context(*args: object, **named: object) -> _Context:
+        return _Context(plain, args, named)
 
     return new_error_context
 
@@ -185,11 +189,11 @@ def _quiet_statements(assign: type) -> Callable[..., Iterator[Any]]:
     and not made ready either.
     """
 
-    def run(states: Any, block: Any, handler: Any) -> Iterator[Any]:
+    def run(states: object, block: Any, handler: Any) -> Iterator[Any]:
         on_assign, on_other = handler.on_assign, handler.on_other
         for statement in block.body:
-            done = on_assign if isinstance(statement, assign) else on_other
-            yield done(states, statement)
+            visit = on_assign if isinstance(statement, assign) else on_other
+            yield visit(states, statement)
 
     return run
 
@@ -207,15 +211,15 @@ def _plainly_run(new_error_context: Callable[..., Any]) -> Callable[..., None]:
     return run_pass
 
 
-def _put_off(self: Any, module: Any) -> None:
+def _put_off(self: object, module: object) -> None:
     """Run no passes here; the caller says which functions have passes of their own."""
 
 
-def _knowing_arrays(plain: Callable[..., Any]) -> Callable[..., Any]:
+def _knowing_arrays(plain: Callable[..., object]) -> Callable[..., Any]:
     """Remember, for each type of array, that it has no `__array__`."""
-    known: set[Any] = set()
+    known = set()
 
-    def get_function(self: Any, fn: Any, sig: Any, _firstcall: bool = True) -> Any:
+    def get_function(self: Any, fn: object, sig: Any, _firstcall: bool = True) -> object:
         if fn.__class__ is not str or fn != "__array__":
             return plain(self, fn, sig, _firstcall)
         key = (id(self), sig.args)
@@ -237,24 +241,24 @@ def _prune_phis(self: Any, runner: Any) -> None:
     values of one state, it takes any of them; here it is the nearest.
     """
     phis: set[str] = set()
-    wanted: set[str] = set()
+    needed: set[str] = set()
     for state in runner.finished:
         phis.update(state._phis)
-        wanted.update(set(state._phis).intersection(state._used_regs))
+        needed.update(set(state._phis).intersection(state._used_regs))
     sites: dict[str, list[tuple[str, Any]]] = {}
     for state in runner.finished:
         for phi, value in state._outgoing_phis.items():
             sites.setdefault(phi, []).append((value, state))
         state._outgoing_phis.clear()
-    for phi in sorted(wanted):
-        todo, seen = [phi], {phi}
+    for phi in sorted(needed):
+        todo, visited = [phi], {phi}
         for one in todo:  # which grows
             for value, state in sites.get(one, ()):
                 if value not in phis:
                     if phi not in state._outgoing_phis:
                         state._outgoing_phis[phi] = value
-                elif value not in seen:
-                    seen.add(value)
+                elif value not in visited:
+                    visited.add(value)
                     todo.append(value)
 
 
@@ -263,14 +267,14 @@ NUMBERS = frozenset({int, float, bool, type(None)})
 NAMED = frozenset({BuiltinFunctionType, type})
 
 
-def _remembering_values(plain: Callable[..., Any]) -> Callable[..., Any]:
+def _remembering_values(plain: Callable[..., object]) -> Callable[..., Any]:
     """Types of constants.  Of a number it is remembered; of an operator, a builtin and a class,
     that it has none as a value, so that it is looked for among the functions at once.
     """
-    known: dict[tuple[type, Any], Any] = {}
-    functions: set[Any] = set()
+    known: dict[tuple[type, object], object] = {}
+    functions = set()
 
-    def resolve_value_type(self: Any, value: Any) -> Any:
+    def resolve_value_type(self: Any, value: Any) -> object:
         kind = value.__class__
         if kind in NUMBERS:
             answer = known.get((kind, value))
@@ -294,7 +298,7 @@ def _quick_literals(types: Any, plain: Callable[[Any], Any]) -> Callable[[Any], 
     """Types of arguments that are constants, without an error for those that are no literals."""
     kinds = types.Literal.ctor_map
 
-    def literal_or_omitted(value: Any) -> Any:
+    def literal_or_omitted(value: Any) -> object:
         literal = value.__class__ in kinds or isinstance(value, types.Literal)
         return plain(value) if literal else types.Omitted(value)
 
@@ -308,10 +312,10 @@ WITHS = frozenset(
 )
 
 
-def _if_it_has_withs(plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _if_it_has_withs(plain: Callable[[Any], object]) -> Callable[[Any], Any]:
     """Skip Numba's two searches for the rest of a with statement in functions that have none."""
 
-    def deleted(function: Any) -> Any:
+    def deleted(function: Any) -> object:
         has = WITHS.intersection(function.func_id.code.co_code[::2])
         return plain(function) if has else function
 
@@ -454,7 +458,7 @@ def pipeline() -> Any:
     numba = NUMBA.pipeline
 
     class ShortPipeline(numba.CompilerBase):  # type: ignore[misc, name-defined]
-        def define_pipelines(self) -> list[Any]:
+        def define_pipelines(self) -> list[object]:
             idle = {ARRAY_EXPRESSIONS}
             if not _has_closures(self.state.func_id.code):
                 idle.add(CLOSURES)
@@ -473,7 +477,7 @@ def _has_closures(code: CodeType) -> bool:
     return any(isinstance(constant, CodeType) for constant in code.co_consts)
 
 
-def settled_flags(flags: Any) -> Any:
+def settled_flags(flags: object) -> Any:
     """Return equal flags that remember their hash: Numba's flags take 40 look-ups for each
     comparison.
     """
@@ -504,7 +508,7 @@ def _settled() -> Any:
             return super().pop(*args)
 
     class SettledFlags(flags):  # type: ignore[misc]
-        __slots__ = ("found", "hashed")
+        __slots__ = ("hashed", "members")
 
         result: Any
         hashed: int | None
@@ -516,12 +520,12 @@ def _settled() -> Any:
                 self._values.update(copy_from._values)
 
         def forget(self) -> None:
-            self.found = self.hashed = None
+            self.members = self.hashed = None
 
-        def values(self) -> Any:
-            if self.found is None:
-                self.found = super().values()
-            return self.found
+        def values(self) -> None:
+            if self.members is None:
+                self.members = super().values()
+            return self.members
 
         def __eq__(self, other: object) -> Any:
             return True if other is self else super().__eq__(other)

@@ -3,7 +3,7 @@ have.
 
 A kernel that is compiled at its first use is made for the processor that uses it.  Code in a wheel
 is made for a level of x86-64 or of ARM (`FLOWVM_TARGET`), and every processor of it runs it.
-Vectors are as wide as the target's.
+Vectors are as wide as the target's registers.
 
 Source of the levels: x86-64 psABI, "Micro-Architecture Levels".
 """
@@ -46,14 +46,24 @@ def host() -> Target:
         features = str(llvm.get_host_cpu_features().flatten())
     except RuntimeError:
         features = ""
-    return Target(str(llvm.get_host_cpu_name()), features)
+    return Target(str(llvm.get_host_cpu_name()), _whole_registers(features))
 
 
 @functools.cache
 def level(name: str) -> Target:
     """The least processor of a level."""
     cpu = "generic" if name == ARMV8 else name  # as LLVM calls it
-    return Target(cpu, ",".join(f"+{feature}" for feature in LEVELS[name]))
+    return Target(cpu, _whole_registers(",".join(f"+{feature}" for feature in LEVELS[name])))
+
+
+def _whole_registers(features: str) -> str:
+    """These features, and vectors of 512 bits in loops where there are such registers.
+
+    LLVM takes half of a register for many Intel processors and for x86-64-v4, as the first ones
+    with AVX-512 ran at a lower clock then.
+    """
+    wide = "+avx512f" in features.split(",")
+    return f"{features},-prefer-256-bit" if wide else features
 
 
 def levels_here() -> list[str]:

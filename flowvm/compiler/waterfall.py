@@ -148,5 +148,5 @@ def _draw(process: int) -> None:
     console = consoles.Console(file=sys.stderr, width=narrow, highlight=False)
     for table in tables(rows):
         console.print(table)
-    if said := warning(rows):
-        console.print(f"flowvm: {said}", style="yellow")
+    if text := warning(rows):
+        console.print(f"flowvm: {text}", style="yellow")

@@ -39,7 +39,7 @@ from flowvm.cuda.random import (
     get_rng_state, get_rng_state_all, initial_seed, manual_seed, manual_seed_all, seed, seed_all,
     set_rng_state, set_rng_state_all,
 )
-from flowvm.cuda.typed import (
+from flowvm.cuda.tensor_classes import (
     BFloat16Tensor, BoolTensor, ByteTensor, CharTensor, DoubleTensor, FloatTensor, HalfTensor,
     IntTensor, LongTensor, ShortTensor,
 )

@@ -56,7 +56,7 @@ class GradScaler(amp.GradScaler):
 
 
 def custom_fwd(
-    fwd: Callable[..., Any] | None = None, *, cast_inputs: DType | None = None
+    fwd: Callable[..., object] | None = None, *, cast_inputs: DType | None = None
 ) -> Callable[..., Any]:
     """`flow.amp.custom_fwd(..., device_type="cuda")`."""
     return amp.custom_fwd(fwd, device_type="cuda", cast_inputs=cast_inputs)

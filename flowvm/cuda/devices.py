@@ -5,14 +5,18 @@ A device argument is None (the current device), an index, "cuda:1" or a `flow.de
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.cuda.driver import runtime as runtimes
 from flowvm.cuda.driver.runtime import Properties
 from flowvm.errors import DeviceError, FlowError
-from flowvm.guards.regions import Mode, Region
+from flowvm.guards.regions import Mode, Region, Switch
 from flowvm.loading.listing import listing, own_names
 from flowvm.meta.device import Device, cuda_index
+
+if TYPE_CHECKING:
+    from flowvm.meta.device import DeviceLike
+
 
 # public: cuda
 
@@ -55,7 +59,7 @@ def is_initialized() -> bool:
 
 
 # not public
-def index_of(device: Any = None) -> int:
+def index_of(device: DeviceLike | None = None) -> int:
     """The index of a device argument; DeviceError if it is no CUDA device."""
     if device is None:
         return cuda_index.now()
@@ -70,7 +74,7 @@ def current_device() -> int:
     return cuda_index.now()
 
 
-def set_device(device: Any) -> None:
+def set_device(device: DeviceLike) -> None:
     """Let "cuda" mean `device` on this thread, from now on.  DeviceError if there is none such."""
     index = index_of(device)
     _require(index)
@@ -85,33 +89,33 @@ def _require(index: int) -> None:
 class device(Region):  # noqa: N801 - PyTorch's name
     """`with flow.cuda.device(1):` "cuda" means "cuda:1" on this thread; None changes nothing."""
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: DeviceLike) -> None:
         self.index = cuda_index.now() if device is None else index_of(device)
 
     def _mode(self) -> Mode[Any]:
         return cuda_index
 
-    def _switch(self) -> tuple[Mode[Any], Any, Any]:
+    def _switch(self) -> Switch:
         _require(self.index)
         return cuda_index, self.index, None
 
 
-def get_device_properties(device: Any = None) -> Properties:
+def get_device_properties(device: DeviceLike | None = None) -> Properties:
     """Return the device's properties: name, total_memory, major, minor and so on."""
     return runtimes.properties(index_of(device))
 
 
-def get_device_name(device: Any = None) -> str:
+def get_device_name(device: DeviceLike | None = None) -> str:
     """The device's name."""
     return get_device_properties(device).name
 
 
-def get_device_capability(device: Any = None) -> tuple[int, int]:
+def get_device_capability(device: DeviceLike | None = None) -> tuple[int, int]:
     """Return the device's compute capability; an A100 has (8, 0)."""
     return get_device_properties(device).capability
 
 
-def can_device_access_peer(device: Any, peer_device: Any) -> bool:
+def can_device_access_peer(device: DeviceLike, peer_device: Any) -> bool:
     """Return False: no kernel reads another device's memory.  Copies between devices always
     work.
     """

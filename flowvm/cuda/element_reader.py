@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from flowvm.cuda.driver.runtime import Runtime, runtime
 from flowvm.eager.tensor import Tensor
+from flowvm.meta.arrays import Array
 from flowvm.vm.engine.engine import engine
 
 GAP: Final = 1024  # bytes between two wanted elements that are copied along
@@ -29,13 +30,15 @@ def own_stream(index: int) -> int:
     return _stream_of(runtime(index))
 
 
-def elements(t: Tensor, kept: Sequence[Sequence[int]]) -> np.ndarray[Any, Any]:
-    """The elements at the positions `kept` of each dimension, as they are stored."""
+def elements(t: Tensor, positions: Sequence[Sequence[int]]) -> Array:
+    """Return the elements at `positions` of each dimension, as they are stored."""
     meta = t._meta
-    if not all(kept):
-        return np.empty([len(k) for k in kept], meta.dtype.storage)
+    if not all(positions):
+        return np.empty([len(k) for k in positions], meta.dtype.storage)
     itemsize = meta.dtype.itemsize
-    steps = [np.array(k, np.int64) * s * itemsize for k, s in zip(kept, meta.stride, strict=True)]
+    steps = [
+        np.array(k, np.int64) * s * itemsize for k, s in zip(positions, meta.stride, strict=True)
+    ]
     offsets = functools.reduce(np.add.outer, steps, np.zeros((), np.int64))
     flat = np.unique(offsets)
     breaks = np.flatnonzero(np.diff(flat) > GAP) + 1
@@ -48,7 +51,7 @@ def elements(t: Tensor, kept: Sequence[Sequence[int]]) -> np.ndarray[Any, Any]:
     return copied[np.searchsorted(flat, offsets)]
 
 
-def _bytes(used: Runtime, address: int, count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _bytes(used: Runtime, address: int, count: int) -> Array:
     out, stream = np.empty(count, np.uint8), own_stream(used.index)
     used.enter()
     used.driver.call("cuMemcpyDtoHAsync_v2", out.ctypes.data, address, count, stream)

@@ -23,7 +23,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -45,6 +45,10 @@ from flowvm.vm.machine.words import CTL, ENT, INS, KIND, OPERAND, RING, STATE
 from flowvm.vm.watch.pending import POLL, in_flight_on, issued
 from flowvm.vm.workers.steps import take_steps
 
+if TYPE_CHECKING:
+    from flowvm.meta.device import DeviceLike
+
+
 # public: cuda
 
 _KERNEL: Final = "int32(int64, int64, int64, int64, int64)"
@@ -60,7 +64,9 @@ class Stream:
     VMError when as many streams as the VM has are in use.
     """
 
-    def __init__(self, device: Any = None, priority: int = 0, *, name: str | None = None) -> None:
+    def __init__(
+        self, device: DeviceLike | None = None, priority: int = 0, *, name: str | None = None
+    ) -> None:
         index = index_of(device)
         runtime = streams(index).runtime
         self.priority = priority
@@ -133,12 +139,12 @@ def _wait_for(numbers: list[int]) -> None:
             raise error_of(code, f"cuda:{device_of(number)}")
 
 
-def default_stream(device: Any = None) -> Stream:
+def default_stream(device: DeviceLike | None = None) -> Stream:
     """The stream that the device's instructions go to unless another was chosen."""
     return _Default(index_of(device))
 
 
-def current_stream(device: Any = None) -> Stream:
+def current_stream(device: DeviceLike | None = None) -> Stream:
     """The stream that this thread's instructions for the device go to."""
     default = default_stream(device)
     number = modes.current_device_stream(default.number)
@@ -146,7 +152,7 @@ def current_stream(device: Any = None) -> Stream:
 
 
 @contextmanager
-def stream(stream: Any) -> Iterator[None]:
+def stream(stream: object) -> Iterator[None]:
     """Issue this thread's operations on the stream's device to it for a block, and let "cuda" mean
     that device; None changes nothing.
     """
@@ -165,7 +171,7 @@ def stream(stream: Any) -> Iterator[None]:
 StreamContext = AbstractContextManager  # public: cuda
 
 
-def synchronize(device: Any = None) -> None:
+def synchronize(device: DeviceLike | None = None) -> None:
     """Wait until everything issued to the device so far is done; raise an error nobody has seen,
     and DeviceError where the device is lost.
     """
@@ -216,7 +222,7 @@ class Event:
         Wait until these instructions were handed to the device, after the host's part of them.
         """
         on = current_stream() if stream is None else stream
-        mark = self._made_for(on)
+        mark = self._mark_for(on)
         _handed_over(on.number, issued())
         entry = _entry("record_event", on)  # the entry exists as long as this reference
         seq = engine.issue(entry | on.number << ENT.BITS, (mark.storage,), (mark.handle,))
@@ -262,7 +268,7 @@ class Event:
         """The driver's handle; 0 before the event was recorded."""
         return self._mark.handle
 
-    def _made_for(self, stream: Stream) -> _Mark:
+    def _mark_for(self, stream: Stream) -> _Mark:
         """Return the event's mark; the first recording makes it."""
         if modes.current_recorder() is not None:
             raise CaptureError("events cannot be recorded while a graph is captured")

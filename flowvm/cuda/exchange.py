@@ -16,7 +16,7 @@ Order with other libraries' streams:
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -26,10 +26,15 @@ from flowvm.cuda.element_reader import own_stream
 from flowvm.eager.tensor import Storage, Tensor
 from flowvm.eager.values import adopt_array, memory_now, wait_for
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, FlowError
-from flowvm.interop.capsules import CODES, UNSIGNED, dtype_code, marked, retyped
+from flowvm.interop.capsules import CODES, UNSIGNED, kind_of, marked, retyped
+from flowvm.meta.arrays import Array
 from flowvm.meta.device import Device, require
 from flowvm.meta.dtype import DType, bfloat16
 from flowvm.vm.callers.interrupt import protected
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 CUDA: Final = 2  # DLPack's number of the device type
 _LEGACY: Final = 1  # the default stream, for the driver as for the protocols
@@ -64,7 +69,7 @@ def _lend(t: Tensor) -> None:
     t.storage().__class__ = _Lent
 
 
-def exported(t: Tensor) -> np.ndarray[Any, Any]:
+def exported(t: Tensor) -> Array:
     """An array at the tensor's address on its device, to make a capsule of and nothing else."""
     _lend(t)
     return memory_now(t)
@@ -112,16 +117,16 @@ class Capsules:
         return 1, 0
 
     def __dlpack__(self, **options: Any) -> Any:
-        kept = {k: v for k, v in options.items() if k == "max_version"}
-        self.capsule = self.source.__dlpack__(stream=own_stream(self.device.index or 0), **kept)
-        self.versioned = "dltensor_versioned" in repr(self.capsule)
+        version = {k: v for k, v in options.items() if k == "max_version"}
+        self.capsule = self.source.__dlpack__(stream=own_stream(self.device.index or 0), **version)
+        self.versioned, code = kind_of(self.capsule)
         marked(self.capsule, (1, 0))
-        if dtype_code(self.capsule) == CODES["bfloat16"]:
+        if code == CODES["bfloat16"]:
             self.dtype = bfloat16
             retyped(self.capsule, UNSIGNED)
         return self.capsule
 
-    def array(self) -> np.ndarray[Any, Any]:
+    def array(self) -> Array:
         """Return an array at the memory's address, after waiting for the producer's computation."""
         array = np.from_dlpack(self)
         marked(self.capsule, (CUDA, self.device.index or 0))
@@ -139,14 +144,12 @@ class _Described:
     alive.
     """
 
-    def __init__(self, source: Any, facts: dict[str, Any]) -> None:
+    def __init__(self, source: Any, facts: Mapping[str, object]) -> None:
         self.source = source
         self.__array_interface__ = facts
 
 
-def tensor_on(
-    array: np.ndarray[Any, Any], device: Device, obstacle: str, dtype: DType | None = None
-) -> Tensor:
+def tensor_on(array: Array, device: Device, obstacle: str, dtype: DType | None = None) -> Tensor:
     """Return a tensor on an array's memory, which is on `device`; a copy if there is an obstacle.
     `dtype` is the tensor's, if it is not the array's.
     """
@@ -201,7 +204,7 @@ def _device_at(address: int, what: str) -> Device:
     return require(Device("cuda", ordinal.value))
 
 
-def _wait_for(device: Device, stream: Any) -> None:
+def _wait_for(device: Device, stream: object) -> None:
     """Wait for the stream on which the producer may still compute; None: for none.
 
     1 is the default stream, 2 this thread's default stream, for the driver as for the protocol.

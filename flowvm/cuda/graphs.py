@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from flowvm.errors import CaptureError
 
 
@@ -13,7 +11,7 @@ class CUDAGraph:
     `flow.compile` and `nn.Graph` capture here; making one is a CaptureError that says so.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         raise CaptureError(
             f"flow.cuda.{type(self).__name__}: a graph of a function or a module is captured by "
             f"flow.compile or nn.Graph, on CUDA devices as on the CPU"

@@ -140,14 +140,14 @@ class Communicator:
             shared_id = self.brings(bytes(unique) if self.rank == 0 else None)
             unique = UniqueId.from_buffer_copy(shared_id)
             communicator = ctypes.c_void_p()
-            given = ctypes.byref(communicator), self.size, unique, self.rank
-            self._called("ncclCommInitRank", *given)
+            arguments = ctypes.byref(communicator), self.size, unique, self.rank
+            self._called("ncclCommInitRank", *arguments)
             self.words[0] = communicator.value or 0
         except FlowError as error:
             if not self.place.fault and self.place.watcher is not None:
                 self.place.watcher.fail(CommunicationError(str(error)))
 
-    def _called(self, name: str, *args: Any) -> None:
+    def _called(self, name: str, *args: object) -> None:
         if result := self.functions[name](*args):
             raise drivers.nccl_error(result, name)
 
@@ -183,23 +183,23 @@ class Communicator:
 
 def _sent_to(place: World, peer: int) -> Callable[[bytes | None], bytes]:
     def brings(own: bytes | None) -> bytes:
-        told = own or b""
-        _done(place, place.control.Isend(bytearray(told), peer, PAIR_TAG))
-        return told
+        message = own or b""
+        _await(place, place.control.Isend(bytearray(message), peer, PAIR_TAG))
+        return message
 
     return brings
 
 
 def _come_from(place: World, peer: int) -> Callable[[bytes | None], bytes]:
     def brings(own: bytes | None) -> bytes:
-        told = bytearray(ID_BYTES)
-        _done(place, place.control.Irecv(told, peer, PAIR_TAG))
-        return bytes(told)
+        message = bytearray(ID_BYTES)
+        _await(place, place.control.Irecv(message, peer, PAIR_TAG))
+        return bytes(message)
 
     return brings
 
 
-def _done(place: World, request: Any) -> None:
+def _await(place: World, request: Any) -> None:
     while not request.Test():
         place.raise_fault()
         time.sleep(PAUSE)  # and not in MPI, which would take the core

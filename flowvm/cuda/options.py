@@ -13,12 +13,16 @@ lowered anew.  A Plan keeps the switches of its capture.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from flowvm.eager.interpreter import operators
 from flowvm.errors import ArgumentError, ArgumentTypeError, MissingNameError
 from flowvm.guards.regions import Switched
 from flowvm.loading.listing import listing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 __all__ = [
     "Setting",
@@ -34,16 +38,16 @@ PRECISIONS: Final = ("highest", "high", "medium")
 
 
 class Switches:
-    """Attributes that are true or false; `kept` ones may be set and change nothing."""
+    """Attributes that are true or false; `inert` ones may be set and change nothing."""
 
-    def __init__(self, name: str, kept: dict[str, Any], **switches: bool) -> None:
-        vars(self).update(_name=name, _kept=frozenset(kept), **kept, **switches)
+    def __init__(self, name: str, inert: dict[str, Any], **switches: bool) -> None:
+        vars(self).update(_name=name, _inert=frozenset(inert), **inert, **switches)
 
     def __setattr__(self, name: str, value: Any) -> None:
         known = [n for n in vars(self) if not n.startswith("_")]
         if name not in known:
             raise MissingNameError(f"{self._name} has no {name!r}; there are {', '.join(known)}")
-        if name in self._kept:
+        if name in self._inert:
             vars(self)[name] = value
             return
         if not isinstance(value, bool):
@@ -59,7 +63,7 @@ class Switches:
 
     # what mypy cannot know
     _name: str
-    _kept: frozenset[str]
+    _inert: frozenset[str]
     allow_tf32: bool
 
 
@@ -79,7 +83,7 @@ class Setting(Switched):
     def _undo(self) -> None:
         self._set(self._before)
 
-    def _set(self, values: dict[str, Any]) -> None:
+    def _set(self, values: Mapping[str, object]) -> None:
         if isinstance(self._of, dict):
             self._of.update(values)
             return
@@ -107,7 +111,7 @@ _precision = "highest"
 def forget_calls() -> None:
     """Let every call be lowered anew."""
     for operator in list(operators):
-        operator.kept.forget()
+        operator.lru.forget()
 
 
 # public: flow (late)

@@ -6,12 +6,16 @@ CUDA device.  So each function here is the one of `flow`, under PyTorch's name.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from flowvm.cuda.devices import device_count
 from flowvm.eager.tensor import Tensor
 from flowvm.loading.listing import listing, own_names
 from flowvm.ops.random import generator
+
+if TYPE_CHECKING:
+    from flowvm.meta.device import DeviceLike
+
 
 # public: cuda
 
@@ -36,12 +40,12 @@ def initial_seed() -> int:
     return generator.initial_seed()
 
 
-def get_rng_state(device: Any = None) -> Tensor:
+def get_rng_state(device: DeviceLike | None = None) -> Tensor:
     """The default generator's state."""
     return generator.get_rng_state()
 
 
-def set_rng_state(new_state: Tensor, device: Any = None) -> None:
+def set_rng_state(new_state: Tensor, device: DeviceLike | None = None) -> None:
     """Go on from where `get_rng_state` was called."""
     generator.set_rng_state(new_state)
 

@@ -35,12 +35,13 @@ from flowvm.distributed.objects import (
 )
 from flowvm.distributed.restarts import Restart, restart
 from flowvm.distributed.works import Work
+from flowvm.nn.parallel.distributed import GradBucket
 
 __all__ = [
-    "Backend", "DistError", "GroupMember", "P2POp", "ProcessGroup", "ReduceOp", "Restart", "Work",
-    "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all",
-    "all_to_all_single", "barrier", "batch_isend_irecv", "broadcast", "broadcast_object_list",
-    "destroy_process_group", "gather", "gather_object", "get_backend",
+    "Backend", "DistError", "GradBucket", "GroupMember", "P2POp", "ProcessGroup", "ReduceOp",
+    "Restart", "Work", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce",
+    "all_to_all", "all_to_all_single", "barrier", "batch_isend_irecv", "broadcast",
+    "broadcast_object_list", "destroy_process_group", "gather", "gather_object", "get_backend",
     "get_default_backend_for_device", "get_global_rank", "get_group_rank", "get_node_local_rank",
     "get_process_group_ranks", "get_rank", "get_world_size", "group", "init_process_group", "irecv",
     "is_available", "is_backend_available", "is_gloo_available", "is_initialized",

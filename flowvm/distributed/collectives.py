@@ -24,7 +24,7 @@ from flowvm.vm.engine.engine import engine
 # public: distributed
 
 
-def _tensor(name: str, what: str, x: Any) -> Tensor:
+def _tensor(name: str, what: str, x: Tensor) -> Tensor:
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(
             f"{name}: {what} must be a Tensor, got {type(x).__name__} ({short(x)})"
@@ -32,7 +32,7 @@ def _tensor(name: str, what: str, x: Any) -> Tensor:
     return x
 
 
-def _listed(name: str, what: str, tensors: Any, among: Group) -> list[Tensor]:
+def _listed(name: str, what: str, tensors: list[Tensor] | None, among: Group) -> list[Tensor]:
     """A list of a tensor a rank."""
     if not isinstance(tensors, (list, tuple)):
         raise ArgumentTypeError(
@@ -69,19 +69,24 @@ def _fits(name: str, what: str, out: Tensor, count: int) -> None:
 
 
 def all_reduce(
-    tensor: Tensor, op: ReduceOp = ReduceOp.SUM, group: Any = None, async_op: bool = False
+    tensor: Tensor, op: ReduceOp = ReduceOp.SUM, group: object = None, async_op: bool = False
 ) -> Work | None:
     """The reduction of the ranks' tensors, in every rank's `tensor`."""
     among = members("all_reduce", group)
-    all_reduce_(_tensor("all_reduce", "tensor", tensor), op_of("all_reduce", op), among)
-    return answered(async_op, tensor)
+    if tensor.__class__ is not Tensor:
+        _tensor("all_reduce", "tensor", tensor)
+    how = op.word if op.__class__ is ReduceOp else op_of("all_reduce", op)
+    all_reduce_(tensor, how, among)
+    if async_op or engine.lending.holds(tensor._ref):
+        return answered(async_op, tensor)
+    return None
 
 
 def reduce(
     tensor: Tensor,
     dst: int | None = None,
     op: ReduceOp = ReduceOp.SUM,
-    group: Any = None,
+    group: object = None,
     async_op: bool = False,
     group_dst: int | None = None,
 ) -> Work | None:
@@ -95,7 +100,7 @@ def reduce(
 def broadcast(
     tensor: Tensor,
     src: int | None = None,
-    group: Any = None,
+    group: object = None,
     async_op: bool = False,
     group_src: int | None = None,
 ) -> Work | None:
@@ -120,7 +125,7 @@ def all_gather(
 
 
 def all_gather_into_tensor(
-    output_tensor: Tensor, input_tensor: Tensor, group: Any = None, async_op: bool = False
+    output_tensor: Tensor, input_tensor: Tensor, group: object = None, async_op: bool = False
 ) -> Work | None:
     """The ranks' tensors, one behind the other or stacked, in `output_tensor`."""
     name, among = "all_gather_into_tensor", members("all_gather_into_tensor", group)
@@ -136,16 +141,16 @@ def reduce_scatter(
     output: Tensor,
     input_list: list[Tensor],
     op: ReduceOp = ReduceOp.SUM,
-    group: Any = None,
+    group: object = None,
     async_op: bool = False,
 ) -> Work | None:
     """The reduction of the ranks' `input_list[i]`, in `output` of rank i."""
     among, how = members("reduce_scatter", group), op_of("reduce_scatter", op)
-    given = _listed("reduce_scatter", "input_list", input_list, among)
-    _same("reduce_scatter", [*given, _tensor("reduce_scatter", "output", output)])
-    sizes = [t.numel() for t in given]
+    inputs = _listed("reduce_scatter", "input_list", input_list, among)
+    _same("reduce_scatter", [*inputs, _tensor("reduce_scatter", "output", output)])
+    sizes = [t.numel() for t in inputs]
     _fits("reduce_scatter", "output", output, sizes[among.rank])
-    _fill([output], collectives.reduce_scatter(_flat(given), how, among, sizes))
+    _fill([output], collectives.reduce_scatter(_flat(inputs), how, among, sizes))
     return answered(async_op, output)
 
 
@@ -153,7 +158,7 @@ def reduce_scatter_tensor(
     output: Tensor,
     input: Tensor,
     op: ReduceOp = ReduceOp.SUM,
-    group: Any = None,
+    group: object = None,
     async_op: bool = False,
 ) -> Work | None:
     """This rank's part of the reduction of the ranks' `input`, in `output`."""
@@ -169,7 +174,7 @@ def reduce_scatter_tensor(
 def all_to_all(
     output_tensor_list: list[Tensor],
     input_tensor_list: list[Tensor],
-    group: Any = None,
+    group: object = None,
     async_op: bool = False,
 ) -> Work | None:
     """`input_tensor_list[i]` goes to rank i, which has it in `output_tensor_list` at this rank's
@@ -177,11 +182,11 @@ def all_to_all(
     """
     among = members("all_to_all", group)
     outs = _listed("all_to_all", "output_tensor_list", output_tensor_list, among)
-    given = _listed("all_to_all", "input_tensor_list", input_tensor_list, among)
-    _same("all_to_all", [*outs, *given])
-    sent, come = [t.numel() for t in given], [t.numel() for t in outs]
+    inputs = _listed("all_to_all", "input_tensor_list", input_tensor_list, among)
+    _same("all_to_all", [*outs, *inputs])
+    sent, come = [t.numel() for t in inputs], [t.numel() for t in outs]
     flat = collectives.all_to_all(
-        _flat(given), among, split_sizes=sent, concat_sizes=come
+        _flat(inputs), among, split_sizes=sent, concat_sizes=come
     )  # fmt: skip
     _fill(outs, flat)
     return answered(async_op, *outs)
@@ -223,11 +228,11 @@ def scatter(
     _tensor("scatter", "tensor", tensor)
     if own != root and scatter_list:
         raise ArgumentError(f"scatter: rank {root} alone has a scatter_list")
-    given = _listed("scatter", "scatter_list", scatter_list, among) if own == root else []
-    _same("scatter", [*given, tensor])
-    sent = [t.numel() for t in given] or [0] * among.size
+    inputs = _listed("scatter", "scatter_list", scatter_list, among) if own == root else []
+    _same("scatter", [*inputs, tensor])
+    sent = [t.numel() for t in inputs] or [0] * among.size
     come = [tensor.numel() if r == root else 0 for r in among.ranks]
-    flat = _flat(given) if given else tensor.detach().reshape(-1)[:0]
+    flat = _flat(inputs) if inputs else tensor.detach().reshape(-1)[:0]
     _fill([tensor], collectives.all_to_all(flat, among, split_sizes=sent, concat_sizes=come))
     return answered(async_op, tensor)
 
@@ -258,7 +263,7 @@ def gather(
     return answered(async_op, *(outs or (received,)))
 
 
-def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Work | None:
+def barrier(group: object = None, async_op: bool = False, device_ids: object = None) -> Work | None:
     """Wait until every rank of the group has come, with all its issued instructions done."""
     among = members("barrier", group)
     engine.wait_idle()
@@ -271,6 +276,8 @@ def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -
     return None
 
 
-def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+def monitored_barrier(
+    group: object = None, timeout: object = None, wait_all_ranks: bool = False
+) -> None:
     """Do a `barrier`.  The error names late ranks anyway, so the arguments change nothing."""
     barrier(group)

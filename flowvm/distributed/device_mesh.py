@@ -10,17 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import permutations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flowvm.distributed.groups import init_process_group, is_initialized
 from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.guards.regions import Mode, Region
+from flowvm.guards.regions import Mode, Region, Switch
 from flowvm.loading.listing import listing
 from flowvm.meta.placements import placement
 from flowvm.ops.shapes.create import tensor
 from flowvm.ranks.world import Group, rank, world_size
+
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Array
+
 
 __all__ = ["DeviceMesh", "init_device_mesh"]
 __dir__ = listing(globals())
@@ -46,17 +50,17 @@ class DeviceMesh(Region):
 
     def __init__(
         self,
-        device_type: Any,
-        mesh: Any,
+        device_type: object,
+        mesh: object,
         *,
         mesh_dim_names: Sequence[str] | None = None,
-        backend_override: Any = None,
+        backend_override: object = None,
         _init_backend: bool = True,
     ) -> None:
         ranks = np.asarray(mesh.numpy() if hasattr(mesh, "numpy") else mesh)
         if not isinstance(device_type, str):
-            got = type(device_type).__name__
-            raise ArgumentTypeError(f"DeviceMesh: device_type is a str, got {got}")
+            kind = type(device_type).__name__
+            raise ArgumentTypeError(f"DeviceMesh: device_type is a str, got {kind}")
         self.flow_placement = placement(device_type, ranks.tolist() if ranks.ndim else [int(ranks)])
         names = None if mesh_dim_names is None else tuple(mesh_dim_names)
         if names is not None and (len(names) != self.ndim or len(set(names)) != len(names)):
@@ -77,9 +81,9 @@ class DeviceMesh(Region):
 
     @staticmethod
     def from_group(
-        group: Any,
+        group: object,
         device_type: str,
-        mesh: Any = None,
+        mesh: object = None,
         *,
         mesh_dim_names: Sequence[str] | None = None,
     ) -> DeviceMesh:
@@ -178,11 +182,11 @@ class DeviceMesh(Region):
                 )  # fmt: skip
         return None
 
-    def _ranks_along(self, axes: Sequence[int], place: Sequence[int]) -> Any:
+    def _ranks_along(self, axes: Sequence[int], place: Sequence[int]) -> Array:
         """The ranks along some dimensions, in that order, that the one at `place` stands with."""
-        kept = sorted(axes)
-        at = tuple(slice(None) if a in kept else p for a, p in enumerate(place))
-        return self.flow_placement.ranks[at].transpose([kept.index(a) for a in axes])
+        order = sorted(axes)
+        at = tuple(slice(None) if a in order else p for a, p in enumerate(place))
+        return self.flow_placement.ranks[at].transpose([order.index(a) for a in axes])
 
     def _flatten(self, mesh_dim_name: str | None = None) -> DeviceMesh:
         """Return all ranks of the mesh in one dimension."""
@@ -214,7 +218,7 @@ class DeviceMesh(Region):
     def _mode(self) -> Mode[Any]:
         return _current
 
-    def _switch(self) -> tuple[Mode[Any], Any, Any]:
+    def _switch(self) -> Switch:
         return _current, self, self
 
     def __eq__(self, other: object) -> bool:
@@ -245,7 +249,7 @@ def init_device_mesh(
     mesh_shape: Sequence[int],
     *,
     mesh_dim_names: Sequence[str] | None = None,
-    backend_override: Any = None,
+    backend_override: object = None,
 ) -> DeviceMesh:
     """The mesh of all ranks, in an array of `mesh_shape`; there is a process group afterwards.
 

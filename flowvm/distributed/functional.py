@@ -8,7 +8,7 @@ returns its argument.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from flowvm.distributed.device_mesh import DeviceMesh
@@ -31,7 +31,7 @@ def _group(group: Any) -> Group:
     return Group.of(group)
 
 
-def _op(name: str, op: Any) -> str:
+def _op(name: str, op: object) -> str:
     if isinstance(op, ReduceOp):
         return op_of(name, op)
     word = str(op).lower()
@@ -48,7 +48,9 @@ def wait_tensor(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def all_reduce(self: Tensor, reduceOp: Any, group: Any = None, tag: str = "") -> Tensor:
+def all_reduce(
+    self: Tensor, reduceOp: object, group: Group | Iterable[int] | None = None, tag: str = ""
+) -> Tensor:
     """The reduction of the ranks' tensors, on all of them: "sum", "avg", "min", "max", "product".
 
     The gradient, of sums and means, is reduced likewise.  ArgumentError for another op.
@@ -60,7 +62,9 @@ def all_reduce(self: Tensor, reduceOp: Any, group: Any = None, tag: str = "") ->
     return collectives.all_reduce(self, _op("all_reduce", reduceOp), _group(group))
 
 
-def broadcast(self: Tensor, src: int, group: Any = None, tag: str = "") -> Tensor:
+def broadcast(
+    self: Tensor, src: int, group: Group | Iterable[int] | None = None, tag: str = ""
+) -> Tensor:
     """The tensor of `src`, a rank's number in the group, on all ranks.
 
     >>> from flowvm.distributed.functional import broadcast
@@ -71,7 +75,9 @@ def broadcast(self: Tensor, src: int, group: Any = None, tag: str = "") -> Tenso
     return collectives.broadcast(self, get_global_rank(members, src), members)
 
 
-def all_gather_tensor(self: Tensor, gather_dim: int, group: Any = None, tag: str = "") -> Tensor:
+def all_gather_tensor(
+    self: Tensor, gather_dim: int, group: Group | Iterable[int] | None = None, tag: str = ""
+) -> Tensor:
     """The ranks' tensors, of one shape, one behind the other along `gather_dim`.
 
     >>> from flowvm.distributed.functional import all_gather_tensor
@@ -82,7 +88,11 @@ def all_gather_tensor(self: Tensor, gather_dim: int, group: Any = None, tag: str
 
 
 def reduce_scatter_tensor(
-    self: Tensor, reduceOp: Any, scatter_dim: int, group: Any = None, tag: str = ""
+    self: Tensor,
+    reduceOp: object,
+    scatter_dim: int,
+    group: Group | Iterable[int] | None = None,
+    tag: str = "",
 ) -> Tensor:
     """This rank's part, along `scatter_dim`, of the reduction of the ranks' tensors.
 
@@ -98,7 +108,7 @@ def all_to_all_single(
     self: Tensor,
     output_split_sizes: Sequence[int] | None,
     input_split_sizes: Sequence[int] | None,
-    group: Any = None,
+    group: Group | Iterable[int] | None = None,
     tag: str = "",
 ) -> Tensor:
     """Send rows of the tensor to all ranks, `input_split_sizes` to each.  `output_split_sizes` are

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowvm.config import config
 from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError
@@ -13,12 +13,13 @@ from flowvm.loading.lazy import lazy
 from flowvm.meta.device import as_device
 from flowvm.ranks.launch_env import is_launched
 from flowvm.ranks.library import is_installed
-from flowvm.ranks.world import Group, rank, world, world_size
+from flowvm.ranks.world import Group, everybody, rank, world, world_size
 
 # public: distributed
 
 if TYPE_CHECKING:
     from flowvm.cuda.driver import driver as drivers
+    from flowvm.meta.device import DeviceLike
 else:
     drivers = lazy("flowvm.cuda.driver.driver")
 
@@ -52,19 +53,22 @@ class ReduceOp(enum.Enum):
     MAX = "max"
     AVG = "mean"
 
+    def __init__(self, word: str) -> None:
+        self.word = word  # as `value`, whose look-up costs more than the rest of a call
+
 
 ReduceOp.RedOpType = ReduceOp  # type: ignore[attr-defined]  # PyTorch's name of the type
 
 
 # not public
-def op_of(name: str, op: Any) -> str:
+def op_of(name: str, op: object) -> str:
     """Return the name of a ReduceOp in `flowvm.ops.collectives`; ArgumentTypeError for other
     objects.
     """
     if not isinstance(op, ReduceOp):
         known = ", ".join(f"ReduceOp.{o.name}" for o in ReduceOp)
         raise ArgumentTypeError(f"{name}: op is one of {known}, got {op!r}")
-    return str(op.value)
+    return op.word
 
 
 class _State:
@@ -136,10 +140,10 @@ def init_process_group(
     timeout: timedelta | float | None = None,
     world_size: int = -1,
     rank: int = -1,
-    store: Any = None,
+    store: object = None,
     group_name: str = "",
-    pg_options: Any = None,
-    device_id: Any = None,
+    pg_options: object = None,
+    device_id: object = None,
 ) -> None:
     """Take part in the world of all processes that were launched together; MPI is initialized.
 
@@ -160,14 +164,14 @@ def init_process_group(
     if timeout is not None:
         config.distributed_timeout = _seconds(timeout)
     place = world()
-    for name, given, there in (("world_size", world_size, place.size), ("rank", rank, place.rank)):
-        if given not in (-1, there):
+    for name, value, actual in (("world_size", world_size, place.size), ("rank", rank, place.rank)):
+        if value not in (-1, actual):
             hint = "" if is_launched() else "; start ranks with `flowvm launch -n N` or mpiexec"
-            raise ArgumentError(f"init_process_group: {name} is {there}, got {given}{hint}")
+            raise ArgumentError(f"init_process_group: {name} is {actual}, got {value}{hint}")
     _State.initialized, _State.backend = True, exchanges_by
 
 
-def get_default_backend_for_device(device: Any) -> str:
+def get_default_backend_for_device(device: DeviceLike) -> str:
     """The backend by which tensors of a device are exchanged: "nccl" for CUDA's, else "mpi"."""
     return NCCL if as_device(device).type == "cuda" else MPI
 
@@ -211,14 +215,15 @@ def needed(name: str) -> None:
 
 
 # not public
-def members(name: str, group: Any) -> Group:
+def members(name: str, group: object) -> Group:
     """Return the Group for a collective of this name."""
-    needed(name)
+    if not _State.initialized:
+        needed(name)
     if group is not None and not isinstance(group, Group):
         raise ArgumentTypeError(
             f"{name}: group is what new_group gives, or None, got {type(group).__name__}"
         )
-    ranks = Group.of(group)
+    ranks: Group = everybody() if group is None else group
     if ranks.rank < 0:
         raise ArgumentError(f"{name}: rank {rank()} is not in the group {ranks.ranks}")
     return ranks
@@ -228,10 +233,10 @@ def new_group(
     ranks: Sequence[int] | None = None,
     timeout: timedelta | float | None = None,
     backend: str | None = None,
-    pg_options: Any = None,
+    pg_options: object = None,
     use_local_synchronization: bool = False,
     group_desc: str | None = None,
-    device_id: Any = None,
+    device_id: object = None,
     sort_ranks: bool = True,
 ) -> Group:
     """Return the group of these ranks, in rising order; None: of all ranks.  ArgumentError where
@@ -291,7 +296,7 @@ def get_global_rank(group: Group, group_rank: int) -> int:
 
 
 # not public
-def peer(name: str, what: str, among: Group, number: Any, in_group: Any) -> int:
+def peer(name: str, what: str, among: Group, number: int | None, in_group: int | None) -> int:
     """Return the rank that a call names, by its number among all ranks or in the group."""
     if (number is None) == (in_group is None):
         raise ArgumentError(f"{name}: give {what} or group_{what}, and not both")

@@ -18,7 +18,7 @@ from flowvm.vm.engine.engine import engine
 MOST_TAG = 32767
 
 
-def _checked(name: str, tensor: Any, tag: Any) -> Tensor:
+def _checked(name: str, tensor: Tensor, tag: int) -> Tensor:
     if not isinstance(tensor, Tensor):
         raise ArgumentTypeError(f"{name}: tensor must be a Tensor, got {type(tensor).__name__}")
     if not isinstance(tag, int) or not 0 <= tag <= MOST_TAG:
@@ -43,7 +43,7 @@ def isend(
 def irecv(
     tensor: Tensor,
     src: int | None = None,
-    group: Any = None,
+    group: object = None,
     tag: int = 0,
     group_src: int | None = None,
 ) -> Work:
@@ -59,7 +59,7 @@ def irecv(
 def send(
     tensor: Tensor,
     dst: int | None = None,
-    group: Any = None,
+    group: object = None,
     tag: int = 0,
     group_dst: int | None = None,
 ) -> None:
@@ -70,7 +70,7 @@ def send(
 def recv(
     tensor: Tensor,
     src: int | None = None,
-    group: Any = None,
+    group: object = None,
     tag: int = 0,
     group_src: int | None = None,
 ) -> int:
@@ -92,7 +92,7 @@ class P2POp:
         op: Callable[..., Work],
         tensor: Tensor,
         peer: int | None = None,
-        group: Any = None,
+        group: object = None,
         tag: int = 0,
         group_peer: int | None = None,
     ) -> None:

@@ -6,7 +6,7 @@ gradient of what a rank receives goes back to the rank that sent it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from flowvm.distributed import functional
@@ -25,18 +25,20 @@ from flowvm.ranks.world import Group
 __dir__ = listing(globals())
 
 
-def _seen(here: bool, received: Tensor, other: Any) -> Tensor:
+def _received_or(is_receiver: bool, received: Tensor, other: Tensor | int) -> Tensor:
     """Return `received` on a rank that receives, else `other`.  In both cases this rank takes part
     in the gradient, which is exchanged as well.
     """
-    if here:
+    if is_receiver:
         return received
     never = filled_of(TensorMeta.of(Size(()), bool_, received.device))
     out: Tensor = where(never, received, other)
     return out
 
 
-def all_reduce(tensor: Tensor, op: Any = ReduceOp.SUM, group: Any = None) -> Tensor:
+def all_reduce(
+    tensor: Tensor, op: object = ReduceOp.SUM, group: Group | Iterable[int] | None = None
+) -> Tensor:
     """The reduction of the ranks' tensors, on all of them.
 
     >>> from flowvm.distributed import nn as collective
@@ -46,7 +48,9 @@ def all_reduce(tensor: Tensor, op: Any = ReduceOp.SUM, group: Any = None) -> Ten
     return functional.all_reduce(tensor, op, group)
 
 
-def reduce(tensor: Tensor, dst: int, op: Any = ReduceOp.SUM, group: Any = None) -> Tensor:
+def reduce(
+    tensor: Tensor, dst: int, op: object = ReduceOp.SUM, group: Group | Iterable[int] | None = None
+) -> Tensor:
     """The reduction of the ranks' tensors on rank `dst`, and the tensor's values on the others.
 
     >>> from flowvm.distributed import nn as collective
@@ -55,10 +59,10 @@ def reduce(tensor: Tensor, dst: int, op: Any = ReduceOp.SUM, group: Any = None) 
     """
     members = Group.of(group)
     total = functional.all_reduce(tensor, op, members)
-    return _seen(members.rank == members.rank_of(dst, "reduce"), total, tensor.detach())
+    return _received_or(members.rank == members.rank_of(dst, "reduce"), total, tensor.detach())
 
 
-def broadcast(tensor: Tensor, src: int, group: Any = None) -> Tensor:
+def broadcast(tensor: Tensor, src: int, group: Group | Iterable[int] | None = None) -> Tensor:
     """The tensor of rank `src` on all ranks; its gradient is the sum of theirs.
 
     >>> from flowvm.distributed import nn as collective
@@ -68,7 +72,7 @@ def broadcast(tensor: Tensor, src: int, group: Any = None) -> Tensor:
     return collectives.broadcast(tensor, src, Group.of(group))
 
 
-def all_gather(tensor: Tensor, group: Any = None) -> tuple[Tensor, ...]:
+def all_gather(tensor: Tensor, group: Group | Iterable[int] | None = None) -> tuple[Tensor, ...]:
     """The ranks' tensors, of one shape.
 
     >>> from flowvm.distributed import nn as collective
@@ -79,7 +83,9 @@ def all_gather(tensor: Tensor, group: Any = None) -> tuple[Tensor, ...]:
     return out  # type: ignore[no-any-return]
 
 
-def gather(tensor: Tensor, dst: int = 0, group: Any = None) -> tuple[Tensor, ...]:
+def gather(
+    tensor: Tensor, dst: int = 0, group: Group | Iterable[int] | None = None
+) -> tuple[Tensor, ...]:
     """The ranks' tensors on rank `dst`, and zeros on the others.
 
     >>> from flowvm.distributed import nn as collective
@@ -89,10 +95,12 @@ def gather(tensor: Tensor, dst: int = 0, group: Any = None) -> tuple[Tensor, ...
     members = Group.of(group)
     rows = all_gather(tensor, members)
     is_destination = members.rank == members.rank_of(dst, "gather")
-    return tuple(_seen(is_destination, row, 0) for row in rows)
+    return tuple(_received_or(is_destination, row, 0) for row in rows)
 
 
-def scatter(tensors: Sequence[Tensor], src: int = 0, group: Any = None) -> Tensor:
+def scatter(
+    tensors: Sequence[Tensor], src: int = 0, group: Group | Iterable[int] | None = None
+) -> Tensor:
     """This rank's of the tensors, one for each rank and of one shape, that rank `src` has.
 
     Every rank passes tensors; those of others than `src` say shape and dtype alone.
@@ -110,7 +118,10 @@ def scatter(tensors: Sequence[Tensor], src: int = 0, group: Any = None) -> Tenso
 
 
 def reduce_scatter(
-    output: Tensor, input_list: Sequence[Tensor], op: Any = ReduceOp.SUM, group: Any = None
+    output: Tensor,
+    input_list: Sequence[Tensor],
+    op: Any = ReduceOp.SUM,
+    group: Group | Iterable[int] | None = None,
 ) -> Tensor:
     """Reduce the ranks' lists, one tensor for each rank, and answer this rank's.
 
@@ -126,7 +137,9 @@ def reduce_scatter(
 
 
 def all_to_all(
-    output_tensor_list: Sequence[Tensor], input_tensor_list: Sequence[Tensor], group: Any = None
+    output_tensor_list: Sequence[Tensor],
+    input_tensor_list: Sequence[Tensor],
+    group: Group | Iterable[int] | None = None,
 ) -> tuple[Tensor, ...]:
     """Send tensor i to rank i; what comes has the shapes of `output_tensor_list`.
 
@@ -135,10 +148,12 @@ def all_to_all(
     (tensor([1., 1.]),)
     """
     flat = cat([t.reshape(-1) for t in input_tensor_list])
-    given = [t.numel() for t in input_tensor_list]
-    taken = [t.numel() for t in output_tensor_list]
-    come = collectives.all_to_all(flat, Group.of(group), split_sizes=given, concat_sizes=taken)
-    parts = come.split(taken)
+    sent = [t.numel() for t in input_tensor_list]
+    received_sizes = [t.numel() for t in output_tensor_list]
+    come = collectives.all_to_all(
+        flat, Group.of(group), split_sizes=sent, concat_sizes=received_sizes
+    )
+    parts = come.split(received_sizes)
     return tuple(p.reshape(o.shape) for p, o in zip(parts, output_tensor_list, strict=True))
 
 
@@ -147,7 +162,7 @@ def all_to_all_single(
     input: Tensor,
     output_split_sizes: Sequence[int] | None = None,
     input_split_sizes: Sequence[int] | None = None,
-    group: Any = None,
+    group: Group | Iterable[int] | None = None,
 ) -> Tensor:
     """Send rows of `input` to all ranks; `output` says nothing that the sizes do not.
 

@@ -6,25 +6,30 @@ Objects of other ranks are unpickled, which runs their code: it is code of the s
 from __future__ import annotations
 
 import pickle
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flowvm.distributed.groups import members, peer
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.meta.arrays import Array
 from flowvm.ops.collectives import collectives
 from flowvm.ops.shapes.create import tensor as new_tensor
 from flowvm.ranks.world import Group
 
+if TYPE_CHECKING:
+    from flowvm.meta.device import DeviceLike
+
+
 # public: distributed
 
 
-def _pickled(value: Any) -> Tensor:
+def _pickled(value: object) -> Tensor:
     return new_tensor(np.frombuffer(pickle.dumps(value), np.uint8).copy())
 
 
-def _unpickled(data: np.ndarray[Any, Any]) -> Any:
+def _unpickled(data: Array) -> Any:
     return pickle.loads(data.tobytes())
 
 
@@ -36,7 +41,7 @@ def _gathered(value: Any, among: Group) -> list[Any]:
     return [_unpickled(flat[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
 
 
-def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
+def all_gather_object(object_list: list[Any], obj: Any, group: object = None) -> None:
     """The ranks' objects in `object_list`, in the order of ranks."""
     among = members("all_gather_object", group)
     if len(object_list) != among.size:
@@ -45,10 +50,10 @@ def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> No
 
 
 def gather_object(
-    obj: Any,
+    obj: object,
     object_gather_list: list[Any] | None = None,
     dst: int | None = None,
-    group: Any = None,
+    group: object = None,
     group_dst: int | None = None,
 ) -> None:
     """The ranks' objects in `object_gather_list` of rank `dst`."""
@@ -66,8 +71,8 @@ def gather_object(
 def broadcast_object_list(
     object_list: list[Any],
     src: int | None = None,
-    group: Any = None,
-    device: Any = None,
+    group: object = None,
+    device: DeviceLike | None = None,
     group_src: int | None = None,
 ) -> None:
     """The objects of rank `src`, in every rank's list, which is as long."""
@@ -92,7 +97,7 @@ def scatter_object_list(
     scatter_object_output_list: list[Any],
     scatter_object_input_list: list[Any] | None = None,
     src: int | None = None,
-    group: Any = None,
+    group: object = None,
     group_src: int | None = None,
 ) -> None:
     """Object i of rank `src`'s list, at the first place of the output list of rank i."""
@@ -100,11 +105,11 @@ def scatter_object_list(
     none = src is None and group_src is None
     root = peer("scatter_object_list", "src", among, 0 if none else src, group_src)
     mine = among.ranks[among.rank] == root
-    given = scatter_object_input_list or []
-    if mine and len(given) != among.size:
+    objects = scatter_object_input_list or []
+    if mine and len(objects) != among.size:
         raise ArgumentError(f"scatter_object_list: rank {root} has a list of {among.size} objects")
     if not scatter_object_output_list:
         raise ArgumentError("scatter_object_list: the output list has a place")
-    held: list[Any] = list(given) if mine else [None] * among.size
+    held = list(objects) if mine else [None] * among.size
     broadcast_object_list(held, root, among)
     scatter_object_output_list[0] = held[among.rank]

@@ -40,6 +40,6 @@ def restart() -> Restart:
     >>> flow.distributed.restart()  # not by `flowvm launch`
     Restart(count=0, reason=None, checkpoint=None)
     """
-    said = json.loads(os.environ.get(RESTART, "{}"))
-    place = said.get("checkpoint")
-    return Restart(said.get("count", 0), said.get("reason"), Path(place) if place else None)
+    reason = json.loads(os.environ.get(RESTART, "{}"))
+    place = reason.get("checkpoint")
+    return Restart(reason.get("count", 0), reason.get("reason"), Path(place) if place else None)

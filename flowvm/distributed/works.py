@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 from flowvm.eager.modes import current_recorder
 from flowvm.eager.tensor import Tensor
+from flowvm.futures import Future
 from flowvm.ranks.lanes import Lane, lane
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.watch.pending import in_flight_on, issued
@@ -21,7 +21,7 @@ class Work:
     waiting does nothing.
     """
 
-    def __init__(self, at: Lane, tensors: Sequence[Tensor], result: Any = None) -> None:
+    def __init__(self, at: Lane, tensors: Sequence[Tensor], result: object = None) -> None:
         self._lane, self._tensors, self._result = at, tuple(tensors), result
         self._before = issued()
 
@@ -54,6 +54,12 @@ class Work:
         """Return the tensors that the exchange writes."""
         return list(self._tensors)
 
+    def get_future(self) -> Future[list[Tensor]]:
+        """Return a Future of the tensors: it is done at once, and a reader of them waits."""
+        future: Future[list[Tensor]] = Future()
+        future.set_result(self.result())
+        return future
+
     def synchronize(self) -> None:
         """`wait`."""
         self.wait()
@@ -63,8 +69,12 @@ def answered(async_op: bool, *tensors: Tensor) -> Work | None:
     """Return a collective's result: a Work if the caller asked for one.  Otherwise wait if foreign
     objects share the tensors' memory, because they cannot wait.
     """
-    if not async_op and not any(engine.lending.holds(t._ref) for t in tensors):
-        return None
+    if not async_op:
+        for t in tensors:
+            if engine.lending.holds(t._ref):
+                break
+        else:
+            return None
     work = Work(lane(device=tensors[0]._meta.device) if tensors else lane(), tensors)
     if async_op:
         return work

@@ -16,14 +16,12 @@ from flowvm.loading.listing import listing
 # --- public names, by `python -m tools.faces`
 # isort: off
 # fmt: off
-from flowvm.distributions.composed import Independent, MixtureSameFamily, TransformedDistribution
+from flowvm.distributions.compositions import (
+    Independent, MixtureSameFamily, TransformedDistribution,
+)
 from flowvm.distributions.constraint_registry import biject_to, transform_to
 from flowvm.distributions.continuous import (
     Cauchy, Exponential, Gumbel, Laplace, Normal, Uniform, VonMises,
-)
-from flowvm.distributions.derived import (
-    HalfCauchy, HalfNormal, InverseGamma, Kumaraswamy, LogNormal, LogisticNormal, Pareto,
-    RelaxedBernoulli, RelaxedOneHotCategorical, Weibull,
 )
 from flowvm.distributions.discrete import (
     Bernoulli, Binomial, Categorical, ContinuousBernoulli, Geometric, Multinomial, NegativeBinomial,
@@ -34,6 +32,10 @@ from flowvm.distributions.gamma import Beta, Chi2, Dirichlet, FisherSnedecor, Ga
 from flowvm.distributions.kl import kl_divergence, register_kl
 from flowvm.distributions.multivariate import (
     LKJCholesky, LowRankMultivariateNormal, MultivariateNormal, Wishart,
+)
+from flowvm.distributions.pushforwards import (
+    HalfCauchy, HalfNormal, InverseGamma, Kumaraswamy, LogNormal, LogisticNormal, Pareto,
+    RelaxedBernoulli, RelaxedOneHotCategorical, Weibull,
 )
 from flowvm.distributions.transforms import (
     AbsTransform, AffineTransform, CatTransform, ComposeTransform, CorrCholeskyTransform,

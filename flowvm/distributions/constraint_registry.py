@@ -5,10 +5,15 @@ transform.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.distributions import constraints, transforms
 from flowvm.loading.listing import listing, own_names
+
+if TYPE_CHECKING:
+    from flowvm.distributions.transforms import ComposeTransform, SigmoidTransform
+    from flowvm.graph.memory.offsets import MemoryPlan
+
 
 __dir__ = listing(globals())
 
@@ -25,7 +30,9 @@ class ConstraintRegistry:
         self._named: dict[Any, Callable[[Any], Any]] = {}
         self._bounded: list[tuple[Callable[[Any], bool], Callable[[Any], Any]]] = []
 
-    def register(self, constraint: Any, factory: Callable[[Any], Any] | None = None) -> Any:
+    def register(
+        self, constraint: object, factory: Callable[[Any], Any] | None = None
+    ) -> Callable[[Any], Any]:
         """Let `factory(constraint)` make the transform to a constraint, or to all of a class; a
         decorator without it.
         """
@@ -34,17 +41,17 @@ class ConstraintRegistry:
         self._named[constraint] = factory
         return factory
 
-    def when(self, asked: Callable[[Any], bool], factory: Callable[[Any], Any]) -> None:
-        """Let `factory` make the transform to constraints of which `asked` is true."""
-        self._bounded.append((asked, factory))
+    def when(self, accepts: Callable[[Any], bool], factory: Callable[[Any], Any]) -> None:
+        """Let `factory` make the transform to constraints of which `accepts` is true."""
+        self._bounded.append((accepts, factory))
 
-    def __call__(self, constraint: Any) -> Any:
+    def __call__(self, constraint: object) -> Any:
         """The transform to a constraint.  NotImplementedError where there is none."""
         for key in (constraint, type(constraint)):
             if key in self._named:
                 return self._named[key](constraint)
-        for asked, factory in self._bounded:
-            if asked(constraint):
+        for accepts, factory in self._bounded:
+            if accepts(constraint):
                 return factory(constraint)
         raise NotImplementedError(f"Cannot transform {constraint!r} constraints")
 
@@ -58,20 +65,20 @@ def _has(*names: str) -> Callable[[Any], bool]:
     return lambda c: not c.is_discrete and bounds & set(vars(c)) == set(names)
 
 
-def _above(constraint: Any) -> Any:
+def _above(constraint: MemoryPlan) -> ComposeTransform:
     parts = [transforms.ExpTransform()]
     return transforms.ComposeTransform(
         [*parts, transforms.AffineTransform(constraint.lower_bound, 1)]
     )
 
 
-def _below(constraint: Any) -> Any:
+def _below(constraint: Any) -> ComposeTransform:
     return transforms.ComposeTransform(
         [transforms.ExpTransform(), transforms.AffineTransform(constraint.upper_bound, -1)]
     )
 
 
-def _between(constraint: Any) -> Any:
+def _between(constraint: Any) -> SigmoidTransform | ComposeTransform:
     low, high = constraint.lower_bound, constraint.upper_bound
     if not hasattr(low, "shape") and not hasattr(high, "shape") and (low, high) == (0, 1):
         return transforms.SigmoidTransform()

@@ -40,14 +40,14 @@ class _Dependent(Constraint):
         if event_dim is not None:
             self.event_dim = event_dim
 
-    def __call__(self, *, is_discrete: Any = None, event_dim: Any = None) -> _Dependent:
+    def __call__(self, *, is_discrete: object = None, event_dim: object = None) -> _Dependent:
         return _Dependent(is_discrete=is_discrete, event_dim=event_dim)
 
     def check(self, value: Value) -> Value:
         raise ValueError("Cannot determine validity of dependent constraint")
 
 
-def is_dependent(constraint: Any) -> bool:
+def is_dependent(constraint: object) -> bool:
     """Return True if a constraint depends on other values."""
     return isinstance(constraint, _Dependent)
 
@@ -57,15 +57,17 @@ class dependent_property(property, _Dependent):  # noqa: N801 - a decorator, as 
 
     def __init__(
         self,
-        fn: Callable[..., Any] | None = None,
+        fn: Callable[..., object] | None = None,
         *,
-        is_discrete: Any = None,
-        event_dim: Any = None,
+        is_discrete: bool | None = None,
+        event_dim: int | None = None,
     ) -> None:
         property.__init__(self, fn)
         _Dependent.__init__(self, is_discrete=is_discrete, event_dim=event_dim)
 
-    def __call__(self, fn: Any = None, *, is_discrete: Any = None, event_dim: Any = None) -> Any:
+    def __call__(
+        self, fn: object = None, *, is_discrete: object = None, event_dim: object = None
+    ) -> Any:
         if not callable(fn):
             return _Dependent(is_discrete=is_discrete, event_dim=event_dim)
         return dependent_property(
@@ -94,7 +96,7 @@ class _Bounded(_Named):
     """A set between bounds, which it keeps."""
 
     def __init__(
-        self, name: str, check: Callable[[Value], Value], discrete: bool = False, **bounds: Any
+        self, name: str, check: Callable[[Value], Value], discrete: bool = False, **bounds: object
     ) -> None:
         super().__init__(name, check, 0, discrete)
         vars(self).update(bounds)
@@ -103,7 +105,7 @@ class _Bounded(_Named):
         raise AttributeError(f"{self._name} has no {name!r}")
 
 
-def interval(lower_bound: Any, upper_bound: Any) -> Constraint:
+def interval(lower_bound: object, upper_bound: object) -> Constraint:
     """[lower_bound, upper_bound]."""
     return _Bounded(
         f"Interval(lower_bound={lower_bound}, upper_bound={upper_bound})",
@@ -112,7 +114,7 @@ def interval(lower_bound: Any, upper_bound: Any) -> Constraint:
     )  # fmt: skip
 
 
-def half_open_interval(lower_bound: Any, upper_bound: Any) -> Constraint:
+def half_open_interval(lower_bound: object, upper_bound: object) -> Constraint:
     """[lower_bound, upper_bound)."""
     return _Bounded(
         f"HalfOpenInterval(lower_bound={lower_bound}, upper_bound={upper_bound})",
@@ -121,7 +123,7 @@ def half_open_interval(lower_bound: Any, upper_bound: Any) -> Constraint:
     )  # fmt: skip
 
 
-def integer_interval(lower_bound: Any, upper_bound: Any) -> Constraint:
+def integer_interval(lower_bound: object, upper_bound: object) -> Constraint:
     """The integers of [lower_bound, upper_bound]."""
     return _Bounded(
         f"IntegerInterval(lower_bound={lower_bound}, upper_bound={upper_bound})",
@@ -130,7 +132,7 @@ def integer_interval(lower_bound: Any, upper_bound: Any) -> Constraint:
     )  # fmt: skip
 
 
-def greater_than(lower_bound: Any) -> Constraint:
+def greater_than(lower_bound: object) -> Constraint:
     """(lower_bound, inf]."""
     return _Bounded(
         f"GreaterThan(lower_bound={lower_bound})", lambda v: v > lower_bound,
@@ -138,7 +140,7 @@ def greater_than(lower_bound: Any) -> Constraint:
     )  # fmt: skip
 
 
-def greater_than_eq(lower_bound: Any) -> Constraint:
+def greater_than_eq(lower_bound: object) -> Constraint:
     """[lower_bound, inf]."""
     return _Bounded(
         f"GreaterThanEq(lower_bound={lower_bound})", lambda v: v >= lower_bound,
@@ -146,14 +148,14 @@ def greater_than_eq(lower_bound: Any) -> Constraint:
     )  # fmt: skip
 
 
-def less_than(upper_bound: Any) -> Constraint:
+def less_than(upper_bound: object) -> Constraint:
     """[-inf, upper_bound)."""
     return _Bounded(
         f"LessThan(upper_bound={upper_bound})", lambda v: v < upper_bound, upper_bound=upper_bound
     )
 
 
-def multinomial(upper_bound: Any) -> Constraint:
+def multinomial(upper_bound: object) -> Constraint:
     """Vectors of counts whose sum is upper_bound at most."""
     return _Named(
         f"Multinomial(upper_bound={upper_bound})",
@@ -260,7 +262,7 @@ def _is_symmetric(v: Value) -> Value:
     return (_near(v, v.transpose(-2, -1), 1e-6)).flatten(-2).all(-1)
 
 
-def _eigenvalues(v: Value, ask: Callable[[Any], Any]) -> Value:
+def _eigenvalues(v: Value, ask: Callable[[Any], object]) -> Value:
     """Apply a condition to the smallest eigenvalue, which NumPy computes, as for all checks."""
     least = np.linalg.eigvalsh(v.detach().cpu().numpy())[..., 0]
     return ops.tensor(ask(least), device=v.device)

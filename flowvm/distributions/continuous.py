@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from flowvm import ops
 from flowvm.distributions import constraints
 from flowvm.distributions.distribution import Distribution, ExponentialFamily, uniform_in
 from flowvm.distributions.formulas import formulas
-from flowvm.distributions.utils import LOG_2PI, Value, broadcast_all
+from flowvm.distributions.utils import LOG_2PI, Value, broadcast_all, holds
 from flowvm.errors import ArgumentError
 from flowvm.meta.dtype import finfo
+
+if TYPE_CHECKING:
+    from flowvm.distributions.constraints import Constraint
+
 
 # public: distributions
 
@@ -19,15 +24,18 @@ from flowvm.meta.dtype import finfo
 class _LocScale(Distribution):
     """Base of the distributions of loc + scale * a standard number."""
 
-    arg_constraints: ClassVar[Any] = {"loc": constraints.real, "scale": constraints.positive}
+    arg_constraints: ClassVar[dict[str, Constraint]] = {
+        "loc": constraints.real,
+        "scale": constraints.positive,
+    }
     support = constraints.real
     has_rsample = True
 
-    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+    def __init__(self, loc: object, scale: object, validate_args: bool | None = None) -> None:
         self.loc, self.scale = broadcast_all(loc, scale)
         super().__init__(self.loc.shape, validate_args=validate_args)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+    def expand(self, batch_shape: Iterable[int], _instance: object = None) -> Self:
         return self._expanded(batch_shape, loc=0, scale=0)
 
     def _standard(self, value: Value) -> Value:
@@ -48,7 +56,7 @@ class Normal(_LocScale, ExponentialFamily):
     tensor(-0.9189)
     """
 
-    def rsample(self, sample_shape: Any = ()) -> Value:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Value:
         shape = self._extended_shape(sample_shape)
         drawn = ops.randn(tuple(shape), dtype=self.loc.dtype, device=self.loc.device)
         return self.loc + drawn * self.scale
@@ -79,7 +87,7 @@ class Laplace(_LocScale):
     (tensor(0.5000), tensor(2.))
     """
 
-    def rsample(self, sample_shape: Any = ()) -> Value:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Value:
         u = uniform_in(self.loc, self._extended_shape(sample_shape)) * 2 - 1
         u = ops.clamp(u, min=finfo(u.dtype).eps - 1, max=1 - finfo(u.dtype).eps)
         return self.loc - self.scale * u.sign() * (-u.abs()).log1p()
@@ -109,7 +117,7 @@ class Cauchy(_LocScale):
     tensor(0.5000)
     """
 
-    def rsample(self, sample_shape: Any = ()) -> Value:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Value:
         u = uniform_in(self.loc, self._extended_shape(sample_shape))
         return self.loc + self.scale * (math.pi * (u - 0.5)).tan()
 
@@ -137,7 +145,7 @@ class Gumbel(_LocScale):
     flow.Size([3])
     """
 
-    def rsample(self, sample_shape: Any = ()) -> Value:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Value:
         u = uniform_in(self.loc, self._extended_shape(sample_shape))
         u = ops.clamp(u, max=1 - finfo(u.dtype).eps)
         return self.loc - self.scale * (-u.log()).log()
@@ -170,25 +178,25 @@ class Uniform(Distribution):
 
     has_rsample = True
 
-    arg_constraints: ClassVar[Any] = {
+    arg_constraints: ClassVar[dict[str, Constraint]] = {
         "low": constraints.dependent, "high": constraints.dependent,
     }  # fmt: skip
 
-    def __init__(self, low: Any, high: Any, validate_args: bool | None = None) -> None:
+    def __init__(self, low: object, high: object, validate_args: bool | None = None) -> None:
         self.low, self.high = broadcast_all(low, high)
         super().__init__(self.low.shape, validate_args=validate_args)
-        if self._validate_args and not bool((self.low < self.high).all()):
+        if self._validate_args and not holds(ops.lt, self.low, self.high):
             raise ArgumentError("Uniform is not defined when low>= high")
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
-    def support(self) -> Any:
+    def support(self) -> Constraint:
         """[low, high]."""
         return constraints.interval(self.low, self.high)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+    def expand(self, batch_shape: Iterable[int], _instance: object = None) -> Self:
         return self._expanded(batch_shape, low=0, high=0)
 
-    def rsample(self, sample_shape: Any = ()) -> Value:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Value:
         shape = tuple(self._extended_shape(sample_shape))
         drawn = ops.rand(shape, dtype=self.low.dtype, device=self.low.device)
         return self.low + drawn * (self.high - self.low)
@@ -220,18 +228,18 @@ class Exponential(ExponentialFamily):
     (tensor(0.5000), tensor(0.))
     """
 
-    arg_constraints: ClassVar[Any] = {"rate": constraints.positive}
+    arg_constraints: ClassVar[dict[str, Constraint]] = {"rate": constraints.positive}
     support = constraints.nonnegative
     has_rsample = True
 
-    def __init__(self, rate: Any, validate_args: bool | None = None) -> None:
+    def __init__(self, rate: object, validate_args: bool | None = None) -> None:
         (self.rate,) = broadcast_all(rate)
         super().__init__(self.rate.shape, validate_args=validate_args)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+    def expand(self, batch_shape: Iterable[int], _instance: object = None) -> Self:
         return self._expanded(batch_shape, rate=0)
 
-    def rsample(self, sample_shape: Any = ()) -> Value:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Value:
         shape = tuple(self._extended_shape(sample_shape))
         drawn = ops.empty(shape, dtype=self.rate.dtype, device=self.rate.device)
         return drawn.exponential_() / self.rate
@@ -256,16 +264,18 @@ class VonMises(Distribution):
     tensor(0.5000)
     """
 
-    arg_constraints: ClassVar[Any] = {
+    arg_constraints: ClassVar[dict[str, Constraint]] = {
         "loc": constraints.real, "concentration": constraints.positive,
     }  # fmt: skip
     support = constraints.real
 
-    def __init__(self, loc: Any, concentration: Any, validate_args: bool | None = None) -> None:
+    def __init__(
+        self, loc: object, concentration: object, validate_args: bool | None = None
+    ) -> None:
         self.loc, self.concentration = broadcast_all(loc, concentration)
         super().__init__(self.loc.shape, validate_args=validate_args)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+    def expand(self, batch_shape: Iterable[int], _instance: object = None) -> Self:
         return self._expanded(batch_shape, loc=0, concentration=0)
 
     @property
@@ -289,7 +299,7 @@ class VonMises(Distribution):
             k * (self._checked(value) - self.loc).cos() - math.log(2 * math.pi) - _log_bessel(k, 0)
         )
 
-    def sample(self, sample_shape: Any = ()) -> Value:
+    def sample(self, sample_shape: Sequence[int] = ()) -> Value:
         shape = tuple(self._extended_shape(sample_shape))
         k = self.concentration.detach().double()
         tau = 1 + (1 + 4 * k**2).sqrt()
@@ -298,16 +308,16 @@ class VonMises(Distribution):
         r = ops.where(k < 1e-5, 1 / k + k, precise).broadcast_to(shape)
         k = k.broadcast_to(shape)
         angles = ops.zeros(shape, dtype=k.dtype, device=k.device)
-        done = angles > 1
-        while not bool(done.all()):
+        accepted = angles > 1
+        while not bool(accepted.all()):
             u1, u2, u3 = (uniform_in(k, shape) for _ in range(3))
             z = (math.pi * u1).cos()
             f = (1 + r * z) / (r + z)
             c = k * (r - f)
             good = ((c * (2 - c) - u2) > 0) | (((c / u2).log() + 1 - c) >= 0)
             angle = (u3 - 0.5).sign() * ops.clamp(f, min=-1, max=1).acos()
-            angles = ops.where(good & ~done, angle, angles)
-            done = done | good
+            angles = ops.where(good & ~accepted, angle, angles)
+            accepted = accepted | good
         turned = (angles + math.pi + self.loc.detach().double()) % (2 * math.pi) - math.pi
         return turned.to(self.loc.dtype)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from flowvm import ops
 from flowvm.autograd import no_grad
@@ -15,6 +16,7 @@ from flowvm.distributions.utils import (
     Value,
     broadcast_all,
     clamp_probs,
+    holds,
     is_number,
     logits_to_probs,
     probs_to_logits,
@@ -23,10 +25,14 @@ from flowvm.errors import ArgumentError
 from flowvm.meta.dtype import finfo
 from flowvm.meta.meta import Size
 
+if TYPE_CHECKING:
+    from flowvm.distributions.constraints import Constraint
+
+
 # public: distributions
 
 
-def _one_of(probs: Any, logits: Any) -> None:
+def _one_of(probs: object, logits: object) -> None:
     if (probs is None) == (logits is None):
         raise ArgumentError("Either `probs` or `logits` must be specified, but not both.")
 
@@ -37,10 +43,10 @@ class _ByEither(Distribution):
     @property
     def param_shape(self) -> Size:
         """The shape of the parameter."""
-        return Size(self._given.shape)
+        return Size(self._parameter.shape)
 
     @property
-    def _given(self) -> Value:
+    def _parameter(self) -> Value:
         own = vars(self)
         return own["probs"] if "probs" in own else own["logits"]
 
@@ -48,11 +54,11 @@ class _ByEither(Distribution):
 class _Binary(_ByEither):
     """Base of distributions with a probability, given itself or by its log odds."""
 
-    arg_constraints: ClassVar[Any] = {
+    arg_constraints: ClassVar[dict[str, Constraint]] = {
         "probs": constraints.unit_interval, "logits": constraints.real,
     }  # fmt: skip
 
-    def _take(self, probs: Any, logits: Any) -> Value:
+    def _take(self, probs: object, logits: object) -> Value:
         _one_of(probs, logits)
         if probs is not None:
             (self.probs,) = broadcast_all(probs)
@@ -70,7 +76,7 @@ class _Binary(_ByEither):
         """The probabilities."""
         return logits_to_probs(self.logits, is_binary=True)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+    def expand(self, batch_shape: Iterable[int], _instance: object = None) -> Self:
         return self._expanded(batch_shape, probs=0, logits=0, total_count=0)
 
 
@@ -89,7 +95,7 @@ class Bernoulli(_Binary, ExponentialFamily):
     has_enumerate_support = True
 
     def __init__(
-        self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
+        self, probs: object = None, logits: object = None, validate_args: bool | None = None
     ) -> None:
         super().__init__(self._take(probs, logits).shape, validate_args=validate_args)
 
@@ -98,7 +104,7 @@ class Bernoulli(_Binary, ExponentialFamily):
         p = self.probs
         return ops.where(p == 0.5, ops.full_like(p, float("nan")), (p >= 0.5).to(p.dtype))
 
-    def sample(self, sample_shape: Any = ()) -> Value:
+    def sample(self, sample_shape: Sequence[int] = ()) -> Value:
         with no_grad():
             return self.probs.broadcast_to(tuple(self._extended_shape(sample_shape))).bernoulli()
 
@@ -107,12 +113,12 @@ class Bernoulli(_Binary, ExponentialFamily):
         return value * self.logits - ops.softplus(self.logits)
 
     def enumerate_support(self, expand: bool = True) -> Value:
-        like = self._given
+        like = self._parameter
         values = ops.arange(2, device=like.device).to(like.dtype)
         return _along_batch(values, self._batch_shape, expand)
 
 
-def _along_batch(values: Value, batch: Any, expand: bool) -> Value:
+def _along_batch(values: Value, batch: Size, expand: bool) -> Value:
     values = values.reshape(-1, *(1,) * len(batch))
     return values.broadcast_to((values.shape[0], *batch)) if expand else values
 
@@ -131,16 +137,16 @@ class Geometric(_Binary):
     support = constraints.nonnegative_integer
 
     def __init__(
-        self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
+        self, probs: object = None, logits: object = None, validate_args: bool | None = None
     ) -> None:
         super().__init__(self._take(probs, logits).shape, validate_args=validate_args)
-        if self._validate_args and probs is not None and not bool((self.probs > 0).all()):
+        if self._validate_args and probs is not None and not holds(ops.gt, self.probs, 0):
             raise ArgumentError(
                 f"Expected parameter probs of distribution {self!r} to be positive but found "
                 f"invalid values:\n{self.probs}"
             )
 
-    def sample(self, sample_shape: Any = ()) -> Value:
+    def sample(self, sample_shape: Sequence[int] = ()) -> Value:
         with no_grad():
             u = uniform_in(self.probs, self._extended_shape(sample_shape))
             return (u.log() / (-self.probs).log1p()).floor()
@@ -170,7 +176,7 @@ class Binomial(_Binary):
     """
 
     has_enumerate_support = True
-    arg_constraints: ClassVar[Any] = {
+    arg_constraints: ClassVar[dict[str, Constraint]] = {
         "total_count": constraints.nonnegative_integer,
         "probs": constraints.unit_interval,
         "logits": constraints.real,
@@ -178,23 +184,23 @@ class Binomial(_Binary):
 
     def __init__(
         self,
-        total_count: Any = 1,
-        probs: Any = None,
-        logits: Any = None,
+        total_count: object = 1,
+        probs: object = None,
+        logits: object = None,
         validate_args: bool | None = None,
     ) -> None:
-        given = self._take(probs, logits)
-        self.total_count, given = broadcast_all(total_count, given)
-        self.total_count = self.total_count.to(given.dtype)
-        vars(self)["probs" if probs is not None else "logits"] = given
-        super().__init__(given.shape, validate_args=validate_args)
+        parameter = self._take(probs, logits)
+        self.total_count, parameter = broadcast_all(total_count, parameter)
+        self.total_count = self.total_count.to(parameter.dtype)
+        vars(self)["probs" if probs is not None else "logits"] = parameter
+        super().__init__(parameter.shape, validate_args=validate_args)
 
     @constraints.dependent_property(is_discrete=True, event_dim=0)
-    def support(self) -> Any:
+    def support(self) -> Constraint:
         """The integers of [0, total_count]."""
         return constraints.integer_interval(0, self.total_count)
 
-    def sample(self, sample_shape: Any = ()) -> Value:
+    def sample(self, sample_shape: Sequence[int] = ()) -> Value:
         shape = tuple(self._extended_shape(sample_shape))
         with no_grad():
             most = int(self.total_count.max()) if self.total_count.numel() else 0
@@ -223,7 +229,7 @@ class Binomial(_Binary):
             raise NotImplementedError(
                 "Inhomogeneous total count not supported by `enumerate_support`."
             )
-        values = ops.arange(1 + n, device=self._given.device).to(self._given.dtype)
+        values = ops.arange(1 + n, device=self._parameter.device).to(self._parameter.dtype)
         return _along_batch(values, self._batch_shape, expand)
 
 
@@ -240,7 +246,7 @@ class NegativeBinomial(_Binary):
     """
 
     support = constraints.nonnegative_integer
-    arg_constraints: ClassVar[Any] = {
+    arg_constraints: ClassVar[dict[str, Constraint]] = {
         "total_count": constraints.greater_than_eq(0),
         "probs": constraints.half_open_interval(0.0, 1.0),
         "logits": constraints.real,
@@ -248,18 +254,18 @@ class NegativeBinomial(_Binary):
 
     def __init__(
         self,
-        total_count: Any,
-        probs: Any = None,
-        logits: Any = None,
+        total_count: object,
+        probs: object = None,
+        logits: object = None,
         validate_args: bool | None = None,
     ) -> None:
-        given = self._take(probs, logits)
-        self.total_count, given = broadcast_all(total_count, given)
-        self.total_count = self.total_count.to(given.dtype)
-        vars(self)["probs" if probs is not None else "logits"] = given
-        super().__init__(given.shape, validate_args=validate_args)
+        parameter = self._take(probs, logits)
+        self.total_count, parameter = broadcast_all(total_count, parameter)
+        self.total_count = self.total_count.to(parameter.dtype)
+        vars(self)["probs" if probs is not None else "logits"] = parameter
+        super().__init__(parameter.shape, validate_args=validate_args)
 
-    def sample(self, sample_shape: Any = ()) -> Value:
+    def sample(self, sample_shape: Sequence[int] = ()) -> Value:
         with no_grad():
             rate = Gamma(self.total_count, (-self.logits).exp(), validate_args=False)
             return ops.poisson(rate.sample(sample_shape))
@@ -280,17 +286,17 @@ class Poisson(ExponentialFamily):
     (tensor(2.), tensor(2.))
     """
 
-    arg_constraints: ClassVar[Any] = {"rate": constraints.nonnegative}
+    arg_constraints: ClassVar[dict[str, Constraint]] = {"rate": constraints.nonnegative}
     support = constraints.nonnegative_integer
 
-    def __init__(self, rate: Any, validate_args: bool | None = None) -> None:
+    def __init__(self, rate: object, validate_args: bool | None = None) -> None:
         (self.rate,) = broadcast_all(rate)
         super().__init__(self.rate.shape, validate_args=validate_args)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+    def expand(self, batch_shape: Iterable[int], _instance: object = None) -> Self:
         return self._expanded(batch_shape, rate=0)
 
-    def sample(self, sample_shape: Any = ()) -> Value:
+    def sample(self, sample_shape: Sequence[int] = ()) -> Value:
         with no_grad():
             shape = tuple(self._extended_shape(sample_shape))
             return ops.poisson(self.rate.broadcast_to(shape).contiguous())
@@ -314,7 +320,7 @@ class Categorical(_ByEither):
     tensor(0.7500)
     """
 
-    arg_constraints: ClassVar[Any] = {
+    arg_constraints: ClassVar[dict[str, Constraint]] = {
         "probs": constraints.simplex, "logits": constraints.real_vector,
     }  # fmt: skip
     has_enumerate_support = True
@@ -323,24 +329,24 @@ class Categorical(_ByEither):
         self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
     ) -> None:
         _one_of(probs, logits)
-        given = probs if probs is not None else logits
-        if given.ndim < 1:
+        parameter = probs if probs is not None else logits
+        if parameter.ndim < 1:
             name = "probs" if probs is not None else "logits"
             raise ArgumentError(f"`{name}` parameter must be at least one-dimensional.")
         if probs is not None:
             self.probs = probs / probs.sum(-1, keepdim=True)
         else:
             self.logits = logits - logits.logsumexp(-1, keepdim=True)
-        self._num_events = int(given.shape[-1])
-        super().__init__(given.shape[:-1], validate_args=validate_args)
+        self._num_events = int(parameter.shape[-1])
+        super().__init__(parameter.shape[:-1], validate_args=validate_args)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+    def expand(self, batch_shape: Iterable[int], _instance: object = None) -> Self:
         new = self._expanded(batch_shape, probs=1, logits=1)
         new._num_events = self._num_events
         return new
 
     @constraints.dependent_property(is_discrete=True, event_dim=0)
-    def support(self) -> Any:
+    def support(self) -> Constraint:
         """0 .. n - 1."""
         return constraints.integer_interval(0, self._num_events - 1)
 
@@ -361,7 +367,7 @@ class Categorical(_ByEither):
             tuple(self._extended_shape()), float("nan"), dtype=like.dtype, device=like.device
         )
 
-    def sample(self, sample_shape: Any = ()) -> Value:
+    def sample(self, sample_shape: Sequence[int] = ()) -> Value:
         with no_grad():
             shape = tuple(sample_shape)
             count = 1
@@ -384,14 +390,14 @@ class Categorical(_ByEither):
         return -(logits * self.probs).sum(-1)
 
     def enumerate_support(self, expand: bool = True) -> Value:
-        values = ops.arange(self._num_events, device=self._given.device)
+        values = ops.arange(self._num_events, device=self._parameter.device)
         return _along_batch(values, self._batch_shape, expand)
 
 
 class _OfCategorical(Distribution):
     """Base of distributions of vectors, with the properties of a Categorical."""
 
-    arg_constraints: ClassVar[Any] = {
+    arg_constraints: ClassVar[dict[str, Constraint]] = {
         "probs": constraints.simplex, "logits": constraints.real_vector,
     }  # fmt: skip
 
@@ -404,7 +410,7 @@ class _OfCategorical(Distribution):
             validate_args=validate_args,
         )  # fmt: skip
 
-    def _expanded_with(self, batch_shape: Any, **more: Any) -> Any:
+    def _expanded_with(self, batch_shape: Iterable[int], **more: Any) -> Self:
         return self._new(batch_shape, _categorical=self._categorical.expand(batch_shape), **more)
 
     @property
@@ -439,13 +445,13 @@ class OneHotCategorical(_OfCategorical):
     support = constraints.one_hot
     has_enumerate_support = True
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+    def expand(self, batch_shape: Iterable[int], _instance: object = None) -> Self:
         return self._expanded_with(batch_shape)
 
     def _hot(self, index: Value) -> Value:
         return ops.one_hot(index, self._categorical._num_events).to(self.probs.dtype)
 
-    def sample(self, sample_shape: Any = ()) -> Value:
+    def sample(self, sample_shape: Sequence[int] = ()) -> Value:
         return self._hot(self._categorical.sample(sample_shape))
 
     def log_prob(self, value: Value) -> Value:
@@ -469,7 +475,7 @@ class OneHotCategoricalStraightThrough(OneHotCategorical):
 
     has_rsample = True
 
-    def rsample(self, sample_shape: Any = ()) -> Value:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Value:
         drawn, probs = self.sample(sample_shape), self.probs
         return drawn + (probs - probs.detach())
 
@@ -487,8 +493,8 @@ class Multinomial(_OfCategorical):
     def __init__(
         self,
         total_count: int = 1,
-        probs: Any = None,
-        logits: Any = None,
+        probs: object = None,
+        logits: object = None,
         validate_args: bool | None = None,
     ) -> None:
         if not is_number(total_count):
@@ -496,15 +502,15 @@ class Multinomial(_OfCategorical):
         self.total_count = total_count
         super().__init__(probs, logits, validate_args)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+    def expand(self, batch_shape: Iterable[int], _instance: object = None) -> Self:
         return self._expanded_with(batch_shape, total_count=self.total_count)
 
     @constraints.dependent_property(is_discrete=True, event_dim=1)
-    def support(self) -> Any:
+    def support(self) -> Constraint:
         """Counts with the sum total_count."""
         return constraints.multinomial(self.total_count)
 
-    def sample(self, sample_shape: Any = ()) -> Value:
+    def sample(self, sample_shape: Sequence[int] = ()) -> Value:
         drawn = self._categorical.sample((self.total_count, *sample_shape))
         return ops.one_hot(drawn, self.event_shape[0]).sum(0).to(self.probs.dtype)
 
@@ -538,20 +544,20 @@ class ContinuousBernoulli(_Binary, ExponentialFamily):
 
     def __init__(
         self,
-        probs: Any = None,
-        logits: Any = None,
+        probs: object = None,
+        logits: object = None,
         lims: tuple[float, float] = (0.499, 0.501),
         validate_args: bool | None = None,
     ) -> None:
-        given = self._take(probs, logits)
+        parameter = self._take(probs, logits)
         if probs is not None:
-            if validate_args is not False and not bool(((given >= 0) & (given <= 1)).all()):
+            if validate_args is not False and not holds(constraints.unit_interval.check, parameter):
                 raise ArgumentError("The parameter probs has invalid values")
             self.probs = clamp_probs(self.probs)
         self._lims = lims
-        super().__init__(given.shape, validate_args=validate_args)
+        super().__init__(parameter.shape, validate_args=validate_args)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+    def expand(self, batch_shape: Iterable[int], _instance: object = None) -> Self:
         new = super().expand(batch_shape)
         new._lims = self._lims
         return new
@@ -590,7 +596,7 @@ class ContinuousBernoulli(_Binary, ExponentialFamily):
         near = 1.0 / 12.0 - (1.0 / 15.0 - 128.0 / 945.0 * x) * x
         return ops.where(self._outside(), exact, near)
 
-    def rsample(self, sample_shape: Any = ()) -> Value:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Value:
         return self.icdf(uniform_in(self.probs, self._extended_shape(sample_shape)))
 
     def log_prob(self, value: Value) -> Value:

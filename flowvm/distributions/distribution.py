@@ -6,15 +6,21 @@ side by side, event dimensions belong to one value.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from flowvm import ops
 from flowvm.autograd import no_grad
 from flowvm.distributions import constraints
-from flowvm.distributions.utils import Value
+from flowvm.distributions.utils import Value, holds
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 from flowvm.meta.meta import Size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flowvm.distributions.constraints import Constraint
 
 
 # public: distributions
@@ -36,7 +42,7 @@ class Distribution:
     has_rsample: bool = False
     has_enumerate_support: bool = False
     _validate_args: bool = __debug__
-    arg_constraints: ClassVar[Any] = {}
+    arg_constraints: ClassVar[dict[str, Constraint]] = {}
     support: Any = None
 
     @staticmethod
@@ -47,7 +53,10 @@ class Distribution:
         Distribution._validate_args = value
 
     def __init__(
-        self, batch_shape: Any = (), event_shape: Any = (), validate_args: bool | None = None
+        self,
+        batch_shape: Iterable[int] = (),
+        event_shape: Iterable[int] = (),
+        validate_args: bool | None = None,
     ) -> None:
         self._batch_shape, self._event_shape = Size(batch_shape), Size(event_shape)
         if validate_args is not None:
@@ -58,19 +67,21 @@ class Distribution:
                     continue  # of other parameters, or computed from one that is checked
                 self._check_parameter(name, constraint, getattr(self, name))
 
-    def _check_parameter(self, name: str, constraint: Any, value: Any) -> None:
-        if isinstance(value, Tensor) and not bool(constraint.check(value).all()):
+    def _check_parameter(self, name: str, constraint: Constraint, value: Tensor) -> None:
+        if isinstance(value, Tensor) and not holds(constraint.check, value):
             raise ArgumentError(
                 f"Expected parameter {name} ({type(value).__name__} of shape "
                 f"{tuple(value.shape)}) of distribution {self!r} to satisfy the constraint "
                 f"{constraint!r}, but found invalid values:\n{value}"
             )
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+    def expand(self, batch_shape: Iterable[int], _instance: object = None) -> Self:
         """The distribution with its parameters broadcast to `batch_shape`."""
         raise NotImplementedError(f"{type(self).__name__} has no expand")
 
-    def _new(self, batch_shape: Any, event_shape: Any = None, **values: Any) -> Any:
+    def _new(
+        self, batch_shape: Iterable[int], event_shape: Iterable[int] | None = None, **values: object
+    ) -> Self:
         """One of this class with these attributes, unchecked, as checked as this one."""
         new = type(self).__new__(type(self))
         vars(new).update(values)
@@ -79,7 +90,7 @@ class Distribution:
         new._validate_args = self._validate_args
         return new
 
-    def _expanded(self, batch_shape: Any, **event_dims: int) -> Any:
+    def _expanded(self, batch_shape: Iterable[int], **event_dims: int) -> Self:
         """This distribution with the named parameters broadcast: those it has, of so many event
         dimensions each.
         """
@@ -121,12 +132,12 @@ class Distribution:
         """The standard deviation."""
         return self.variance.sqrt()
 
-    def sample(self, sample_shape: Any = ()) -> Value:
+    def sample(self, sample_shape: Sequence[int] = ()) -> Value:
         """Values without gradients, of shape sample_shape + batch_shape + event_shape."""
         with no_grad():
             return self.rsample(sample_shape)
 
-    def rsample(self, sample_shape: Any = ()) -> Value:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Value:
         """Values with gradients by the parameters."""
         raise NotImplementedError(f"{type(self).__name__} has no rsample")
 
@@ -158,7 +169,7 @@ class Distribution:
         """exp(entropy)."""
         return self.entropy().exp()
 
-    def _extended_shape(self, sample_shape: Any = ()) -> Size:
+    def _extended_shape(self, sample_shape: Sequence[int] = ()) -> Size:
         return Size((*sample_shape, *self._batch_shape, *self._event_shape))
 
     def _validate_sample(self, value: Value) -> None:
@@ -180,7 +191,7 @@ class Distribution:
         support = self.support
         if support is None or constraints.is_dependent(support):
             return
-        if not bool(support.check(value).all()):
+        if not holds(support.check, value):
             raise ArgumentError(
                 f"Expected value argument ({type(value).__name__} of shape {tuple(value.shape)}) "
                 f"to be within the support ({support!r}) of the distribution {self!r}, but found "
@@ -212,7 +223,7 @@ class ExponentialFamily(Distribution):
     """
 
 
-def uniform_in(like: Value, shape: Any) -> Value:
+def uniform_in(like: Value, shape: Iterable[object]) -> Value:
     """Numbers drawn evenly from (0, 1), of a tensor's dtype and device; 0 becomes the smallest."""
     drawn = ops.rand(tuple(shape), dtype=like.dtype, device=like.device)
     return ops.clamp(drawn, min=1e-38 if like.dtype.itemsize > 2 else 1e-7)

@@ -8,7 +8,8 @@ Gamma numbers are drawn by Marsaglia and Tsang, "A simple method for generating 
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from flowvm import ops
 from flowvm.autograd import Function
@@ -19,6 +20,10 @@ from flowvm.distributions.utils import Value, broadcast_all
 from flowvm.errors import ArgumentError
 from flowvm.meta.dtype import finfo
 from flowvm.ops.random.parts.gamma import gamma_lower, gamma_moves
+
+if TYPE_CHECKING:
+    from flowvm.distributions.constraints import Constraint
+
 
 # public: distributions
 
@@ -32,15 +37,15 @@ class _StandardGamma(Function):
         boosted = ops.where(a < 1, a + 1, a)
         d = boosted - 1 / 3
         c = 1 / (9 * d).sqrt()
-        sample, done = ops.zeros_like(a), a != a  # of NaN nothing is drawn
-        while not bool(done.all()):
+        sample, accepted = ops.zeros_like(a), a != a  # of NaN nothing is drawn
+        while not bool(accepted.all()):
             x = ops.randn(shape, dtype=a.dtype, device=a.device)
             v = (1 + c * x) ** 3
             u = uniform_in(a, shape)
             safe = ops.where(v > 0, v, ops.ones_like(v))
             good = (v > 0) & (u.log() < 0.5 * x * x + d - d * v + d * safe.log())
-            sample = ops.where(good & ~done, d * v, sample)
-            done = done | good
+            sample = ops.where(good & ~accepted, d * v, sample)
+            accepted = accepted | good
         small = uniform_in(a, shape) ** (1 / a)
         sample = ops.where(a < 1, sample * small, sample)
         sample = ops.clamp(sample, min=finfo(a.dtype).tiny)
@@ -49,8 +54,8 @@ class _StandardGamma(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Value) -> Value:
-        a, found = ctx.saved_tensors
-        moves = gamma_moves(a.contiguous().reshape(-1), found.contiguous().reshape(-1))
+        a, sample = ctx.saved_tensors
+        moves = gamma_moves(a.contiguous().reshape(-1), sample.contiguous().reshape(-1))
         return g * moves.reshape(tuple(a.shape))
 
 
@@ -77,20 +82,22 @@ class Gamma(ExponentialFamily):
     flow.Size([3])
     """
 
-    arg_constraints: ClassVar[Any] = {
+    arg_constraints: ClassVar[dict[str, Constraint]] = {
         "concentration": constraints.positive, "rate": constraints.positive,
     }  # fmt: skip
     support = constraints.nonnegative
     has_rsample = True
 
-    def __init__(self, concentration: Any, rate: Any, validate_args: bool | None = None) -> None:
+    def __init__(
+        self, concentration: object, rate: object, validate_args: bool | None = None
+    ) -> None:
         self.concentration, self.rate = broadcast_all(concentration, rate)
         super().__init__(self.concentration.shape, validate_args=validate_args)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+    def expand(self, batch_shape: Iterable[int], _instance: object = None) -> Self:
         return self._expanded(batch_shape, concentration=0, rate=0)
 
-    def rsample(self, sample_shape: Any = ()) -> Value:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Value:
         shape = tuple(self._extended_shape(sample_shape))
         return standard_gamma(self.concentration.broadcast_to(shape)) / self.rate
 
@@ -116,7 +123,7 @@ class Chi2(Gamma):
     tensor(3.)
     """
 
-    arg_constraints: ClassVar[Any] = {"df": constraints.positive}
+    arg_constraints: ClassVar[dict[str, Constraint]] = {"df": constraints.positive}
 
     def __init__(self, df: Any, validate_args: bool | None = None) -> None:
         (df,) = broadcast_all(df)
@@ -137,7 +144,7 @@ class Dirichlet(ExponentialFamily):
     tensor([0.2500, 0.7500])
     """
 
-    arg_constraints: ClassVar[Any] = {
+    arg_constraints: ClassVar[dict[str, Constraint]] = {
         "concentration": constraints.independent(constraints.positive, 1)
     }
     support = constraints.simplex
@@ -150,7 +157,7 @@ class Dirichlet(ExponentialFamily):
         shape = tuple(concentration.shape)
         super().__init__(shape[:-1], shape[-1:], validate_args=validate_args)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+    def expand(self, batch_shape: Iterable[int], _instance: object = None) -> Self:
         return self._expanded(batch_shape, concentration=1)
 
     @property
@@ -171,7 +178,7 @@ class Dirichlet(ExponentialFamily):
         total = self.concentration.sum(-1, keepdim=True)
         return self.concentration * (total - self.concentration) / (total**2 * (total + 1))
 
-    def rsample(self, sample_shape: Any = ()) -> Value:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Value:
         shape = tuple(self._extended_shape(sample_shape))
         drawn = standard_gamma(self.concentration.broadcast_to(shape))
         return drawn / drawn.sum(-1, keepdim=True)
@@ -202,20 +209,20 @@ class Beta(ExponentialFamily):
     tensor(0.2500)
     """
 
-    arg_constraints: ClassVar[Any] = {
+    arg_constraints: ClassVar[dict[str, Constraint]] = {
         "concentration1": constraints.positive, "concentration0": constraints.positive,
     }  # fmt: skip
     support = constraints.unit_interval
     has_rsample = True
 
     def __init__(
-        self, concentration1: Any, concentration0: Any, validate_args: bool | None = None
+        self, concentration1: object, concentration0: object, validate_args: bool | None = None
     ) -> None:
         both = ops.stack(broadcast_all(concentration1, concentration0), -1)
         self._dirichlet = Dirichlet(both, validate_args=validate_args)
         super().__init__(self._dirichlet.batch_shape, validate_args=validate_args)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+    def expand(self, batch_shape: Iterable[int], _instance: object = None) -> Self:
         return self._new(batch_shape, _dirichlet=self._dirichlet.expand(batch_shape))
 
     @property
@@ -233,7 +240,7 @@ class Beta(ExponentialFamily):
         total = self.concentration1 + self.concentration0
         return self.concentration1 * self.concentration0 / (total**2 * (total + 1))
 
-    def rsample(self, sample_shape: Any = ()) -> Value:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Value:
         return self._dirichlet.rsample(sample_shape)[..., 0]
 
     def log_prob(self, value: Value) -> Value:
@@ -249,19 +256,19 @@ class StudentT(Distribution):
     tensor(3.)
     """
 
-    arg_constraints: ClassVar[Any] = {
+    arg_constraints: ClassVar[dict[str, Constraint]] = {
         "df": constraints.positive, "loc": constraints.real, "scale": constraints.positive,
     }  # fmt: skip
     support = constraints.real
     has_rsample = True
 
     def __init__(
-        self, df: Any, loc: Any = 0.0, scale: Any = 1.0, validate_args: bool | None = None
+        self, df: object, loc: object = 0.0, scale: object = 1.0, validate_args: bool | None = None
     ) -> None:
         self.df, self.loc, self.scale = broadcast_all(df, loc, scale)
         super().__init__(self.df.shape, validate_args=validate_args)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+    def expand(self, batch_shape: Iterable[int], _instance: object = None) -> Self:
         return self._expanded(batch_shape, df=0, loc=0, scale=0)
 
     @property
@@ -271,7 +278,7 @@ class StudentT(Distribution):
         some = ops.where(df > 1, ops.full_like(df, math.inf), ops.full_like(df, math.nan))
         return ops.where(df > 2, finite, some)
 
-    def rsample(self, sample_shape: Any = ()) -> Value:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Value:
         shape = tuple(self._extended_shape(sample_shape))
         x = ops.randn(shape, dtype=self.df.dtype, device=self.df.device)
         z = Chi2(self.df, validate_args=False).rsample(sample_shape)
@@ -302,15 +309,18 @@ class FisherSnedecor(Distribution):
     tensor(2.)
     """
 
-    arg_constraints: ClassVar[Any] = {"df1": constraints.positive, "df2": constraints.positive}
+    arg_constraints: ClassVar[dict[str, Constraint]] = {
+        "df1": constraints.positive,
+        "df2": constraints.positive,
+    }
     support = constraints.positive
     has_rsample = True
 
-    def __init__(self, df1: Any, df2: Any, validate_args: bool | None = None) -> None:
+    def __init__(self, df1: object, df2: object, validate_args: bool | None = None) -> None:
         self.df1, self.df2 = broadcast_all(df1, df2)
         super().__init__(self.df1.shape, validate_args=validate_args)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+    def expand(self, batch_shape: Iterable[int], _instance: object = None) -> Self:
         return self._expanded(batch_shape, df1=0, df2=0)
 
     @property
@@ -328,7 +338,7 @@ class FisherSnedecor(Distribution):
         df2 = ops.where(self.df2 > 4, self.df2, ops.full_like(self.df2, math.nan))
         return 2 * df2**2 * (self.df1 + df2 - 2) / (self.df1 * (df2 - 2) ** 2 * (df2 - 4))
 
-    def rsample(self, sample_shape: Any = ()) -> Value:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Value:
         shape = tuple(self._extended_shape(sample_shape))
         one, two = (
             standard_gamma((df * 0.5).broadcast_to(shape)) / df for df in (self.df1, self.df2)

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from flowvm import ops
-from flowvm.distributions.composed import Independent, TransformedDistribution
+from flowvm.distributions.compositions import Independent, TransformedDistribution
 from flowvm.distributions.continuous import Cauchy, Exponential, Gumbel, Laplace, Normal, Uniform
-from flowvm.distributions.derived import HalfNormal, Pareto
 from flowvm.distributions.discrete import (
     Bernoulli,
     Binomial,
@@ -32,6 +31,7 @@ from flowvm.distributions.multivariate import (
     digamma_multivariate,
     mahalanobis,
 )
+from flowvm.distributions.pushforwards import HalfNormal, Pareto
 from flowvm.distributions.utils import (
     EULER,
     Value,
@@ -64,7 +64,7 @@ def register_kl(type_p: type, type_q: type) -> Callable[..., Any]:
         if not (isinstance(kind, type) and issubclass(kind, Distribution)):
             raise ArgumentTypeError(f"Expected a subclass of Distribution but got {kind!r}")
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+    def register(function: Callable[..., object]) -> Callable[..., object]:
         _known[type_p, type_q] = function
         return function
 
@@ -80,7 +80,7 @@ def kl_divergence(p: Distribution, q: Distribution) -> Value:
     >>> kl_divergence(Normal(0.0, 1.0), Normal(2.0, 1.0))  # 2 ** 2 / 2
     tensor(2.)
     """
-    best: tuple[int, Callable[..., Any]] | None = None
+    best = None
     for (a, b), function in _known.items():
         if isinstance(p, a) and isinstance(q, b):
             far = type(p).__mro__.index(a) + type(q).__mro__.index(b)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from flowvm import ops
 from flowvm.distributions import constraints
@@ -14,12 +15,18 @@ from flowvm.distributions.gamma import Beta, standard_gamma
 from flowvm.distributions.utils import (
     LOG_2PI,
     Value,
+    holds,
     joined,
     log_gamma_multivariate,
     triangular_solve,
 )
 from flowvm.errors import ArgumentError
 from flowvm.meta.dtype import finfo, get_default_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from flowvm.distributions.constraints import Constraint
 
 
 def _transposed(x: Value) -> Value:
@@ -61,7 +68,7 @@ class MultivariateNormal(Distribution):
     (flow.Size([2]), flow.Size([5, 2]))
     """
 
-    arg_constraints: ClassVar[Any] = {
+    arg_constraints: ClassVar[dict[str, Constraint]] = {
         "loc": constraints.real_vector,
         "covariance_matrix": constraints.positive_definite,
         "precision_matrix": constraints.positive_definite,
@@ -73,19 +80,19 @@ class MultivariateNormal(Distribution):
     def __init__(
         self,
         loc: Value,
-        covariance_matrix: Any = None,
-        precision_matrix: Any = None,
-        scale_tril: Any = None,
+        covariance_matrix: object = None,
+        precision_matrix: object = None,
+        scale_tril: object = None,
         validate_args: bool | None = None,
     ) -> None:
-        given = {
+        options = {
             "covariance_matrix": covariance_matrix,
             "precision_matrix": precision_matrix,
             "scale_tril": scale_tril,
         }
         if loc.ndim < 1:
             raise ArgumentError("loc must be at least one-dimensional.")
-        ((name, matrix),) = _only(given)
+        ((name, matrix),) = _only(options)
         if matrix.ndim < 2:
             raise ArgumentError(f"{name} must be at least two-dimensional, with batch dimensions")
         n = loc.shape[-1]
@@ -98,7 +105,7 @@ class MultivariateNormal(Distribution):
         else:
             self._lower = matrix if name == "scale_tril" else _precision_to_tril(matrix)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+    def expand(self, batch_shape: Iterable[int], _instance: object = None) -> Self:
         new = self._expanded(
             batch_shape, loc=1, covariance_matrix=2, precision_matrix=2, scale_tril=2
         )
@@ -121,7 +128,7 @@ class MultivariateNormal(Distribution):
         inverse = _inverse_of_lower(self.scale_tril)
         return _transposed(inverse) @ inverse
 
-    def rsample(self, sample_shape: Any = ()) -> Value:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Value:
         shape = tuple(self._extended_shape(sample_shape))
         drawn = ops.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
         return self.loc + (self.scale_tril @ drawn.unsqueeze(-1)).squeeze(-1)
@@ -137,8 +144,8 @@ class MultivariateNormal(Distribution):
         return entropy.broadcast_to(tuple(self.batch_shape))
 
 
-def _only(given: dict[str, Any]) -> list[tuple[str, Any]]:
-    matrices = [(name, value) for name, value in given.items() if value is not None]
+def _only(options: Mapping[str, object]) -> list[tuple[str, Any]]:
+    matrices = [(name, value) for name, value in options.items() if value is not None]
     if len(matrices) != 1:
         raise ArgumentError(
             "Exactly one of covariance_matrix or precision_matrix or scale_tril may be specified."
@@ -158,7 +165,7 @@ class LowRankMultivariateNormal(Distribution):
             [2., 5.]])
     """
 
-    arg_constraints: ClassVar[Any] = {
+    arg_constraints: ClassVar[dict[str, Constraint]] = {
         "loc": constraints.real_vector,
         "cov_factor": constraints.independent(constraints.real, 2),
         "cov_diag": constraints.independent(constraints.positive, 1),
@@ -182,7 +189,7 @@ class LowRankMultivariateNormal(Distribution):
         self.cov_diag = cov_diag.broadcast_to((*batch, n))
         super().__init__(batch, (n,), validate_args=validate_args)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+    def expand(self, batch_shape: Iterable[int], _instance: object = None) -> Self:
         return self._expanded(batch_shape, loc=1, cov_factor=2, cov_diag=1)
 
     @cached_property
@@ -209,7 +216,7 @@ class LowRankMultivariateNormal(Distribution):
         a = triangular_solve(self._capacitance, scaled)
         return ops.diag_embed(1 / self.cov_diag) - _transposed(a) @ a
 
-    def rsample(self, sample_shape: Any = ()) -> Value:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Value:
         shape = tuple(self._extended_shape(sample_shape))
         k = self.cov_factor.shape[-1]
         options = {"dtype": self.loc.dtype, "device": self.loc.device}
@@ -226,10 +233,10 @@ class LowRankMultivariateNormal(Distribution):
 
     def log_prob(self, value: Value) -> Value:
         off = self._checked(value) - self.loc
-        seen = (
+        difference = (
             (_transposed(self.cov_factor) / self.cov_diag.unsqueeze(-2)) @ off.unsqueeze(-1)
         ).squeeze(-1)
-        square = (off**2 / self.cov_diag).sum(-1) - mahalanobis(self._capacitance, seen)
+        square = (off**2 / self.cov_diag).sum(-1) - mahalanobis(self._capacitance, difference)
         return -0.5 * (self.event_shape[0] * LOG_2PI + self._log_det() + square)
 
     def entropy(self) -> Value:
@@ -246,7 +253,7 @@ class Wishart(ExponentialFamily):
             [0., 3.]])
     """
 
-    arg_constraints: ClassVar[Any] = {
+    arg_constraints: ClassVar[dict[str, Constraint]] = {
         "covariance_matrix": constraints.positive_definite,
         "precision_matrix": constraints.positive_definite,
         "scale_tril": constraints.lower_cholesky,
@@ -258,17 +265,17 @@ class Wishart(ExponentialFamily):
     def __init__(
         self,
         df: Any,
-        covariance_matrix: Any = None,
-        precision_matrix: Any = None,
-        scale_tril: Any = None,
+        covariance_matrix: object = None,
+        precision_matrix: object = None,
+        scale_tril: object = None,
         validate_args: bool | None = None,
     ) -> None:
-        given = {
+        options = {
             "covariance_matrix": covariance_matrix,
             "precision_matrix": precision_matrix,
             "scale_tril": scale_tril,
         }
-        ((name, matrix),) = _only(given)
+        ((name, matrix),) = _only(options)
         if matrix.ndim < 2:
             raise ArgumentError("scale_tril must be at least two-dimensional")
         df = df if hasattr(df, "ndim") else ops.tensor(float(df), dtype=matrix.dtype)
@@ -277,7 +284,7 @@ class Wishart(ExponentialFamily):
         self.df = df.broadcast_to(tuple(batch))
         vars(self)[name] = matrix.broadcast_to((*batch, n, n))
         super().__init__(batch, (n, n), validate_args=validate_args)
-        if self._validate_args and bool((self.df <= n - 1).any()):
+        if self._validate_args and not holds(ops.gt, self.df, n - 1):
             raise ArgumentError(
                 f"Value of df={self.df} expected to be greater than ndim - 1 = {n - 1}."
             )
@@ -286,7 +293,7 @@ class Wishart(ExponentialFamily):
         else:
             self._lower = matrix if name == "scale_tril" else _precision_to_tril(matrix)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+    def expand(self, batch_shape: Iterable[int], _instance: object = None) -> Self:
         new = self._expanded(
             batch_shape, df=0, covariance_matrix=2, precision_matrix=2, scale_tril=2
         )
@@ -325,7 +332,7 @@ class Wishart(ExponentialFamily):
         d = v.diagonal(0, -2, -1)
         return self.df[..., None, None] * (v**2 + d.unsqueeze(-1) * d.unsqueeze(-2))
 
-    def rsample(self, sample_shape: Any = ()) -> Value:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Value:
         shape = tuple(self._extended_shape(sample_shape))
         n = shape[-1]
         options = {"dtype": self.df.dtype, "device": self.df.device}
@@ -368,7 +375,7 @@ def _solved(lower: Value, value: Value) -> Value:
 
 def digamma_multivariate(a: Value, p: int) -> Value:
     """The derivative of log_gamma_multivariate."""
-    total: Any = 0
+    total: int = 0
     for j in range(p):
         total = total + (a - j / 2).digamma()
     return total
@@ -385,7 +392,7 @@ class LKJCholesky(Distribution):
     True
     """
 
-    arg_constraints: ClassVar[Any] = {"concentration": constraints.positive}
+    arg_constraints: ClassVar[dict[str, Constraint]] = {"concentration": constraints.positive}
     support = constraints.corr_cholesky
 
     def __init__(
@@ -400,19 +407,19 @@ class LKJCholesky(Distribution):
             concentration = ops.tensor(float(concentration), dtype=get_default_dtype())
         self.concentration = concentration
         super().__init__(concentration.shape, (dim, dim), validate_args=validate_args)
-        self._beta = self._made_of(self.concentration)
+        self._beta = self._beta_of(self.concentration)
 
-    def _made_of(self, concentration: Value) -> Beta:
+    def _beta_of(self, concentration: Value) -> Beta:
         marginal = concentration + 0.5 * (self.dim - 2)
         options = {"dtype": concentration.dtype, "device": concentration.device}
         offset = ops.cat([ops.zeros(1, **options), ops.arange(self.dim - 1, **options)])
         return Beta(offset + 0.5, marginal.unsqueeze(-1) - 0.5 * offset, validate_args=False)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+    def expand(self, batch_shape: Iterable[int], _instance: object = None) -> Self:
         wide = self.concentration.broadcast_to(tuple(batch_shape))
-        return self._new(batch_shape, dim=self.dim, concentration=wide, _beta=self._made_of(wide))
+        return self._new(batch_shape, dim=self.dim, concentration=wide, _beta=self._beta_of(wide))
 
-    def sample(self, sample_shape: Any = ()) -> Value:
+    def sample(self, sample_shape: Sequence[int] = ()) -> Value:
         y = self._beta.sample(sample_shape).detach().unsqueeze(-1)
         options = {"dtype": y.dtype, "device": y.device}
         u = ops.randn(tuple(self._extended_shape(sample_shape)), **options).tril(-1)
@@ -420,8 +427,8 @@ class LKJCholesky(Distribution):
         on_sphere = u / length
         first = ops.arange(self.dim).reshape(-1, 1) == 0
         w = ops.where(first.to(y.device), ops.zeros_like(on_sphere), y.sqrt() * on_sphere)
-        left = ops.clamp(1 - (w**2).sum(-1), min=finfo(w.dtype).tiny).sqrt()
-        return w + ops.diag_embed(left)
+        rest = ops.clamp(1 - (w**2).sum(-1), min=finfo(w.dtype).tiny).sqrt()
+        return w + ops.diag_embed(rest)
 
     def log_prob(self, value: Value) -> Value:
         value = self._checked(value)

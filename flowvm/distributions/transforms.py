@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from operator import setitem
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm import ops
 from flowvm.distributions import constraints
@@ -15,6 +15,10 @@ from flowvm.errors import ArgumentError
 from flowvm.guards.exchange import exchange
 from flowvm.loading.listing import listing, own_names
 from flowvm.meta.dtype import finfo
+
+if TYPE_CHECKING:
+    from flowvm.distributions.constraints import cat, independent, stack
+
 
 # public: distributions
 
@@ -62,8 +66,8 @@ class Transform:
         """The inverse."""
         if self._inverted is None:
             now = map(vars(self).get, ("_inverted",))
-            made = (setitem, (vars(self), "_inverted", _Inverse(self)))
-            exchange(now, (None,), (made,))
+            change = (setitem, (vars(self), "_inverted", _Inverse(self)))
+            exchange(now, (None,), (change,))
         inverse: Transform = vars(self)["_inverted"]
         return inverse
 
@@ -152,10 +156,10 @@ class _Inverse(Transform):
     def log_abs_det_jacobian(self, x: Value, y: Value) -> Value:
         return -self._of.log_abs_det_jacobian(y, x)
 
-    def forward_shape(self, shape: Any) -> Any:
+    def forward_shape(self, shape: Sequence[int]) -> Any:
         return self._of.inverse_shape(shape)
 
-    def inverse_shape(self, shape: Any) -> Any:
+    def inverse_shape(self, shape: Sequence[int]) -> Any:
         return self._of.forward_shape(shape)
 
     def __eq__(self, other: object) -> bool:
@@ -334,11 +338,11 @@ class AffineTransform(Transform):
         return self._event_dim
 
     @property
-    def domain(self) -> Any:
+    def domain(self) -> independent:
         return constraints.independent(constraints.real, self._event_dim)
 
     @property
-    def codomain(self) -> Any:
+    def codomain(self) -> independent:
         return self.domain
 
     @property
@@ -411,9 +415,9 @@ class StickBreakingTransform(_Plain):
 
     def _call(self, x: Value) -> Value:
         z = self._shares(x)
-        left = (1 - z).cumprod(-1)
+        rest = (1 - z).cumprod(-1)
         ones = ops.ones((*x.shape[:-1], 1), dtype=x.dtype, device=x.device)
-        return ops.cat([z, ones], -1) * ops.cat([ones, left], -1)
+        return ops.cat([z, ones], -1) * ops.cat([ones, rest], -1)
 
     def _offset(self, x: Value) -> Value:
         n = x.shape[-1]
@@ -425,17 +429,17 @@ class StickBreakingTransform(_Plain):
 
     def _inverse(self, y: Value) -> Value:
         cut = y[..., :-1]
-        left = ops.clamp(1 - cut.cumsum(-1), min=finfo(y.dtype).tiny)
-        return cut.log() - left.log() + self._offset(cut)
+        rest = ops.clamp(1 - cut.cumsum(-1), min=finfo(y.dtype).tiny)
+        return cut.log() - rest.log() + self._offset(cut)
 
     def log_abs_det_jacobian(self, x: Value, y: Value) -> Value:
         moved = x - self._offset(x)
         return (-moved + ops.logsigmoid(moved) + y[..., :-1].log()).sum(-1)
 
-    def forward_shape(self, shape: Any) -> Any:
+    def forward_shape(self, shape: Any) -> tuple[Any, ...]:
         return (*shape[:-1], shape[-1] + 1)
 
-    def inverse_shape(self, shape: Any) -> Any:
+    def inverse_shape(self, shape: Any) -> tuple[Any, ...]:
         return (*shape[:-1], shape[-1] - 1)
 
 
@@ -496,30 +500,30 @@ class CorrCholeskyTransform(_Plain):
     def _call(self, x: Value) -> Value:
         eps = finfo(x.dtype).eps
         r = _lower_of(ops.clamp(x.tanh(), min=-1 + eps, max=1 - eps))
-        left = (1 - r * r).sqrt().cumprod(-1)
+        rest = (1 - r * r).sqrt().cumprod(-1)
         n = r.shape[-1]
         r = r + ops.eye(n, dtype=r.dtype, device=r.device)
-        ones = ops.ones((*left.shape[:-1], 1), dtype=r.dtype, device=r.device)
-        return r * ops.cat([ones, left[..., :-1]], -1)
+        ones = ops.ones((*rest.shape[:-1], 1), dtype=r.dtype, device=r.device)
+        return r * ops.cat([ones, rest[..., :-1]], -1)
 
     def _inverse(self, y: Value) -> Value:
-        left = 1 - (y * y).cumsum(-1)
+        rest = 1 - (y * y).cumsum(-1)
         ones = ops.ones((*y.shape[:-1], 1), dtype=y.dtype, device=y.device)
-        shifted = ops.cat([ones, left[..., :-1]], -1)
+        shifted = ops.cat([ones, rest[..., :-1]], -1)
         t = _vector_of(y) / _vector_of(shifted).sqrt()
         return (t.log1p() - (-t).log1p()) / 2
 
     def log_abs_det_jacobian(self, x: Value, y: Value) -> Value:
-        left = 1 - (y * y).cumsum(-1)
-        log_det = 0.5 * _vector_of(left, -2).log().sum(-1)
+        rest = 1 - (y * y).cumsum(-1)
+        log_det = 0.5 * _vector_of(rest, -2).log().sum(-1)
         steep = -2 * (x + ops.softplus(-2 * x) - math.log(2.0)).sum(-1)
         return log_det + steep
 
-    def forward_shape(self, shape: Any) -> Any:
+    def forward_shape(self, shape: Any) -> tuple[Any, ...]:
         n = round((0.25 + 2 * shape[-1]) ** 0.5 + 0.5)
         return (*shape[:-1], n, n)
 
-    def inverse_shape(self, shape: Any) -> Any:
+    def inverse_shape(self, shape: Any) -> tuple[Any, ...]:
         n = shape[-1]
         return (*shape[:-2], n * (n - 1) // 2)
 
@@ -585,8 +589,8 @@ class ComposeTransform(Transform):
         return all(part.bijective for part in self.parts)
 
     @property
-    def sign(self) -> Any:
-        sign: Any = 1
+    def sign(self) -> int:
+        sign: int = 1
         for part in self.parts:
             sign = sign * part.sign
         return sign
@@ -612,7 +616,7 @@ class ComposeTransform(Transform):
         for part in self.parts[:-1]:
             points.append(part(points[-1]))
         points.append(y)
-        total: Any = 0
+        total: int = 0
         dims = self.domain.event_dim
         for part, a, b in zip(self.parts, points[:-1], points[1:], strict=True):
             log_det = part.log_abs_det_jacobian(a, b)
@@ -657,11 +661,11 @@ class IndependentTransform(Transform):
         self.reinterpreted_batch_ndims = reinterpreted_batch_ndims
 
     @property
-    def domain(self) -> Any:
+    def domain(self) -> independent:
         return constraints.independent(self.base_transform.domain, self.reinterpreted_batch_ndims)
 
     @property
-    def codomain(self) -> Any:
+    def codomain(self) -> independent:
         return constraints.independent(self.base_transform.codomain, self.reinterpreted_batch_ndims)
 
     @property
@@ -706,11 +710,11 @@ class ReshapeTransform(Transform):
             raise ArgumentError("in_shape, out_shape have different numbers of elements")
 
     @property
-    def domain(self) -> Any:
+    def domain(self) -> independent:
         return constraints.independent(constraints.real, len(self.in_shape))
 
     @property
-    def codomain(self) -> Any:
+    def codomain(self) -> independent:
         return constraints.independent(constraints.real, len(self.out_shape))
 
     def _call(self, x: Value) -> Value:
@@ -786,11 +790,11 @@ class CatTransform(_Several):
         self.lengths = [1] * len(self.transforms) if lengths is None else list(lengths)
 
     @property
-    def domain(self) -> Any:
+    def domain(self) -> cat:
         return constraints.cat([t.domain for t in self.transforms], self.dim, self.lengths)
 
     @property
-    def codomain(self) -> Any:
+    def codomain(self) -> cat:
         return constraints.cat([t.codomain for t in self.transforms], self.dim, self.lengths)
 
     def _parts(self, x: Value) -> list[Value]:
@@ -816,11 +820,11 @@ class StackTransform(_Several):
         self.transforms, self.dim = list(tseq), dim
 
     @property
-    def domain(self) -> Any:
+    def domain(self) -> stack:
         return constraints.stack([t.domain for t in self.transforms], self.dim)
 
     @property
-    def codomain(self) -> Any:
+    def codomain(self) -> stack:
         return constraints.stack([t.codomain for t in self.transforms], self.dim)
 
     def _parts(self, x: Value) -> list[Value]:

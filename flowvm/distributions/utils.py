@@ -5,14 +5,21 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from flowvm import ops
-from flowvm.autograd import enable_grad
+from flowvm.autograd import enable_grad, no_grad
+from flowvm.compiler import is_compiling
+from flowvm.eager.batched import all_examples
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.meta.dtype import finfo, get_default_dtype
 from flowvm.meta.meta import Size
+
+if TYPE_CHECKING:
+    from flowvm.meta.device import DeviceLike
+    from flowvm.meta.dtype import DTypeLike
+
 
 Value = Any  # a tensor, or what becomes one
 
@@ -21,6 +28,17 @@ LOG_2PI: Final = math.log(2 * math.pi)
 
 
 euler_constant = EULER  # PyTorch's name
+
+
+def holds(condition: Callable[..., object], *values: object) -> bool:
+    """Return True if a condition of tensors holds everywhere; inside a map, of all examples.
+
+    So does one that cannot be asked: while a graph is captured, and on the meta device.
+    """
+    if is_compiling() or any(v.is_meta for v in values if isinstance(v, Tensor)):
+        return True
+    with no_grad():
+        return bool(all_examples(condition(*values)).all())
 
 
 class lazy_property:  # noqa: N801 - PyTorch's name
@@ -40,7 +58,7 @@ class lazy_property:  # noqa: N801 - PyTorch's name
         self.wrapped = wrapped
         functools.update_wrapper(self, wrapped)  # type: ignore[arg-type]
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: object, owner: object = None) -> Any:
         if instance is None:
             return self
         with enable_grad():
@@ -49,7 +67,7 @@ class lazy_property:  # noqa: N801 - PyTorch's name
         return value
 
 
-def _standard_normal(shape: Any, dtype: Any, device: Any) -> Any:
+def _standard_normal(shape: Sequence[int], dtype: DTypeLike, device: DeviceLike) -> Tensor:
     return ops.randn(shape, dtype=dtype, device=device)
 
 
@@ -88,7 +106,7 @@ def vec_to_tril_matrix(vec: Value, diag: int = 0) -> Value:
     return mat
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
     """Return True if `value` is a plain number."""
     return isinstance(value, (int, float)) and not isinstance(value, Tensor)
 

@@ -40,7 +40,7 @@ class _Kept:
     def __init__(self) -> None:
         self.now: tuple[Any, dict[Any, Any]] = (None, {})  # a recorder or None, whose values
 
-    def of(self, recorder: Any) -> dict[Any, Any]:
+    def of(self, recorder: object) -> dict[Any, Any]:
         """Return what was converted by `recorder`; what another did is forgotten."""
         owner, values = self.now
         if owner is not recorder:
@@ -53,7 +53,7 @@ class Autocasting(NamedTuple):
     """A region: what is computed in, None for as given."""
 
     dtype: DType | None
-    kept: _Kept
+    casts: _Kept
 
 
 _mode: Mode[Autocasting | None] = Mode(None)
@@ -71,7 +71,7 @@ def forget() -> None:
     """Let go of what was converted in the region that this thread is in."""
     region = _mode.now()
     if region is not None:
-        region.kept.now = None, {}
+        region.casts.now = None, {}
 
 
 def autocast_mode() -> Mode[Autocasting | None]:
@@ -82,7 +82,7 @@ def autocast_mode() -> Mode[Autocasting | None]:
 def inside(dtype: DType | None) -> Autocasting:
     """A region inside the one that this thread is in."""
     around = _mode.now()
-    return Autocasting(dtype, _Kept() if around is None else around.kept)
+    return Autocasting(dtype, _Kept() if around is None else around.casts)
 
 
 def autocasting(dtype: DType | None) -> Region:
@@ -101,7 +101,7 @@ def autocasting_apart(dtype: DType | None) -> Region:
 # --- conversions --------------------------------------------------------------------------------
 
 
-def converted(rule: str, values: Sequence[Any]) -> tuple[Any, ...] | None:
+def converted(rule: str, values: Sequence[object]) -> tuple[Any, ...] | None:
     """`values` in the dtypes that `rule` asks for; None if they are, or outside of a region."""
     low = autocast_dtype()
     if low is None:
@@ -118,30 +118,30 @@ def converted(rule: str, values: Sequence[Any]) -> tuple[Any, ...] | None:
     return tuple([_cast(v, to) if _dtype(v) in others else v for v in values])
 
 
-def lowered(*values: Any) -> tuple[Any, ...]:
+def lowered(*values: object) -> tuple[Any, ...]:
     """`values` as an operator with rule "half" takes them: for functions that look at dtypes
     themselves, or are several operators.
     """
     return converted("half", values) or values
 
 
-def widened(*values: Any) -> tuple[Any, ...]:
+def widened(*values: object) -> tuple[Any, ...]:
     """Convert `values` as an operator with rule "full" takes them."""
     return converted("full", values) or values
 
 
-def widest(*values: Any) -> tuple[Any, ...]:
+def widest(*values: object) -> tuple[Any, ...]:
     """Convert `values` as an operator with rule "widest" takes them."""
     return converted("widest", values) or values
 
 
-def outside(function: Callable[..., Result], *values: Any) -> Result:
+def outside(function: Callable[..., Result], *values: object) -> Result:
     """`function` of the values as they are, outside of every region."""
     with autocasting(None):
         return function(*values)
 
 
-def _dtype(value: Any) -> Any:
+def _dtype(value: object) -> Any:
     return value._meta.dtype if hasattr(value, "_meta") else None
 
 
@@ -152,7 +152,7 @@ def _cast(t: Any, dtype: DType) -> Any:
         return t.to(dtype)
     recorder, region = hot["recorder"](), _mode.now()
     assert region is not None
-    values = region.kept.of(recorder)
+    values = region.casts.of(recorder)
     key = (id(t), dtype, hot["grad_enabled"]())
     known = values.get(key)
     if known is None or known[1] != t.version:
@@ -165,4 +165,4 @@ def _convert(op: Any, tensors: Sequence[Any]) -> tuple[Any, ...] | None:
     return converted(op.amp, tensors)
 
 
-hot.update(autocast=_mode.inside, convert=_convert)
+hot.update({"autocast": _mode.inside, "convert": _convert})

@@ -9,10 +9,13 @@ once there is one, and is issued as any other.  All others are a miss, and come 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import UnbatchableError
 from flowvm.guards.regions import Mode
+
+if TYPE_CHECKING:
+    from flowvm.meta.device import DeviceLike
 
 
 class Batches:
@@ -22,6 +25,7 @@ class Batches:
     call_into: Callable[..., int]  # (op, outs, tensors, attrs, scalars): the instruction's number
     drawing: Callable[..., Any]  # (device): the device on which random numbers are drawn
     spread: Callable[..., Any]  # (x): with the levels whose examples have numbers of their own
+    whole: Callable[..., Any]  # (x): all examples as one tensor, outside of the graph
 
 
 # how this thread's maps want random numbers, with their levels, outermost first
@@ -36,7 +40,7 @@ def refuse_values(what: str) -> UnbatchableError:
     )
 
 
-def place_to_draw(device: Any) -> Any:
+def place_to_draw(device: DeviceLike) -> Any:
     """Return the device of random numbers: inside a map with randomness="different" one for each
     example.
     """
@@ -46,6 +50,11 @@ def place_to_draw(device: Any) -> Any:
 def spread_to_draw(x: Any) -> Any:
     """Return a tensor that says what is drawn: inside such a map as one of each example."""
     return Batches.spread(x) if maps.now() else x
+
+
+def all_examples(x: object) -> Any:
+    """Return all examples of a tensor as one, for checks of values; outside of maps the tensor."""
+    return Batches.whole(x) if maps.now() else x
 
 
 def check_refill(name: str, x: Any) -> None:

@@ -27,7 +27,7 @@ from flowvm.config import config
 from flowvm.eager.live import Frozen, Live, freeze
 from flowvm.eager.tensor import Storage, Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError
-from flowvm.vm.callers.hot import hot
+from flowvm.vm.callers.hot import hot, issue_globals
 from flowvm.vm.callers.tracebacks import cut
 from flowvm.vm.machine.words import CTL, RING
 
@@ -81,14 +81,14 @@ def _source(op: Callee, params: Sequence[str]) -> str:
         "        if _result is not None: return _result",
         f"        _e = miss(op, ({tensors}), ({attrs}))",
         f"        if _e is globally: return _e(op, ({tensors}), ({attrs}), ({scalars}))",
-        "    if _e[-2] and dead: release_dead()",
+        "    if _e.large and dead: release_dead()",
     ]
     for i, _ in enumerate(op.outputs):
         lines += [
             f"    try: _s{i} = pop()",
             f"    except IndexError: _s{i} = refill()",
             f"    _o{i} = new(Tensor); _o{i}._storage = None; _o{i}._ref = _s{i}",
-            f"    _o{i}._meta = _e[{i + 1}]; _o{i}._node = None",
+            f"    _o{i}._meta = _e.outputs[{i}]; _o{i}._node = None",
         ]
     outs = "".join(f"_o{i}, " for i in range(len(op.outputs)))
     operands = [f"_s{i}" for i in range(len(op.outputs))]
@@ -100,19 +100,21 @@ def _source(op: Callee, params: Sequence[str]) -> str:
         for n in named
     ]
     lines += [
-        "    _word = _e[0]",
+        "    _word = _e.word",
         f"    if departed: _word = depart(op, _e, ({outs}), ({tensors}), ({attrs}), ({scalars}))",
         "    _f = getframe(1); _c = _f.f_code",
         "    if _c.co_filename in user_files: _last = _f.f_lasti",
         "    else: _c, _last = find_user(_f)",
-        "    _write = packs[_e[-1]]" if op.scalars and not op.scalar_kinds else "    _write = pack",
+        "    _write = packs[_e.scalar_pack]"
+        if op.scalars and not op.scalar_kinds
+        else "    _write = pack",
         *publishing(values),
     ]
     written = [n for own, n in zip(op.inputs, inputs, strict=True) if own in op.writes]
     lines += [f"    {n}.bump()" for n in written]
     for i, name in enumerate(op.outputs):
         if name in op.unsized:
-            lines.append(f"    unsized(op, _o{i}, _e[{i + 1}])")
+            lines.append(f"    unsized(op, _o{i}, _e.outputs[{i}])")
     if op.grad is not None and op.inputs:
         lines += _node_lines(op, inputs, attrs + scalars)
     results = [f"_o{i}" for i in range(len(op.outputs))] or written[:1]
@@ -130,11 +132,11 @@ def _converting_lines(tensors: str) -> list[str]:
     ]
 
 
-def publishing(values: Sequence[str], taken: str = "") -> list[str]:
+def publishing(values: Sequence[str], recovery: str = "") -> list[str]:
     """Lines of a generated function that publish a record of these words, the last one first.
 
-    `_write` packs them, with the mark behind; `_c` and `_last` are the user's place; `taken` is a
-    statement without a call for the moment when the sequence number `_seq` is known.
+    `_write` packs them, with the mark behind; `_c` and `_last` are the user's place; `recovery` is
+    a statement without a call for the moment when the sequence number `_seq` is known.
 
     From the number to the mark the record is being published: the scheduler waits for it, so what
     waits for the scheduler waits for itself.  Nothing is issued, waited for or collected there, and
@@ -152,7 +154,7 @@ def publishing(values: Sequence[str], taken: str = "") -> list[str]:
         "    try:",
         "        for _seq in counter: break",
         *(["        begun[get_ident()] = _seq"] if config.debug_calls else []),
-        *([f"        {taken}"] if taken else []),
+        *([f"        {recovery}"] if recovery else []),
         f"        _i = _seq & {RING.SLOT_MASK}; codes[_i] = _c; lasts[_i] = _last",
         f"        _write(ring, (_i << 8) + {back}, {', '.join(values)}, {mark})",
         *([] if RING.ORDERED_STORES else ["        publish_mark(_seq)"]),
@@ -182,7 +184,7 @@ def _node_lines(op: Callee, inputs: Sequence[str], attrs: str) -> list[str]:
     edges = "".join(f"{n}._node, " for n in inputs)
     metas = "".join(f"{n}._meta, " for n in inputs)
     live = range(len(op.differentiable))
-    out_metas = "".join(f"_e[{i + 1}], " for i in live)
+    out_metas = "".join(f"_e.outputs[{i}], " for i in live)
     lines = [f"    if ({needed}) and (not unrecorded or grad_enabled()):"]
     saved, versions = [], []
     for name in op.saves:
@@ -191,7 +193,7 @@ def _node_lines(op: Callee, inputs: Sequence[str], attrs: str) -> list[str]:
             lines.append(
                 f"        _st = new(Storage); _st.version = 0; _o{i}._storage = _st; "
                 f"_st.id = _s{i}; _a{i} = new(Tensor); "
-                f"_a{i}._storage = _st; _a{i}._ref = _s{i}; _a{i}._meta = _e[{i + 1}]; "
+                f"_a{i}._storage = _st; _a{i}._ref = _s{i}; _a{i}._meta = _e.outputs[{i}]; "
                 f"_a{i}._node = None"
             )
             saved.append(f"_a{i}")
@@ -208,7 +210,7 @@ def _node_lines(op: Callee, inputs: Sequence[str], attrs: str) -> list[str]:
         lines.append("        _o0._node = _node")
     else:
         lines += [
-            f"        if _e[{i + 1}].dtype.inexact: _o{i}._node = OutputEdge(_node, {i})"
+            f"        if _e.outputs[{i}].dtype.inexact: _o{i}._node = OutputEdge(_node, {i})"
             for i in live
         ]
     return lines
@@ -218,7 +220,7 @@ def _node_lines(op: Callee, inputs: Sequence[str], attrs: str) -> list[str]:
 
 
 def call_function(
-    op: Callee, within: dict[str, Any] = hot, keywords: Sequence[str] = ()
+    op: Callee, within: dict[str, Any] = issue_globals, keywords: Sequence[str] = ()
 ) -> Callable[..., Any]:
     """The function `call(*inputs, *attrs, *scalars)` that issues `op`, with `within` for globals.
 
@@ -226,13 +228,15 @@ def call_function(
     names, where callers know the operands by other ones than the op.
     """
     params = list(keywords or (*op.inputs, *op.attrs, *op.scalars))
-    taken = {
-        n for n in params if n in hot or n in ("op", "cache", "packs", "pack") or n[:1] == "_" != n
+    reserved = {
+        n
+        for n in params
+        if n in issue_globals or n in ("op", "cache", "packs", "pack") or n[:1] == "_" != n
     }
-    if taken:
+    if reserved:
         raise ArgumentError(
-            f"{op.name}: {', '.join(sorted(taken))} cannot name an argument, because the function "
-            f"that issues calls uses that name itself; choose another"
+            f"{op.name}: {', '.join(sorted(reserved))} cannot name an argument, because the "
+            f"function that issues calls uses that name itself; choose another"
         )
     n_words = len(op.inputs) + len(op.outputs) + len(op.scalars) + 2 + (op.over is not None)
     n_rest = n_words - len(op.scalar_kinds)
@@ -242,10 +246,8 @@ def call_function(
         "packs": _Packs(n_words),
         "pack": struct.Struct(op.scalar_kinds[::-1] + "q" * n_rest).pack_into,
     }
-    if within is not hot:
-        call: Callable[..., Any] = generated(
-            _source(op, params), f"<flowvm call {op.name}>", own, within
-        )
+    if within is not issue_globals:
+        call = generated(_source(op, params), f"<flowvm call {op.name}>", own, within)
         call.__name__ = call.__qualname__ = op.name
         return call
     own.pop("pack" if op.scalars and not op.scalar_kinds else "packs")  # as the text has it
@@ -261,7 +263,7 @@ def call_function(
 _unwritten: weakref.WeakValueDictionary[int, FunctionType] = weakref.WeakValueDictionary()
 
 
-def _written(op: Callee) -> Callable[..., Any]:
+def _written(op: Callee) -> Callable[..., object]:
     """The function that issues `op`, which is its text's from now on."""
     call: FunctionType = _unwritten[id(op)]
     cells = zip(call.__code__.co_freevars, call.__closure__ or (), strict=True)
@@ -295,13 +297,13 @@ def make({own}):
         except flow_error as _error: cut(_error); raise
     return call
 """
-    made: dict[str, Any] = {}
-    exec(compile(text, "<flowvm call>", "exec"), hot, made)
-    maker: Callable[..., Any] = made["make"]
+    names: dict[str, Any] = {}
+    exec(compile(text, "<flowvm call>", "exec"), issue_globals, names)
+    maker: Callable[..., Any] = names["make"]
     return maker
 
 
-def finish_function(within: dict[str, Any] = hot) -> Callable[[int], None]:
+def finish_function(within: dict[str, Any] = issue_globals) -> Callable[[int], None]:
     """The function `finish(_seq)` that does what a call does behind its record; for native calls,
     which ask for it when something is due.
     """
@@ -325,7 +327,7 @@ class _Packs(dict[str, Callable[..., None]]):
 
 
 def generated(
-    source: str, filename: str, own: dict[str, Any], within: dict[str, Any] = hot
+    source: str, filename: str, own: dict[str, Any], within: dict[str, Any] = issue_globals
 ) -> FunctionType:
     """The function that `source` defines; its globals are `within`, `own` is in its closure."""
     name = source[4 : source.index("(")]
@@ -333,9 +335,9 @@ def generated(
     source = f"def make({', '.join(own)}):\n{body}    return {name}\n"
     # the name begins with "<flowvm", so that its frames are nobody's lines
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
-    made: dict[str, Any] = {}
-    exec(_from_file(_compiled(source), filename), within, made)
-    function: FunctionType = made["make"](**own)
+    names: dict[str, Any] = {}
+    exec(_from_file(_compiled(source), filename), within, names)
+    function: FunctionType = names["make"](**own)
     return function
 
 
@@ -366,11 +368,13 @@ def _number(value: Any) -> Any:
 
 
 hot.update(
-    new=object.__new__,
-    Tensor=Tensor,
-    Storage=Storage,
-    as_number=_number,
-    flow_error=FlowError,
-    cut=cut,
-    written=_written,
+    {
+        "new": object.__new__,
+        "Tensor": Tensor,
+        "Storage": Storage,
+        "as_number": _number,
+        "flow_error": FlowError,
+        "cut": cut,
+        "written": _written,
+    }
 )

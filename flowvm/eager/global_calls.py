@@ -17,8 +17,9 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import DeviceError
 from flowvm.guards.regions import Mode
 from flowvm.meta.batched_meta import is_batched
+from flowvm.meta.device import made_on
 from flowvm.meta.global_meta import GlobalMeta
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.meta.placements import PlacedDevice, Sbps, broadcast, split
 from flowvm.vm.callers.hot import hot
 
@@ -36,10 +37,16 @@ class Globals:
     # (leaf, gradient, keep): is the gradient to be summed over ranks with others?  Then
     # keep(leaf, sum) is called when it is
     postponed: Callable[..., bool]
-    made: Callable[..., Tensor]  # (function, args, placement, sbp, kwargs): what it makes, global
+    widened: Callable[..., Tensor]  # (x): a global tensor that all ranks have
+    read_together: bool = False  # by `numpy()`: of ranks outside of the placement, too
+    # (): do operands of several placements move to the placement with the last rank?
+    meeting: Callable[[], bool] = staticmethod(lambda: False)
+    factory: Callable[
+        ..., Tensor
+    ]  # (function, args, placement, sbp, kwargs): what it makes, global
 
 
-def is_placed(*values: Any) -> bool:
+def is_placed(*values: object) -> bool:
     """Return True if a meta or device among `values` belongs to a global tensor."""
     for value in values:
         device = value.device if isinstance(value, TensorMeta) else value
@@ -68,7 +75,7 @@ def local_of(value: Any) -> Any:
     return with_metas(value, _local)
 
 
-def with_metas(value: Any, of: Callable[[GlobalMeta], Any]) -> Any:
+def with_metas(value: object, of: Callable[[GlobalMeta], Any]) -> Any:
     """A value with `of(meta)` in the places of global metas, and this rank's device in those of
     placements' devices.
     """
@@ -91,13 +98,13 @@ def takes_placement(function: Function) -> Function:
     """The function, which makes a tensor, with `placement=` and `sbp=`."""
 
     @functools.wraps(function)
-    def make(*args: Any, **kwargs: Any) -> Any:
+    def make(*args: object, **kwargs: object) -> Any:
         if "placement" in kwargs or "sbp" in kwargs:
             where, sbp = kwargs.pop("placement", None), kwargs.pop("sbp", None)
-            return Globals.made(function, args, where, sbp, kwargs)
+            return Globals.factory(function, args, where, sbp, kwargs)
         if made_globally.inside and (mode := made_globally.now()) is not None:
             kwargs.pop("device", None)
-            return Globals.made(function, args, *mode, kwargs)
+            return Globals.factory(function, args, *mode, kwargs)
         return function(*args, **kwargs)
 
     return make  # type: ignore[return-value]
@@ -105,6 +112,8 @@ def takes_placement(function: Function) -> Function:
 
 # placement and SBP of tensors that are made without their own; None: local ones
 made_globally: Mode[tuple[Any, Any] | None] = Mode(None)
+# not empty while a thread makes tensors on another device than the CPU, or global ones
+elsewhere = (made_on.inside, made_globally.inside)
 
 
 # from how many elements on what is made like a tensor that all ranks have is cut among them; 0: not
@@ -135,21 +144,21 @@ def placed_like(function: Function) -> Function:
     """
 
     @functools.wraps(function)
-    def make(*args: Any, **kwargs: Any) -> Any:
+    def make(*args: object, **kwargs: object) -> Any:
         meta = getattr(args[0] if args else kwargs.get("input"), "_meta", None)
         if meta.__class__ is GlobalMeta and "device" not in kwargs:
             where = kwargs.pop("placement", None) or meta.placement
             sbp = kwargs.pop("sbp", None) or spread_sbp(meta)
-            return Globals.made(function, args, where, sbp, kwargs)
+            return Globals.factory(function, args, where, sbp, kwargs)
         if "placement" in kwargs or "sbp" in kwargs:
             where, sbp = kwargs.pop("placement", None), kwargs.pop("sbp", None)
-            return Globals.made(function, args, where, sbp, kwargs)
+            return Globals.factory(function, args, where, sbp, kwargs)
         return function(*args, **kwargs)
 
     return make  # type: ignore[return-value]
 
 
-def _globally(op: Any, tensors: Any, attrs: tuple[Any, ...], scalars: tuple[Any, ...]) -> Any:
+def _globally(op: object, tensors: Any, attrs: Attrs, scalars: tuple[object, ...]) -> object:
     """A call on global tensors that has no entry yet, or that communicates; or on tensors inside
     `vmap`.
     """
@@ -158,4 +167,4 @@ def _globally(op: Any, tensors: Any, attrs: tuple[Any, ...], scalars: tuple[Any,
     return Globals.call(op, tensors, attrs, scalars)
 
 
-hot.update(globally=_globally)
+hot.update({"globally": _globally})

@@ -23,6 +23,7 @@ from flowvm.compiler.progress import making
 from flowvm.eager import nodes  # noqa: F401 - generated calls make them
 from flowvm.eager.autocast import AMP
 from flowvm.eager.batched import Batches
+from flowvm.eager.call_entry import CallEntry
 from flowvm.eager.calls import call_function
 from flowvm.eager.global_calls import Globals, is_placed, local_of, mixed
 from flowvm.eager.live import Live, now
@@ -32,11 +33,12 @@ from flowvm.eager.overrides import hint
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, ShapeError
 from flowvm.guards.lru_cache import LRUCache
+from flowvm.meta.arrays import Array
 from flowvm.meta.batched_meta import base_device, is_batched
 from flowvm.meta.device import Device, cpu
 from flowvm.meta.device import meta as nowhere
 from flowvm.meta.dtype import MINIFLOATS, DType, on_default_dtype
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.meta.unique import Unique
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.tracebacks import install
@@ -53,7 +55,7 @@ class Invocation:
 
     outputs: tuple[TensorMeta, ...]  # a mut2 output's meta has in shape[0] the most it can be
     kernel: int
-    layout: np.ndarray[Any, Any]
+    layout: Array
     units: int = 1
     grain: int = 1
     scratch: int = 0
@@ -74,7 +76,7 @@ class Operator(Unique):
     name: str
     inputs: tuple[str, ...]  # names; those in `writes` are mut
     outputs: tuple[str, ...]  # fresh ones
-    lower: Callable[[tuple[TensorMeta, ...], tuple[Any, ...]], Invocation]
+    lower: Callable[[tuple[TensorMeta, ...], Attrs], Invocation]
     attrs: tuple[str, ...] = ()
     scalars: tuple[str, ...] = ()  # names of dynamic numbers
     scalar_kinds: str = ""  # "d" float or "q" int each
@@ -90,7 +92,9 @@ class Operator(Unique):
     # what `lower` makes the CPU's call of: infer(metas, attrs) gives a Launch or the like
     infer: Callable[..., Any] | None = None
     everywhere: bool = False  # `lower` is for every device: it copies between them
-    cuda: Any = ""  # its CUDA rule, or where that is, if it has one: see ops.registry.op
+    cuda: str | Callable[..., Any] | Callable[..., Any] = (
+        ""  # its CUDA rule, or where that is, if it has one: see ops.registry.op
+    )
     # an output may lie exactly where an input does that has its arrangement: the kernel reads each
     # element before it writes it
     aliases: bool = False
@@ -112,16 +116,16 @@ class Operator(Unique):
     over: Operator | None = None
     keywords: tuple[str, ...] = ()  # of calls, if not the names of inputs, attributes and scalars
     site: Any = field(init=False, default=None, repr=False)  # for native calls
-    kept: LRUCache = field(default_factory=lambda: LRUCache("calls"))
-    cache: dict[Any, Any] = field(init=False)  # where calls look: the young of `kept`
+    lru: LRUCache = field(default_factory=lambda: LRUCache("calls"))
+    cache: dict[Any, Any] = field(init=False)  # where calls look: the young of `lru`
     twin: Callable[..., Any] = field(init=False)  # the Python function that issues calls
     call: Callable[..., Any] = field(init=False)  # that, or compiled code that does the same
 
     def __post_init__(self) -> None:
         if self.amp and self.amp not in AMP:
             raise ArgumentError(f"{self.name}: amp is one of {', '.join(AMP)}, not {self.amp!r}")
-        self.cache = self.kept.young
-        engine.on_entries_full.append(self.kept.forget)
+        self.cache = self.lru.young
+        engine.on_entries_full.append(self.lru.forget)
         self.twin = call_function(self, keywords=self.keywords)
         self.call = callable_of(self)
         operators.add(self)
@@ -158,20 +162,22 @@ def _checked(op: Operator, tensors: Sequence[Any]) -> tuple[TensorMeta, ...]:
             )
     metas = tuple(t._meta for t in tensors)
     if len({m.device for m in metas}) > 1 and len({base_device(m.device) for m in metas}) > 1:
-        if any(is_placed(m) for m in metas):
-            raise mixed(op.name, op.inputs, metas)
+        if any(map(is_placed, metas)):
+            if not (Globals.meeting() and all(map(is_placed, metas))):
+                raise mixed(op.name, op.inputs, metas)
+            return metas
         places = ", ".join(f"{n} on {m.device}" for n, m in zip(op.inputs, metas, strict=True))
         raise DeviceError(f"{op.name}: all tensors must be on one device, got {places}")
     return metas
 
 
-def short(value: Any) -> str:
+def short(value: object) -> str:
     """Return the repr of a wrong argument for a message, cut to 40 characters."""
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _fallback(op: Operator, tensors: Any, attrs: tuple[Any, ...], scalars: Any) -> Any:
+def _fallback(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Any:
     """On a miss: the result, if the call must be made some other way, else None.
 
     So must one with attributes that are no plain values: what is no plain value does not come
@@ -210,29 +216,29 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _miss(op: Operator, tensors: Sequence[Any], attrs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Make the call's entry: (entry word, output metas, does it allocate much, scalar pack).
+def _miss(op: Operator, tensors: Sequence[Any], attrs: tuple[object, ...]) -> CallEntry:
+    """Make the call's entry.
 
     A call on global tensors has none yet, nor has one on tensors inside `vmap`: `globally` of
     `flowvm.eager.global_calls` makes it.
     """
     metas = _checked(op, tensors)
     key = (*metas, *attrs)
-    made: tuple[Any, ...] | None = op.kept.find(key)
-    if made is None and (is_placed(*metas, *attrs) or is_batched(*metas, *attrs)):
+    entry: CallEntry | None = op.lru.find(key)
+    if entry is None and (is_placed(*metas, *attrs) or is_batched(*metas, *attrs)):
         globally: Any = hot["globally"]
         return globally  # type: ignore[no-any-return]
-    if made is None and op.over is None:
+    if entry is None and op.over is None:
         needs = tuple(t._node is not None for t in tensors)
         recorded = op.grad is not None and any(needs) and hot["grad_enabled"]()
         call = (op, metas, attrs, needs) if recorded else None
         first = functools.partial(_foretell, call, get_ident())
-        made = _keep(op, key, _entry(op, metas, attrs, None, first=first))
-    elif made is None:
+        entry = _keep(op, key, _entry(op, metas, attrs, None, first=first))
+    elif entry is None:
         assert op.over is not None
         changed = 0 if op.over.refills else OPERAND.UPDATED
-        made = _keep(op, key, _entry(op.over, metas, attrs, metas[:1], changed))
-    return made
+        entry = _keep(op, key, _entry(op.over, metas, attrs, metas[:1], changed))
+    return entry
 
 
 # called with a call whose gradient will be asked for, before its kernels are compiled: operator,
@@ -242,7 +248,7 @@ on_recorded: list[Callable[[Operator, Any, Any, tuple[bool, ...]], None]] = []
 on_missing: list[Callable[[int], None]] = []
 
 
-def _foretell(call: tuple[Operator, Any, Any, tuple[bool, ...]] | None, thread: int) -> None:
+def _foretell(call: tuple[Operator, object, object, tuple[bool, ...]] | None, thread: int) -> None:
     if call is not None:
         for hook in on_recorded:
             hook(*call)
@@ -250,16 +256,15 @@ def _foretell(call: tuple[Operator, Any, Any, tuple[bool, ...]] | None, thread: 
         missing(thread)
 
 
-def keep_global(
-    op: Operator, metas: tuple[Any, ...], attrs: tuple[Any, ...], outs: tuple[Any, ...]
-) -> None:
+def keep_global(op: Operator, metas: tuple[Any, ...], attrs: Attrs, outs: tuple[Any, ...]) -> None:
     """Keep the entry of a call on global tensors that the parts here alone can make: from now on
     it is issued as a call on local ones.
     """
     local = _entry(op, tuple(map(local_of, metas)), tuple(map(local_of, attrs)), None)
-    held = zip(outs, local[1:-2], strict=True)
-    made = (local[0], *(o.with_local(m) for o, m in held), *local[-2:])
-    _keep(op, (*metas, *attrs), made)
+    held = zip(outs, local.outputs, strict=True)
+    metas_held = tuple(o.with_local(m) for o, m in held)
+    entry = CallEntry(local.word, metas_held, local.large, local.scalar_pack)
+    _keep(op, (*metas, *attrs), entry)
 
 
 def going_over(op: Operator) -> Operator:
@@ -285,34 +290,34 @@ def going_over(op: Operator) -> Operator:
 def keep_batched(
     op: Operator,
     metas: tuple[Any, ...],
-    attrs: tuple[Any, ...],
+    attrs: Attrs,
     outs: tuple[Any, ...],
-    physical: tuple[Any, ...],
+    physical: tuple[object, ...],
 ) -> bool:
     """Keep the entry of a call on tensors inside `vmap`, whose metas are `metas`, if there is one
     of the call that makes it, `physical`: from now on it is issued as that.
     """
-    made = op.kept.find(physical)
-    if made is None:
+    entry: CallEntry | None = op.lru.find(physical)
+    if entry is None:
         return False
-    _keep(op, (*metas, *attrs), (made[0], *outs, *made[-2:]))
+    _keep(op, (*metas, *attrs), CallEntry(entry.word, outs, entry.large, entry.scalar_pack))
     return True
 
 
 ENTRY_BYTES = 3000  # of an entry of a call in the VM, with what is known of it, without its layout
 
 
-def _keep(op: Operator, key: tuple[Any, ...], made: tuple[Any, ...]) -> tuple[Any, ...]:
-    layout = engine.entry_info[made[0] & ENT.MASK][1][0]
-    kept: tuple[Any, ...] = op.kept.put(key, made, ENTRY_BYTES + layout.nbytes)
-    return kept
+def _keep(op: Operator, key: tuple[Any, ...], entry: CallEntry) -> CallEntry:
+    layout = engine.entry_info[entry.word & ENT.MASK][1][0]
+    cached: CallEntry = op.lru.put(key, entry, ENTRY_BYTES + layout.nbytes)
+    return cached
 
 
 # how a call is lowered for a device type other than the CPU
 lowerings: dict[str, Callable[[Operator, Any, Any], Invocation]] = {}
 
 
-def device_of(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Device:
+def device_of(metas: tuple[TensorMeta, ...], attrs: tuple[object, ...]) -> Device:
     """Return the device of a call: that of its tensors; a creation op has its output's meta, or its
     device, among `attrs`.
     """
@@ -327,7 +332,7 @@ def device_of(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Device:
 def lowered(
     op: Operator,
     metas: tuple[TensorMeta, ...],
-    attrs: tuple[Any, ...],
+    attrs: tuple[object, ...],
     first: Callable[[], None] | None = None,
 ) -> Invocation:
     """Lower a call on its device; `first` is called before a kernel is compiled."""
@@ -390,11 +395,11 @@ def _check_written(op: Operator, metas: Sequence[TensorMeta]) -> None:
 def _entry(
     op: Operator,
     metas: tuple[TensorMeta, ...],
-    attrs: tuple[Any, ...],
+    attrs: tuple[object, ...],
     into: tuple[TensorMeta, ...] | None,
     updated: int = OPERAND.UPDATED,
     first: Callable[[], None] | None = None,
-) -> tuple[Any, ...]:
+) -> CallEntry:
     if metas and not (op.refills and op.form):  # else all elements become the same number
         written = [m for n, m in zip(op.inputs, metas, strict=True) if n in op.writes]
         _check_written(op, (*(into or ()), *written))
@@ -436,10 +441,10 @@ def _entry(
         info=EntryInfo(op.name, text, all_metas, names, op),
     )
     large = sum(sizes) >= LARGE
-    return (word, *invocation.outputs, large, invocation.scalar_pack)
+    return CallEntry(word, tuple(invocation.outputs), large, invocation.scalar_pack)
 
 
-def _is_brief(invocation: Any, metas: Sequence[TensorMeta]) -> bool:
+def _is_brief(invocation: Invocation, metas: Sequence[TensorMeta]) -> bool:
     """Return True if a call ends within some microseconds.  It runs on the CPU, needs little
     memory, and its op declares that it is not worth waking a thread.
     """
@@ -455,8 +460,8 @@ def call_into(
     op: Operator,
     outs: tuple[Tensor, ...],
     tensors: tuple[Tensor, ...],
-    attrs: tuple[Any, ...] = (),
-    scalars: tuple[Any, ...] = (),
+    attrs: tuple[object, ...] = (),
+    scalars: tuple[object, ...] = (),
     traced: bool = False,
 ) -> int:
     """Issue `op` with its outputs written into existing tensors: the instruction's number.
@@ -471,8 +476,8 @@ def call_into(
     into = tuple(o._meta for o in outs)
     updated = OPERAND.UPDATED if tensors and tensors[0] is outs[0] and not op.refills else 0
     key = ("into", updated, *into, *metas, *attrs)
-    made = op.kept.find(key)
-    if made is None:
+    entry: CallEntry | None = op.lru.find(key)
+    if entry is None:
         if is_placed(*into, *metas):
             return Globals.call_into(op, outs, tensors, attrs, scalars)
         if is_batched(*into, *metas):
@@ -483,8 +488,8 @@ def call_into(
                 f"{op.name}: the output is a tensor on {into[0].device}, and the inputs are on "
                 f"{places}; all must be on one device"
             )
-        made = _keep(op, key, _entry(op, metas, attrs, into, updated))
-    pack = made[-1][::-1] or op.scalar_kinds
+        entry = _keep(op, key, _entry(op, metas, attrs, into, updated))
+    pack = entry.scalar_pack[::-1] or op.scalar_kinds
     words = [
         struct.unpack("q", struct.pack("d", v))[0] if k == "d" else int(v)
         for k, v in zip(pack, map(now, scalars), strict=True)
@@ -492,11 +497,11 @@ def call_into(
     operands = [*(o._ref for o in outs), *(t._ref for t in tensors)]
     recorder = current_recorder()
     if recorder is not None:
-        word = recorder.record(op, made, outs, tensors, attrs, scalars, into=True)
+        word = recorder.record(op, entry, outs, tensors, attrs, scalars, into=True)
     else:
-        word = placed(made[0])
+        word = placed(entry.word)
     if traced and (trace := current_trace_recorder()) is not None:
-        trace.into(op, made, outs[0], tensors, attrs, scalars)
+        trace.into(op, entry, outs[0], tensors, attrs, scalars)
     return engine.issue(word, operands, words, traced=traced)
 
 
@@ -517,4 +522,4 @@ def _unsized(op: Operator, out: Tensor, most: TensorMeta) -> None:
 
 
 on_default_dtype.append(engine.forget_entries)  # by which results of integers were inferred
-hot.update(fallback=_fallback, miss=_miss, unsized=_unsized)
+hot.update({"fallback": _fallback, "miss": _miss, "unsized": _unsized})

@@ -43,7 +43,7 @@ def spelled(**others: str) -> Callable[[Function], Function]:
 
 
 def _called_by(function: Function, others: Mapping[str, str]) -> Function:
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         if kwargs and not others.keys().isdisjoint(kwargs):
             args = _renamed(function.__name__, others, args, kwargs)
         return function(*args, **kwargs)
@@ -79,7 +79,7 @@ def formerly(*orders: str) -> Callable[[Function], Function]:
     rows = [order.split() for order in orders]
 
     def decorated(function: Function) -> Function:
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> Any:
             for names in rows:
                 if len(args) == len(names) and _fits(names, args):
                     kwargs.update(zip(names, args, strict=True))
@@ -102,6 +102,6 @@ def scaled_formerly(others: str) -> Callable[[Function], Function]:
     )  # fmt: skip
 
 
-def _fits(names: list[str], args: tuple[Any, ...]) -> bool:
+def _fits(names: list[str], args: tuple[object, ...]) -> bool:
     numbers = (bool, int, float, complex, np.number)
     return all(isinstance(a, numbers) for n, a in zip(names, args, strict=True) if n in SCALES)

@@ -70,7 +70,7 @@ class Decisions(list[Guard]):
     def __init__(self, guards: Iterable[Guard] = ()) -> None:
         super().__init__(guards)
         self.open = True
-        self.made: dict[Any, Live] = {}
+        self.known: dict[Any, Live] = {}
         self.places: dict[int, tuple[Any, int]] = {}  # of each guard: the user's expression
         self.user: Callable[[], tuple[Any, int]] = lambda: (None, 0)  # which that is now
 
@@ -113,19 +113,19 @@ class Live:
             return FUNCTIONS[function][0](*map(plain_number, values))  # complex, NumPy's, fractions
         marks = [id(v) if isinstance(v, Live) else (type(v), repr(v)) for v in values]
         key = (function, *marks)
-        known = self.guards.made.get(key)
+        known = self.guards.known.get(key)
         if known is None:
-            known = self.guards.made[key] = Live(function, values, self.guards)
+            known = self.guards.known[key] = Live(function, values, self.guards)
         return known
 
     def _decided(self, function: str, *values: Any) -> Any:
-        asked = self._computed(function, *values)
-        if not isinstance(asked, Live):
-            return asked
-        outcome = asked.find()
-        if self.guards.open and not any(asked is known for known, _ in self.guards):
-            self.guards.append((asked, outcome))
-            self.guards.places[id(asked)] = self.guards.user()
+        value = self._computed(function, *values)
+        if not isinstance(value, Live):
+            return value
+        outcome = value.find()
+        if self.guards.open and not any(value is known for known, _ in self.guards):
+            self.guards.append((value, outcome))
+            self.guards.places[id(value)] = self.guards.user()
         return outcome
 
     def fixed(self) -> Any:
@@ -246,10 +246,10 @@ class Leaf(Live):
 
     def find(self) -> Any:
         """The number of the present replay."""
-        found = self.owner
+        value = self.owner
         for name in self.names:
-            found = found[name]
-        return self.held if isinstance(found, Live) else found
+            value = value[name]
+        return self.held if isinstance(value, Live) else value
 
     __call__ = find
 
@@ -379,8 +379,8 @@ def live_lines(
             lines.append(f"v{len(names) - 1} = {text}")
         return names[id(value)]
 
-    found = [named(value) for value in values]
-    return lines, found
+    value_names = [named(value) for value in values]
+    return lines, value_names
 
 
 # --- in a call ----------------------------------------------------------------------------------
@@ -407,7 +407,7 @@ def freeze(value: Live | Frozen) -> Any:
     plain = value.find()
     if value.guards.open and not isinstance(plain, float):  # a float's word takes an int, too
         value._keep_kind()
-    frozen: Any = FrozenFloat(plain) if isinstance(plain, float) else FrozenInt(plain)
+    frozen = FrozenFloat(plain) if isinstance(plain, float) else FrozenInt(plain)
     frozen.live = value
     return frozen
 

@@ -13,10 +13,11 @@ from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+from flowvm.eager.call_entry import CallEntry
 from flowvm.eager.live import Live
 from flowvm.eager.tensor import Tensor
 from flowvm.guards.regions import Mode, Region
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.vm.callers.hot import CALL_STREAM, hot
 from flowvm.vm.callers.lines import INTERNAL, UNKNOWN, Backward
 from flowvm.vm.engine.engine import engine
@@ -43,10 +44,10 @@ class Recorder(Protocol):
     def record(
         self,
         op: Any,  # an Operator
-        made: tuple[Any, ...],
+        entry: CallEntry,
         outputs: tuple[Tensor, ...],
         inputs: tuple[Tensor, ...],
-        attrs: tuple[Any, ...],
+        attrs: Attrs,
         scalars: tuple[Any, ...],
         into: bool = False,
     ) -> int:
@@ -58,8 +59,8 @@ class Recorder(Protocol):
     def redo(self, move: Any) -> Any:
         """Something else that is done to a generator, again in each replay: what it answers."""
 
-    def keep_state(self, kept: Any) -> Tensor:
-        """Return a stand-in for the state of a generator, which is `kept` in each replay."""
+    def keep_state(self, seed_state: Any) -> Tensor:
+        """Return a stand-in for the state of a generator, which is `seed_state` in each replay."""
 
     def kept_state(self, state: Tensor) -> Any:
         """Return the argument of the `keep_state` that returned this tensor; None for another
@@ -114,20 +115,22 @@ _device_streams = Mode(_no_streams)  # default stream of a device: another
 # while a line is pinned: [a Backward, an origin], for everything
 _user: Mode[list[Any] | None] = Mode(None)
 
-hot.update(unrecorded=_recording.inside, departed=_departed, changed=object())
+hot.update({"unrecorded": _recording.inside, "departed": _departed, "changed": object()})
 
 
 def _records() -> bool:
     """`grad_enabled`, asked once a call while a thread is in a region: with one call less."""
-    entries = _recording.here.entries
+    entries = _recording.local.entries
     for key in reversed(entries):
         grad: bool = entries[key].value.grad
         return grad
     return True
 
 
-hot.update(grad_enabled=_records, recorder=_recorder.now, trace_recorder=_trace_recorder.now)
-hot.update(recording=_recording.here, Recording=Recording, FORGET=FORGET)
+hot.update(
+    {"grad_enabled": _records, "recorder": _recorder.now, "trace_recorder": _trace_recorder.now}
+)
+hot.update({"recording": _recording.local, "Recording": Recording, "FORGET": FORGET})
 
 
 def note_change() -> None:
@@ -213,7 +216,7 @@ def recorder_mode() -> Mode[Recorder | None]:
     return _recorder
 
 
-def recording_trace(recorder: Any) -> AbstractContextManager[None]:
+def recording_trace(recorder: object) -> AbstractContextManager[None]:
     """For one with statement: tell `recorder`, a
     `flowvm.eager.trace_recorder.TraceRecorder`, of what this thread's calls come to.
     """
@@ -232,19 +235,19 @@ def current_recorder() -> Recorder | None:
 
 def _depart(
     op: Any,
-    made: tuple[Any, ...],
+    entry: CallEntry,
     outputs: tuple[Tensor, ...],
     inputs: tuple[Tensor, ...],
-    attrs: tuple[Any, ...],
+    attrs: Attrs,
     scalars: tuple[Any, ...],
 ) -> int:
     """The entry word of a call while some thread departs from the default."""
     recorder, trace = _recorder.now(), _trace_recorder.now()
     if trace is not None:
-        trace.call(op, made, outputs, inputs, attrs, scalars)
+        trace.call(op, entry, outputs, inputs, attrs, scalars)
     if recorder is not None:
-        return recorder.record(op, made, outputs, inputs, attrs, scalars)
-    word = placed(made[0])
+        return recorder.record(op, entry, outputs, inputs, attrs, scalars)
+    word = placed(entry.word)
     stream = word >> ENT.BITS
     if stream != CALL_STREAM:  # remember the outputs: their ReleaseTensor must run there
         for out in outputs:
@@ -266,11 +269,11 @@ def find_user(frame: Any) -> tuple[Any, int]:
     return _first_user(frame)
 
 
-def _issued_at(frame: Any) -> Any:
+def _issued_at(frame: object) -> object:
     """Return the place that issuing remembers: `find_user`, and in backward the origin
     (`vm.lines`).
     """
-    entries = _user.here.entries  # `now`, without the call: backward asks once an instruction
+    entries = _user.local.entries  # `now`, without the call: backward asks once an instruction
     for key in reversed(entries):
         return entries[key].value or _first_user(frame)
     return _first_user(frame)
@@ -288,16 +291,17 @@ def _first_user(frame: Any) -> tuple[Any, int]:
     return None, 0
 
 
-def pinned(here: list[Any] | None, backward_run: Any = None) -> AbstractContextManager[None]:
-    """For one with statement: attribute what this thread issues inside to `here`, see `user_line`.
+def pinned(origin: list[Any] | None, backward_run: Any = None) -> AbstractContextManager[None]:
+    """Attribute what this thread issues inside one with statement to `origin`, see `user_line`.
+
     None: to the lines that issue it.  `backward_run` is the backward that pins the line.
     """
-    return _user.within(here, backward_run)
+    return _user.within(origin, backward_run)
 
 
 def current_backward() -> Any:
     """Return the `flowvm.autograd.engine.BackwardRun` of this thread, None if there is none."""
-    return _user.kept()
+    return _user.innermost_keep()
 
 
 def user_line() -> list[Any]:
@@ -312,6 +316,13 @@ def user_line() -> list[Any]:
 
 
 _user_files: set[str] = set()
-hot.update(depart=_depart, user_files=_user_files, find_user=_issued_at, user_lines=_user.here)
+hot.update(
+    {
+        "depart": _depart,
+        "user_files": _user_files,
+        "find_user": _issued_at,
+        "user_lines": _user.local,
+    }
+)
 hot["pinned"] = _user.inside
 hot["internal_files"] = INTERNAL

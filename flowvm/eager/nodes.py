@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentTypeError, AutogradError
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.lines import NO_ORIGIN
 
@@ -41,7 +41,7 @@ class Node:
         saved: tuple[Tensor, ...],
         versions: tuple[int, ...],
         metas: tuple[TensorMeta, ...],
-        attrs: tuple[Any, ...],
+        attrs: Attrs,
         out_metas: tuple[TensorMeta, ...],
         seq: int = NO_ORIGIN,
     ) -> None:
@@ -65,18 +65,38 @@ class Node:
 
     @property
     def saved(self) -> tuple[Tensor, ...]:
-        """The saved tensors; AutogradError when one was released or changed in place since."""
+        """The saved tensors; AutogradError when they were released.
+
+        One that was changed in place since is a `Changed`: an error for a gradient that reads it,
+        and none where only the gradient of an input without one would.
+        """
         saved: tuple[Tensor, ...] = self._saved
         if saved.__class__ is not tuple:
             saved = self._recalled()
         for tensor, version in zip(saved, self.versions, strict=True):
             if tensor._storage is not None and tensor._storage.version != version:
-                raise AutogradError(
-                    f"{self.operator.name} saved a tensor of shape {tuple(tensor.shape)} for its "
-                    f"gradient, and it was changed in place since (version {tensor.version}, saved "
-                    f"at {version}).  Work on a clone()"
-                )
+                saved = self._with_changed(saved)
+                break
         return self._recorded_outputs(saved) if saved and grad_enabled() else saved
+
+    def _with_changed(self, saved: tuple[Tensor, ...]) -> tuple[Any, ...]:
+        return tuple(
+            tensor
+            if tensor._storage is None or tensor._storage.version == version
+            else Changed(
+                f"{self.operator.name} saved a tensor of shape {tuple(tensor.shape)} for its "
+                f"gradient, and it was changed in place since (version {tensor.version}, saved "
+                f"at {version}).  Work on a clone()"
+            )
+            for tensor, version in zip(saved, self.versions, strict=True)
+        )
+
+    def refuse_changed(self) -> None:
+        """AutogradError if a saved tensor was changed in place since."""
+        if self._saved.__class__ is tuple:
+            for value in self._with_changed(self._saved):
+                if value.__class__ is Changed:
+                    value.refuse()
 
     def _recalled(self) -> tuple[Tensor, ...]:
         if self._saved is None:
@@ -110,6 +130,26 @@ class Node:
         return f"<{self.name()}>"
 
 
+class Changed:
+    """Stands for a saved tensor that was changed in place: AutogradError wherever it is read."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def refuse(self, *_: Any) -> NoReturn:
+        """Raise the error that this stands for."""
+        raise AutogradError(self.text)
+
+    # what Python looks up in the class, and not by `__getattr__`
+    __getattr__ = __getitem__ = __len__ = __iter__ = __bool__ = __neg__ = __abs__ = refuse
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = refuse
+    __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = refuse
+    __hash__ = None  # type: ignore[assignment]
+
+
 class OutputEdge:
     """Output `index` of a Node that has several."""
 
@@ -132,4 +172,4 @@ class OutputEdge:
 # somebody, nodes are made by Node's `__init__` alone.
 askers: dict[object, Callable[[Any], None]] = {}
 
-hot.update(Node=Node, OutputEdge=OutputEdge, askers=askers)
+hot.update({"Node": Node, "OutputEdge": OutputEdge, "askers": askers})

@@ -36,7 +36,7 @@ _beginning = held_at_fork(threading.RLock())
 _given_way: dict[FunctionType, FunctionType] = {}  # by function: what it did before
 
 
-def disabled(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+def disabled(func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
     """The `__torch_function__` of a class that takes no calls over."""
     return func(*args, **(kwargs or {}))
 
@@ -65,7 +65,7 @@ def overriding(values: Iterable[Any]) -> list[Any]:
     """Return one value of each class that may take a call over, also from lists and tuples: in
     order, but subclasses in front of their bases.
     """
-    found: list[Any] = []
+    overriders: list[Any] = []
     for value in values:
         kind = type(value)
         if kind in _USUAL:
@@ -73,37 +73,39 @@ def overriding(values: Iterable[Any]) -> list[Any]:
         if kind is list or kind is tuple:
             for inner in value:
                 if type(inner) not in _USUAL:
-                    _enter(found, inner)
+                    _enter(overriders, inner)
         else:
-            _enter(found, value)
-    return found
+            _enter(overriders, value)
+    return overriders
 
 
-def _enter(found: list[Any], value: Any) -> None:
+def _enter(overriders: list[Any], value: Any) -> None:
     kind = type(value)
-    asked = getattr(kind, "__torch_function__", None)
-    if asked is None or asked is disabled or any(type(other) is kind for other in found):
+    handler = getattr(kind, "__torch_function__", None)
+    if handler is None or handler is disabled or any(type(other) is kind for other in overriders):
         return
     if unasked.now():
         return
-    place = next((k for k, o in enumerate(found) if issubclass(kind, type(o))), len(found))
-    found.insert(place, value)
+    place = next(
+        (k for k, o in enumerate(overriders) if issubclass(kind, type(o))), len(overriders)
+    )
+    overriders.insert(place, value)
 
 
-def overridden(public: Any, found: Sequence[Any], args: Any, kwargs: Any) -> Any:
-    """Return the answer of the innermost mode, or of one of `found`, in the place of
+def overridden(public: Any, overriders: Sequence[Any], args: Any, kwargs: Any) -> Any:
+    """Return the answer of the innermost mode, or of one of `overriders`, in the place of
     `public(*args)`.
 
     ArgumentTypeError if all answer NotImplemented.
     """
-    types = tuple(map(type, found))
+    types = tuple(map(type, overriders))
     stack = open_modes()
     if stack:
         with modes.within(stack[:-1]):
             result = stack[-1].__torch_function__(public, types, args, kwargs)
         if result is not NotImplemented:
             return result
-    for value in found:
+    for value in overriders:
         result = value.__torch_function__(public, types, args, kwargs)
         if result is not NotImplemented:
             return result
@@ -121,7 +123,7 @@ def open_modes() -> tuple[Any, ...]:
     return () if stack and unasked.now() == ALL else stack
 
 
-def hint(value: Any) -> str:
+def hint(value: object) -> str:
     """The end of a message about what is no tensor: what to do where it has a
     `__torch_function__`.
     """
@@ -133,25 +135,25 @@ def hint(value: Any) -> str:
 # --- functions that ask ---------------------------------------------------------------------------
 
 
-def _answer(original: Any, public: Any, args: Any, kwargs: Any) -> Any:
+def _answer(original: Any, public: object, args: Any, kwargs: Any) -> Any:
     """A call of a function that has given way."""
     if not modes.inside and _USUAL.issuperset(map(type, args)) and not kwargs:
         return original(*args)  # nearly all
-    found = overriding((*args, *kwargs.values()) if kwargs else args)
-    if found or open_modes():
-        return overridden(public, found, args, kwargs)
+    overriders = overriding((*args, *kwargs.values()) if kwargs else args)
+    if overriders or open_modes():
+        return overridden(public, overriders, args, kwargs)
     return original(*args, **kwargs)
 
 
-def _answer_of_object(original: Any, public: Any, args: Any, kwargs: Any) -> Any:
+def _answer_of_object(original: Any, public: object, args: Any, kwargs: Any) -> Any:
     """Call a class whose objects are the public functions, or its override."""
-    found = overriding((*args[1:], *kwargs.values()))
-    if found or open_modes():
-        return overridden(args[0], found, args[1:], kwargs)
+    overriders = overriding((*args[1:], *kwargs.values()))
+    if overriders or open_modes():
+        return overridden(args[0], overriders, args[1:], kwargs)
     return original(*args, **kwargs)
 
 
-def give_way(function: Any, public: Any, objects: bool = False) -> None:
+def give_way(function: object, public: object, objects: bool = False) -> None:
     """Let `function`, which is Python's or a native call, ask before it does anything; it is known
     to who is asked as `public`.  `objects`: it is the `__call__` of a class of functions.
     """
@@ -224,15 +226,15 @@ def make({own}):
         ({own})
     return call
 """
-    made: dict[str, Any] = {}
-    exec(compile(text, "<flowvm asking>", "exec"), made)
-    return made["make"](*range(count)).__code__
+    names: dict[str, Any] = {}
+    exec(compile(text, "<flowvm asking>", "exec"), names)
+    return names["make"](*range(count)).__code__
 
 
 # --- tensors --------------------------------------------------------------------------------------
 
 
-def converted(result: Any, cls: type[Tensor]) -> Any:
+def converted(result: object, cls: type[Tensor]) -> Any:
     """A result, and those in a tuple or list, as instances of `cls`."""
     if cls is Tensor:
         return result
@@ -241,7 +243,7 @@ def converted(result: Any, cls: type[Tensor]) -> Any:
         return same.as_subclass(cls)
     if isinstance(result, (tuple, list)) and any(isinstance(r, Tensor) for r in result):
         parts = [converted(r, cls) for r in result]
-        kind: Any = type(result)
+        kind = type(result)
         if kind in (tuple, list):
             return kind(parts)
         return kind._make(parts) if hasattr(kind, "_make") else kind(parts)
@@ -253,7 +255,7 @@ unwrapped: set[Any] = set()  # functions whose results stay what they are
 
 def _torch_function(
     cls: type[Tensor], func: Any, types: Any, args: Any = (), kwargs: Any = None
-) -> Any:
+) -> object:
     """Return the result of `func(*args, **kwargs)`, its tensors as `cls`; NotImplemented if a class
     among `types` is no base of `cls`.
 

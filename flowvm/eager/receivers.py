@@ -49,14 +49,14 @@ _MARKS: Final = (200_001, 200_002, 200_003, 200_004)  # constants that objects a
 
 def check_receivers() -> None:
     """Let all methods and properties of these names look at what they are called on."""
-    seen: set[FunctionType] = set()
+    functions: set[FunctionType] = set()
     for name in NAMES:
         value = vars(Tensor)[name]
         function: Any = value.fget if isinstance(value, property) else value
         while isinstance(function, Call):
             function = function.twin
-        if function not in seen:
-            seen.add(function)
+        if function not in functions:
+            functions.add(function)
             _check(name, function)
 
 
@@ -85,13 +85,13 @@ def _checking(
     parameters = [*placed[:alone], *(["/"] if alone else []), *placed[alone:]]
     parameters += stars or (["*"] if names else [])
     first = "p0" if count else "more[0]"
-    given = "" if count else "more and "
+    condition = "" if count else "more and "
     tensor, refuse, name, original = _MARKS
     own = "".join(f"f{k}, " for k in range(free))
     text = f"""
 def make({own}):
     def call({", ".join([*parameters, *names, *words])}):
-        if {given}not isinstance({first}, {tensor}):
+        if {condition}not isinstance({first}, {tensor}):
             refuse = {refuse}
             raise refuse({name}, {first})
         original = {original}
@@ -99,7 +99,7 @@ def make({own}):
         ({own})
     return call
 """
-    made: dict[str, Any] = {}
-    exec(compile(text, "<flowvm checking>", "exec"), made)
-    code: CodeType = made["make"](*range(free)).__code__
+    scope: dict[str, Any] = {}
+    exec(compile(text, "<flowvm checking>", "exec"), scope)
+    code: CodeType = scope["make"](*range(free)).__code__
     return code

@@ -31,7 +31,13 @@ from flowvm.vm.engine.persistent import HOLDERS, Holder
 from flowvm.vm.machine.words import OPERAND
 
 if TYPE_CHECKING:
-    import numpy as np
+    from flowvm.eager.tensor_methods import TensorMethods
+
+    class Attached(TensorMethods["Tensor"]):
+        """The methods that other rooms attach."""
+
+else:
+    Attached = object
 
 _dead = hot["dead"].append  # a list; appending is atomic
 
@@ -59,7 +65,7 @@ class Storage:
         raise ArgumentTypeError("a Storage can be neither copied nor pickled; copy the tensor")
 
 
-class Fields:
+class Fields(Attached):
     """Fields of a Tensor: these slots alone are read and set in C, without `__getattr__`."""
 
     # _ref      storage id | byte offset << OPERAND.STORAGE_BITS: the operand word of instructions
@@ -109,7 +115,7 @@ class Tensor(Fields):
     """A multi-dimensional array whose values the VM computes; PyTorch's meaning throughout.
 
     Made by `flow.tensor`, `flow.zeros`, ... and by ops; what a call of the class means is in
-    `flowvm.ops.shapes.typed`.
+    `flowvm.ops.shapes.tensor_classes`.
 
     >>> x = flow.Tensor([[1, 2], [3, 4]])
     >>> x.dtype, x.shape, x @ x
@@ -122,7 +128,8 @@ class Tensor(Fields):
     @protected
     def __del__(self) -> None:
         try:
-            if self._storage is None:
+            # without `__getattr__`, whose first call makes Tensors that die before they are whole
+            if object.__getattribute__(self, "_storage") is None:
                 _dead(self._ref)
         except (AttributeError, TypeError):
             pass  # interrupted before it was whole: it owns nothing yet; or Python ends: no `_dead`
@@ -435,8 +442,8 @@ class Tensor(Fields):
     def grad(self, value: Any) -> None:
         if value is not None:
             if not isinstance(value, Tensor):
-                got = type(value).__name__
-                raise ArgumentTypeError(f"a gradient is a Tensor or None, got {got}")
+                kind = type(value).__name__
+                raise ArgumentTypeError(f"a gradient is a Tensor or None, got {kind}")
             if value._meta.shape != self._meta.shape:
                 raise AutogradError(
                     f"a gradient has its tensor's shape {tuple(self.shape)}, "
@@ -455,7 +462,7 @@ class Tensor(Fields):
         except AttributeError as error:
             if not isinstance(self, Tensor):
                 raise refused("extra", self) from error
-            extra: dict[str, Any] = first_of(self, Fields, "_extra", {})
+            extra: dict[str, object] = first_of(self, Fields, "_extra", {})
             return extra
 
     @property
@@ -519,47 +526,18 @@ class Tensor(Fields):
         except AttributeError as error:
             raise refused("storage", self, error) from None
 
-    if TYPE_CHECKING:
-
-        def __getitem__(self, index: Any) -> Tensor: ...
-        def __setitem__(self, index: Any, value: Any) -> None: ...
-        def __add__(self, other: Any) -> Tensor: ...
-        def __radd__(self, other: Any) -> Tensor: ...
-        def __sub__(self, other: Any) -> Tensor: ...
-        def __rsub__(self, other: Any) -> Tensor: ...
-        def __mul__(self, other: Any) -> Tensor: ...
-        def __rmul__(self, other: Any) -> Tensor: ...
-        def __truediv__(self, other: Any) -> Tensor: ...
-        def __rtruediv__(self, other: Any) -> Tensor: ...
-        def __floordiv__(self, other: Any) -> Tensor: ...
-        def __mod__(self, other: Any) -> Tensor: ...
-        def __pow__(self, other: Any) -> Tensor: ...
-        def __rpow__(self, other: Any) -> Tensor: ...
-        def __matmul__(self, other: Any) -> Tensor: ...
-        def __neg__(self) -> Tensor: ...
-        def __invert__(self) -> Tensor: ...
-        def __and__(self, other: Any) -> Tensor: ...
-        def __or__(self, other: Any) -> Tensor: ...
-        def __xor__(self, other: Any) -> Tensor: ...
-        def __lt__(self, other: Any) -> Tensor: ...
-        def __le__(self, other: Any) -> Tensor: ...
-        def __gt__(self, other: Any) -> Tensor: ...
-        def __ge__(self, other: Any) -> Tensor: ...
-        def numpy(self) -> np.ndarray[Any, Any]: ...
-        def item(self) -> Any: ...
-
 
 _new = object.__new__
 
 
-def refused(name: str, given: Any, error: AttributeError | None = None) -> Exception:
-    """Return the error of a method that was called on `given`: ArgumentTypeError where that is no
-    tensor, else the `error` that came.
+def refused(name: str, receiver: Tensor, error: AttributeError | None = None) -> Exception:
+    """Return the error of a method that was called on `receiver`: ArgumentTypeError where that is
+    no tensor, else the `error` that came.
     """
-    if isinstance(given, Tensor) and error is not None:
+    if isinstance(receiver, Tensor) and error is not None:
         return error
     return ArgumentTypeError(
-        f"Tensor.{name} needs a Tensor, got {type(given).__name__} ({given!r:.40}); make one "
+        f"Tensor.{name} needs a Tensor, got {type(receiver).__name__} ({receiver!r:.40}); make one "
         f"with flow.tensor(...)"
     )
 
@@ -581,8 +559,8 @@ def alias(
 ) -> Tensor:
     """A tensor on `base`'s storage, `offset_bytes` further on; outside the autograd graph."""
     if meta.__class__ is not TensorMeta and meta.parted and meta is not base._meta:
-        seen: Tensor = hot["global_view"](base, meta, offset_bytes)
-        return seen
+        view: Tensor = hot["global_view"](base, meta, offset_bytes)
+        return view
     ref = base._ref + (offset_bytes << OPERAND.STORAGE_BITS)
     if ref.__class__ is not int:  # to convert it while a record is published would wait for itself
         raise ArgumentTypeError(f"a view's offset is an int, got {type(offset_bytes).__name__}")
@@ -597,7 +575,7 @@ def alias(
 def base_of(x: Tensor) -> Tensor:
     """The tensor that `x` is a view of; `x` itself if it is none."""
     try:
-        kin: Any = x._kin
+        kin = x._kin
     except AttributeError:
         return x
     return x if kin.__class__ is list else kin

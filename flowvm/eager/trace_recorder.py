@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from flowvm.eager.call_entry import CallEntry
 from flowvm.eager.tensor import Tensor
+from flowvm.meta.meta import Attrs
 
 
 class Call(NamedTuple):
     """A call of an operator."""
 
     op: Any
-    made: tuple[Any, ...]  # its entry
+    entry: CallEntry
     outs: tuple[Tensor, ...]
     inputs: tuple[Tensor, ...]
-    attrs: tuple[Any, ...]
+    attrs: Attrs
     scalars: tuple[Any, ...]
 
 
@@ -29,7 +31,7 @@ class View(NamedTuple):
     out: Tensor
     offset: int  # in bytes
     operator: Any = None
-    attrs: tuple[Any, ...] = ()
+    attrs: Attrs = ()
 
 
 class Record(NamedTuple):
@@ -38,7 +40,7 @@ class Record(NamedTuple):
     op: Any
     inputs: tuple[Tensor, ...]
     out: Tensor
-    attrs: tuple[Any, ...]
+    attrs: Attrs
     saved: tuple[Tensor, ...]
 
 
@@ -48,10 +50,10 @@ class Into(NamedTuple):
     """
 
     op: Any
-    made: tuple[Any, ...]
+    entry: CallEntry
     target: Tensor
     inputs: tuple[Tensor, ...]
-    attrs: tuple[Any, ...]
+    attrs: Attrs
     scalars: tuple[Any, ...]
 
 
@@ -61,7 +63,7 @@ class Pieces(NamedTuple):
     op: Any
     x: Tensor
     outs: tuple[Tensor, ...]
-    attrs: tuple[Any, ...]
+    attrs: Attrs
 
 
 class TraceRecorder:
@@ -69,22 +71,22 @@ class TraceRecorder:
 
     def __init__(self) -> None:
         self.steps: list[Any] = []
-        self.made: list[Tensor] = []
+        self.tensors: list[Tensor] = []
         self.apart = False  # it was asked whether tensors share memory, and they did not
         self.refused = False  # something was done that no step stands for
 
     def call(self, *facts: Any) -> None:
         """An operator is called."""
         step = Call(*facts)
-        self.made += step.outs
+        self.tensors += step.outs
         self.steps.append(step)
 
     def view(self, x: Tensor, out: Tensor, offset: int) -> None:
         """A tensor is made on another's memory."""
-        self.made.append(out)
+        self.tensors.append(out)
         self.steps.append(View(x, out, offset))
 
-    def named(self, out: Tensor, operator: Any, attrs: tuple[Any, ...]) -> None:
+    def named(self, out: Tensor, operator: object, attrs: tuple[object, ...]) -> None:
         """Note that the last view was made by `operator`."""
         last = self.steps[-1] if self.steps else None
         if last.__class__ is View and last.out is out:

@@ -21,6 +21,7 @@ from flowvm.eager.native.functions import lacking, value_method
 from flowvm.eager.native.words import AS_ARRAY, AS_BOOL, AS_FLOAT, AS_INT, AS_ITEM, AS_LIST
 from flowvm.eager.tensor import Tensor, lacked, method, new_tensor, refused
 from flowvm.errors import ArgumentError, ArgumentTypeError, InvalidValueError, ValuelessError
+from flowvm.meta.arrays import Array
 from flowvm.meta.batched_meta import is_batched
 from flowvm.meta.device import Device, cpu
 from flowvm.meta.device import meta as nowhere
@@ -77,7 +78,7 @@ def wait_for(t: Tensor, read: bool = False) -> None:
     engine.wait_for([t._ref], read)
 
 
-def memory_of(t: Tensor) -> np.ndarray[Any, Any]:
+def memory_of(t: Tensor) -> Array:
     """A NumPy array on the tensor's own memory, after waiting for its writer; on that of a copy, if
     it is on a device.  It has the dtype's `storage`: the bits of bfloat16.
     """
@@ -87,7 +88,7 @@ def memory_of(t: Tensor) -> np.ndarray[Any, Any]:
     return memory_now(t)
 
 
-def values_of(t: Tensor) -> np.ndarray[Any, Any]:
+def values_of(t: Tensor) -> Array:
     """The numbers, to be read at once: `memory_of`, where NumPy has none a float32 copy."""
     return t._meta.dtype.loaded(memory_of(t))
 
@@ -106,7 +107,7 @@ def on_host(t: Tensor) -> Tensor:
     return copied
 
 
-def memory_now(t: Tensor) -> np.ndarray[Any, Any]:
+def memory_now(t: Tensor) -> Array:
     """`memory_of` for who knows that the writer is done."""
     meta = t._meta
     if meta.numel == 0:
@@ -117,7 +118,7 @@ def memory_now(t: Tensor) -> np.ndarray[Any, Any]:
 
 
 @partial(value_method, how=AS_ARRAY)
-def lent_array(t: Tensor) -> np.ndarray[Any, Any]:
+def lent_array(t: Tensor) -> Array:
     """A NumPy array on the memory of a tensor on the CPU, for whoever may write to it, too."""
     meta = t._meta
     if meta.numel == 0:
@@ -133,7 +134,7 @@ def lent_array(t: Tensor) -> np.ndarray[Any, Any]:
 @method()
 @partial(value_method, how=AS_ARRAY)
 @border
-def numpy(t: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
+def numpy(t: Tensor, *, force: bool = False) -> Array:
     """Return the values as a NumPy array, once they are there.
 
     The array is on the tensor's memory: what is written to one is seen by the other.  As long as
@@ -162,8 +163,11 @@ def numpy(t: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
             return lent_array(t)
         if force and meta.device is cpu and not isinstance(meta, GlobalMeta):
             return lent_array(t)
-        if isinstance(meta, GlobalMeta) and not meta.inside:
-            t = t.to_local()  # nothing of it is here: an empty array
+        if isinstance(meta, GlobalMeta):
+            if Globals.read_together:
+                t = Globals.widened(t)
+            elif not meta.inside:
+                t = t.to_local()  # nothing of it is here: an empty array
         copied = memory_of(t).copy()
         copied.flags.writeable = force
         return copied
@@ -280,7 +284,7 @@ def _index(t: Tensor) -> int:
 
 
 def adopt_array(
-    array: np.ndarray[Any, Any],
+    array: Array,
     owner: Any = None,
     device: Device = cpu,
     dtype: DType | None = None,
@@ -308,8 +312,8 @@ def adopt_array(
     storage = engine.adopt(array.ctypes.data, nbytes, owner_of, shared)
     if zoned:
         engine.words[STO.AT + storage * STO.WORDS + STO.CLASS] = zones.ZONED
-    made = new_tensor(storage, meta)
-    return constant(made) if owner is None and not shared else made
+    result = new_tensor(storage, meta)
+    return constant(result) if owner is None and not shared else result
 
 
 def constant(tensor: Tensor) -> Tensor:

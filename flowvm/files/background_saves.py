@@ -16,7 +16,8 @@ from typing import Any
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CommunicationError
 from flowvm.files.shards import FORMAT, agreed_token, file_name, mark_name, parts, publish
-from flowvm.meta.placements import here
+from flowvm.files.writer import put
+from flowvm.meta.placements import rank_and_size
 from flowvm.ranks.world import world
 
 
@@ -27,26 +28,27 @@ def prepared(
     function that does the rest, on any thread, and at any time.  Its argument is the seconds for
     which the first rank waits for the others' files.
     """
-    rank, ranks = here()
+    rank, ranks = rank_and_size()
     token = agreed_token(folder, parents=True)
-    mine, said = parts(tensors, partial(file_name, token))
+    mine, index = parts(tensors, partial(file_name, token))
     mine = {name: t.detach().clone() for name, t in mine.items()}
 
     def rest(seconds: float) -> None:
-        done = folder / mark_name(token, rank)
+        # the first rank may look at any moment: it sees all of the mark or none
+        mark = partial(put, folder / mark_name(token, rank), what="flow.save")
         try:
             if mine:
                 save(mine, folder / file_name(token, rank))
         except BaseException:
-            done.write_text("failed")
+            mark(data="failed")
             raise
         if rank:
-            done.write_text("")
+            mark(data="")
             return
         others = {folder / mark_name(token, other) for other in range(1, ranks)}
         try:
             _wait_for(folder, others, seconds)
-            publish(folder, {"format": FORMAT, "tree": tree, "tensors": said})
+            publish(folder, {"format": FORMAT, "tree": tree, "tensors": index})
         finally:
             for path in others:
                 path.unlink(missing_ok=True)
@@ -55,15 +57,15 @@ def prepared(
 
 
 def _wait_for(folder: Path, others: set[Path], seconds: float) -> None:
-    end, left = time.monotonic() + seconds, set(others)
-    while left:
-        present = {path for path in left if path.exists()}
+    end, waiting = time.monotonic() + seconds, set(others)
+    while waiting:
+        present = {path for path in waiting if path.exists()}
         failed = [path for path in present if path.read_text()]
-        if failed or time.monotonic() > end:
-            names = sorted(p.name for p in failed or left)
+        waiting -= present
+        if failed or (waiting and time.monotonic() > end):
+            names = sorted(p.name for p in failed or waiting)
             why = "could not write its file" if failed else f"has not within {seconds:g} s"
             raise CommunicationError(f"save: {str(folder)!r}: rank {int(names[0][-10:-5])} {why}")
-        left -= present
-        if left:
+        if waiting:
             world().raise_fault()  # a rank that is lost writes nothing any more
             time.sleep(0.005)

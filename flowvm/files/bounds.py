@@ -52,21 +52,21 @@ class Bounds:
             raise self.refusal(f"copies its own values without end{_ADVICE}")
         return values
 
-    def put(self, target: MutableMapping[Any, Any], key: Any, value: Any) -> None:
+    def put(self, target: MutableMapping[Any, Any], key: object, value: object) -> None:
         """Set an item of a dict, if the key can be hashed in bounds."""
         if key.__class__ is not str:
             self._check(target, key)
         self.step()
         target[key] = value
 
-    def add(self, target: set[Any], key: Any) -> None:
+    def add(self, target: set[Any], key: object) -> None:
         """Add an element to a set, if it can be hashed in bounds."""
         if key.__class__ is not str:
             self._check(target, key)
         self.step()
         target.add(key)
 
-    def _check(self, target: Any, key: Any) -> None:
+    def _check(self, target: MutableMapping[Any, Any] | set[Any], key: Any) -> None:
         kind = key.__class__
         if kind in _PLAIN or (kind is int and -_NEAR < key < _NEAR):
             return
@@ -82,10 +82,10 @@ class Bounds:
         if self._hashes[place] > MOST_ALIKE:
             raise self.refusal(f"has over {MOST_ALIKE} keys of one hash in a dict or set{_ADVICE}")
 
-    def _check_shape(self, key: Any) -> None:
+    def _check_shape(self, key: object) -> None:
         layer, count, depth = [key], 0, 0
         while layer:
-            inner: list[Any] = []
+            inner: list[object] = []
             for item in layer:
                 if isinstance(item, (tuple, frozenset)):
                     count += len(item)
@@ -97,7 +97,7 @@ class Bounds:
                 raise self.refusal(f"has a key nested more than {MOST_DEPTH} deep{_ADVICE}")
 
 
-def check_tree(value: Any, refusal: Refusal) -> None:
+def check_tree(value: object, refusal: Refusal) -> None:
     """Raise the exception of `refusal` for containers that contain themselves or are nested too
     deep.  Also raise it if sharing makes a walk over them much longer than they are large.
     """
@@ -105,7 +105,7 @@ def check_tree(value: Any, refusal: Refusal) -> None:
     begun: set[int] = set()
     texts: set[int] = set()
     own = 0  # values that there are
-    todo: list[Any] = [value]
+    todo = [value]
     while todo:
         item = todo[-1]
         place = id(item)
@@ -137,13 +137,13 @@ def check_tree(value: Any, refusal: Refusal) -> None:
             )
 
 
-def _children(value: Any) -> Collection[Any] | None:
+def _children(value: object) -> Collection[Any] | None:
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
     return value if isinstance(value, (list, tuple, set, frozenset)) else None
 
 
-def _weight(value: Any) -> int:
+def _weight(value: object) -> int:
     return 1 + (len(value) >> 4) if isinstance(value, (str, bytes)) else 1
 
 

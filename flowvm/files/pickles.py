@@ -33,11 +33,15 @@ from flowvm.files.bounds import MOST_DEPTH as MOST_NESTED
 from flowvm.files.bounds import Bounds, check_shape, check_tree
 from flowvm.files.printable import cropped, printable
 from flowvm.loading.lazy import lazy
+from flowvm.meta.arrays import Array
 from flowvm.meta.device import Device
 from flowvm.meta.dtype import MINIFLOATS, DType, dtype_named
 from flowvm.meta.meta import Size, TensorMeta
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flowvm.meta.dtype import DTypeLike
     from flowvm.ops.sparse import conversion as sparse_conversion
 else:
     sparse_conversion = lazy("flowvm.ops.sparse.conversion")
@@ -78,6 +82,13 @@ class _Dtype(NamedTuple):
     name: str
 
 
+def _requiring(value: Any, requires_grad: object = False) -> Any:
+    """Return a tensor of a file, which requires gradients if it did there."""
+    if requires_grad is True and isinstance(value, Tensor) and value.dtype.inexact:
+        value.requires_grad_()
+    return value
+
+
 class _Storage(NamedTuple):
     """A storage that a persistent id names: bytes by key, as elements of a dtype."""
 
@@ -101,11 +112,7 @@ class Reader:
     """The reader of one file with pickles."""
 
     def __init__(
-        self,
-        where: str,
-        nbytes: int,
-        bytes_of: Callable[[_Storage], np.ndarray[Any, Any]],
-        device: Device,
+        self, where: str, nbytes: int, bytes_of: Callable[[_Storage], Array], device: Device
     ) -> None:
         self.where, self.bytes_of, self.device = where, bytes_of, device
         self.bounds = Bounds(self.refusal, nbytes)
@@ -132,18 +139,24 @@ class Reader:
                 return _Call(name, lambda kind="cpu", index=None: self._text(kind))
         if module == "torch.storage" and name in _STORAGES:
             return _Dtype(_STORAGES[name])
-        known: dict[tuple[str, str], Callable[..., Any]] = {
+        known: dict[tuple[str, str], Callable[..., object]] = {
             ("torch._utils", "_rebuild_tensor_v2"): self._tensor,
             ("torch._utils", "_rebuild_tensor"): self._tensor,
             ("torch._utils", "_rebuild_tensor_v3"): self._tensor_of_bytes,
             ("torch._utils", "_rebuild_sparse_tensor"): self._sparse,
             ("torch.serialization", "_get_layout"): lambda name: self._text(name),
-            ("torch._utils", "_rebuild_parameter"): lambda data, grad, hooks: data,
-            ("torch._utils", "_rebuild_parameter_with_state"): lambda data, *rest: data,
+            ("torch._utils", "_rebuild_parameter"): lambda data, grad, hooks: _requiring(
+                data, grad
+            ),
+            ("torch._utils", "_rebuild_parameter_with_state"): lambda data, *rest: _requiring(
+                data, *rest[:1]
+            ),
             ("torch._tensor", "_rebuild_from_type_v2"): lambda make, kind, args, state: self._call(
                 make, args
             ),
-            ("torch.nn.parameter", "Parameter"): lambda data=None, grad=True: data,
+            ("torch.nn.parameter", "Parameter"): lambda data=None, grad=True: _requiring(
+                data, grad
+            ),
             ("collections", "OrderedDict"): lambda items=(): self._filled(OrderedDict(), items),
             ("collections", "defaultdict"): lambda factory=None, items=(): self._filled(
                 defaultdict(None), items
@@ -168,7 +181,7 @@ class Reader:
             f"model.state_dict() instead of the model"
         )
 
-    def _text(self, value: Any) -> str:
+    def _text(self, value: object) -> str:
         if type(value) is not str:
             raise self.refusal("is damaged: a value that must be a text is not one")
         self.bounds.copies(value)
@@ -179,7 +192,7 @@ class Reader:
             raise self.refusal("is damaged: a torch.Size has no sizes")
         return Size(items)
 
-    def _filled(self, target: Any, items: Any) -> Any:
+    def _filled(self, target: Any, items: object) -> Any:
         """A dict with items: another dict's, or pairs."""
         pairs = list(self.bounds.copies(items).items()) if isinstance(items, dict) else items
         if not isinstance(pairs, (list, tuple)):
@@ -190,15 +203,15 @@ class Reader:
             self.bounds.put(target, *pair)
         return target
 
-    def _set(self, items: Any = ()) -> set[Any]:
+    def _set(self, items: object = ()) -> set[object]:
         if not isinstance(items, (list, tuple, set)):
             raise self.refusal("is damaged: a set is made of something other than items")
-        elements: set[Any] = set()
+        elements: set[object] = set()
         for item in self.bounds.copies(items):
             self.bounds.add(elements, item)
         return elements
 
-    def _number(self, kind: Any, data: bytes = b"") -> Any:
+    def _number(self, kind: object, data: bytes = b"") -> object:
         codes = ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "b1")
         if not isinstance(kind, _Dtype) or kind.name.lstrip("<|=") not in codes:
             raise self.refusal("has a number of a kind that flowvm does not read")
@@ -207,7 +220,9 @@ class Reader:
             raise self.refusal("is damaged: a number has another size")
         return np.frombuffer(data, dtype)[0].item()
 
-    def _tensor(self, storage: Any, offset: Any, shape: Any, stride: Any, *rest: Any) -> Tensor:
+    def _tensor(
+        self, storage: _Storage, offset: Any, shape: Any, stride: Any, *rest: object
+    ) -> Tensor:
         if not isinstance(storage, _Storage):
             raise self.refusal("is damaged: a tensor has no storage")
         if not _plain(shape) or not _plain(stride) or max(len(shape), len(stride)) > MOST_DIMS:
@@ -227,9 +242,11 @@ class Reader:
                 f"its storage's values alone"
             )
         meta = TensorMeta.of(tuple(shape), dtype, self.device, tuple(stride))
-        return alias(self._bytes(storage), meta, offset * dtype.itemsize)
+        tensor = alias(self._bytes(storage), meta, offset * dtype.itemsize)
+        _requiring(tensor, bool(rest) and rest[0] is True)
+        return tensor
 
-    def _sparse(self, layout: Any, data: Any) -> Tensor:
+    def _sparse(self, layout: object, data: object) -> Tensor:
         """Return a sparse tensor of its parts."""
         name = self._text(layout).removeprefix("torch.")
         coo = name == "sparse_coo"
@@ -243,7 +260,14 @@ class Reader:
         return tensor
 
     def _tensor_of_bytes(
-        self, storage: Any, offset: Any, shape: Any, stride: Any, grad: Any, hooks: Any, dtype: Any
+        self,
+        storage: object,
+        offset: object,
+        shape: object,
+        stride: object,
+        grad: object,
+        hooks: object,
+        dtype: DTypeLike,
     ) -> Tensor:
         """Return a tensor whose storage does not name the dtype of its bytes: uint16 and its
         kin.
@@ -253,37 +277,37 @@ class Reader:
         if storage.dtype != "uint8" or storage.size % dtype.itemsize:
             raise self.refusal("is damaged: a storage's bytes are not whole elements of its tensor")
         typed = _Storage(storage.key, dtype.name, storage.size // dtype.itemsize)
-        return self._tensor(typed, offset, shape, stride)
+        return self._tensor(typed, offset, shape, stride, grad)
 
     def _bytes(self, storage: _Storage) -> Tensor:
         """Return a whole storage, as bytes, which every tensor on it shares."""
         storage_bytes = self._storages.get(storage.key)
-        wanted = storage.size * dtype_named(storage.dtype).itemsize
+        expected = storage.size * dtype_named(storage.dtype).itemsize
         if storage_bytes is None:
             raw = self.bytes_of(storage)
-            if raw.nbytes == wanted:
+            if raw.nbytes == expected:
                 storage_bytes = adopt_array(np.array(raw)).to(self.device)
                 self._storages[storage.key] = storage_bytes
         have = raw.nbytes if storage_bytes is None else storage_bytes.numel()
-        if storage_bytes is None or have != wanted:
+        if storage_bytes is None or have != expected:
             raise self.refusal(
-                f"is damaged: storage {cropped(storage.key)} has {have} bytes and not {wanted}"
+                f"is damaged: storage {cropped(storage.key)} has {have} bytes and not {expected}"
             )
         return storage_bytes
 
-    def _persistent(self, given: Any) -> _Storage:
-        if type(given) is not tuple or len(given) < 5 or given[0] != "storage":
+    def _persistent(self, reference: object) -> _Storage:
+        if type(reference) is not tuple or len(reference) < 5 or reference[0] != "storage":
             raise self.refusal("is damaged: a persistent id is not a storage")
-        _, kind, key, _place, size = given[:5]
+        _, kind, key, _place, size = reference[:5]
         if not isinstance(kind, _Dtype) or type(key) is not str or type(size) is not int:
             raise self.refusal("is damaged: a storage's description has the wrong form")
         if kind.name not in _STORAGES.values() or not 0 <= size < 1 << 48:
             raise self.refusal("is damaged: a storage's description has the wrong form")
-        if len(given) > 5 and given[5] is not None:
+        if len(reference) > 5 and reference[5] is not None:
             raise self.refusal("has a view of a storage; save it again with PyTorch 1.6 or newer")
         return _Storage(key, kind.name, size)
 
-    def _call(self, function: Any, args: Any) -> Any:
+    def _call(self, function: object, args: object) -> Any:
         if not isinstance(function, _Call) or type(args) is not tuple:
             raise self.refusal("calls a function: flowvm runs nothing of a file")
         try:
@@ -382,11 +406,11 @@ class _Machine:
             )
         return self.stack[-1]
 
-    def items(self, found: list[Any]) -> None:
+    def items(self, items: list[Any]) -> None:
         target, put = self.into(dict), self.reader.bounds.put
-        if len(found) % 2:
+        if len(items) % 2:
             raise self.reader.refusal("is damaged: a dict has a key without a value")
-        for key, value in zip(found[::2], found[1::2], strict=True):
+        for key, value in zip(items[::2], items[1::2], strict=True):
             put(target, key, value)
 
     def build(self) -> None:
@@ -414,33 +438,33 @@ class _Machine:
     def number(self, data: bytes) -> None:
         self.stack.append(int.from_bytes(data, "little", signed=True))
 
-    def dict_of(self, found: list[Any]) -> None:
+    def dict_of(self, items: list[Any]) -> None:
         self.stack.append({})
-        self.items(found)
+        self.items(items)
 
     def tuple_of(self, n: int) -> None:
         self.push_tuple([self.pop() for _ in range(n)][::-1])
 
-    def push_tuple(self, items: list[Any]) -> None:
+    def push_tuple(self, items: Sequence[object]) -> None:
         """Push a tuple, unless it is nested too deep.  Tuples are never filled later, so the depth
         is known.
         """
-        made, depth, nested = tuple(items), 0, self.nested
+        result, depth, nested = tuple(items), 0, self.nested
         for item in items:
             if item.__class__ is tuple:
                 depth = max(depth, 1 + nested[id(item)][0] if id(item) in nested else 1)
         if depth:
-            nested[id(made)] = depth, made
+            nested[id(result)] = depth, result
             if depth > MOST_NESTED:
                 raise self.reader.refusal(f"has tuples nested more than {MOST_NESTED} deep")
-        self.stack.append(made)
+        self.stack.append(result)
 
-    def add(self, value: Any) -> None:
+    def add(self, value: object) -> None:
         self.into(list).append(value)
 
     def set_items(self) -> None:
-        found, target = self.to_mark(), self.into(set)
-        for item in found:
+        items, target = self.to_mark(), self.into(set)
+        for item in items:
             self.reader.bounds.add(target, item)
 
 
@@ -449,11 +473,11 @@ def _ints(machine: _Machine, code: str) -> int:
     return number
 
 
-def _push(make: Callable[[_Machine], Any]) -> Callable[[_Machine], None]:
+def _push(make: Callable[[_Machine], object]) -> Callable[[_Machine], None]:
     return lambda machine: machine.stack.append(make(machine))
 
 
-def _text_number(machine: _Machine) -> Any:
+def _text_number(machine: _Machine) -> int:
     line = machine.line()
     if line in ("00", "01"):
         return line == "01"
@@ -502,7 +526,7 @@ _STEPS: Final[dict[bytes, Callable[[_Machine], Any]]] = {
     b"\x86": lambda m: m.tuple_of(2),
     b"\x87": lambda m: m.tuple_of(3),
     b"a": lambda m: m.add(m.pop()),
-    b"e": lambda m: (lambda found: m.into(list).extend(found))(m.to_mark()),
+    b"e": lambda m: (lambda items: m.into(list).extend(items))(m.to_mark()),
     b"s": lambda m: (lambda value, key: m.items([key, value]))(m.pop(), m.pop()),
     b"u": lambda m: m.items(m.to_mark()),
     b"q": lambda m: m.keep(_ints(m, "B")),
@@ -519,7 +543,7 @@ _STEPS: Final[dict[bytes, Callable[[_Machine], Any]]] = {
 }
 
 
-def _plain(value: Any) -> bool:
+def _plain(value: object) -> bool:
     return type(value) in (tuple, list, Size)
 
 
@@ -575,14 +599,14 @@ def read_legacy(data: bytes, where: str, device: Device) -> Any:
     FileError for others.
     """
     file = io.BytesIO(data)
-    storages: dict[str, np.ndarray[Any, Any]] = {}
+    storages: dict[str, Array] = {}
 
-    def there(storage: _Storage) -> np.ndarray[Any, Any]:
+    def stored_array(storage: _Storage) -> Array:
         if storage.key not in storages:  # which the pickles in front of the objects have none of
             raise reader.refusal("is damaged: a tensor's storage is missing")
         return storages[storage.key]
 
-    reader = Reader(where, len(data), there, device)
+    reader = Reader(where, len(data), stored_array, device)
     if reader.read(file) != _MAGIC or reader.read(file) != _PROTOCOL:
         raise reader.refusal(
             "is a pickle, and none that torch.save wrote: pickles run code, so flowvm opens no "
@@ -595,7 +619,7 @@ def read_legacy(data: bytes, where: str, device: Device) -> Any:
     sizes: dict[str, _Storage] = {}
     scout = Reader(where, len(data), lambda storage: np.zeros(0, np.uint8), device)
 
-    def noted(storage: Any, *rest: Any) -> Any:
+    def noted(storage: object, *rest: object) -> object:
         if not isinstance(storage, _Storage):
             raise reader.refusal("is damaged: a tensor has no storage")
         return sizes.setdefault(storage.key, storage)

@@ -40,7 +40,7 @@ def printable(text: str, *, lines: bool = False) -> str:
     return _pattern(lines).sub(_escape, text)
 
 
-def printable_tree(value: Any) -> Any:
+def printable_tree(value: object) -> Any:
     r"""Return plain values with each text in lists and dicts printable, for a page of them.
 
     >>> from flowvm.files.printable import printable_tree

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import FileError
+from flowvm.meta.arrays import Array
 
-Feature = list[bytes] | np.ndarray[Any, Any]
+Feature = list[bytes] | Array
 _KINDS: dict[int, np.dtype[Any]] = {
     2: np.dtype("<f4"),
     3: np.dtype("<f8"),

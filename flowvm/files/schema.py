@@ -22,12 +22,12 @@ INT64 = 1 << 63
 MOST_DEPTH = 100  # of lists and dicts in each other
 
 
-def wrong(where: str, value: Any, wanted: str) -> NoReturn:
-    """Raise FileError: the value at `where` is not of the form `wanted`."""
+def wrong(where: str, value: object, form: str) -> NoReturn:
+    """Raise FileError: the value at `where` is not of this form."""
     shown = repr(value) if isinstance(value, (bool, int, float, str)) else type(value).__name__
     if len(shown) > 80:
         shown = shown[:77] + "..."
-    raise FileError(f"{where} is {shown}, and has to be {wanted}: the file is damaged")
+    raise FileError(f"{where} is {shown}, and has to be {form}: the file is damaged")
 
 
 # --- JSON ---------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ def read_json(source: str | bytes, where: str, *, finite: bool = True) -> Any:
     return value
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise ValueError("an object has one key twice")
@@ -70,12 +70,12 @@ def _finite(digits: str) -> float:
 
 
 def check_depth(
-    value: Any, where: str, most: int = MOST_DEPTH, kind: type[ArgumentError] = FileError
+    value: object, where: str, most: int = MOST_DEPTH, kind: type[ArgumentError] = FileError
 ) -> None:
     """Raise ArgumentError if lists, tuples and dicts are nested more than `most` deep."""
     layer, depth = [value], 0
     while layer:
-        inner: list[Any] = []
+        inner: list[object] = []
         for item in layer:
             if isinstance(item, dict):
                 inner += item.values()
@@ -90,27 +90,27 @@ def check_depth(
 # --- checks -------------------------------------------------------------------------------------
 
 
-def anything(value: Any, where: str) -> None:
+def anything(value: object, where: str) -> None:
     """Accept any value: its reader checks it."""
 
 
 def integer(low: int = -INT64, high: int = INT64 - 1) -> Check:
     """An int of [low, high]; no bool."""
 
-    def check(value: Any, where: str) -> None:
+    def check(value: object, where: str) -> None:
         if type(value) is not int or not low <= value <= high:
             wrong(where, value, f"an integer of {low} to {high}")
 
     return check
 
 
-def number(value: Any, where: str) -> None:
+def number(value: object, where: str) -> None:
     """A float, or an int of 64 bits."""
     if type(value) is not float and not (type(value) is int and -INT64 <= value < 2 * INT64):
         wrong(where, value, "a number")
 
 
-def flag(value: Any, where: str) -> None:
+def flag(value: object, where: str) -> None:
     """True or False."""
     if type(value) is not bool:
         wrong(where, value, "true or false")
@@ -122,7 +122,7 @@ def text(most: int = 4096, pattern: str = "") -> Check:
     """
     compiled = re.compile(pattern, re.DOTALL) if pattern else None
 
-    def check(value: Any, where: str) -> None:
+    def check(value: object, where: str) -> None:
         if type(value) is not str or len(value) > most:
             wrong(where, value, f"a text of at most {most} characters")
         if compiled is not None and compiled.fullmatch(value) is None:
@@ -131,10 +131,10 @@ def text(most: int = 4096, pattern: str = "") -> Check:
     return check
 
 
-def one_of(*values: Any) -> Check:
+def one_of(*values: object) -> Check:
     """A check for one of these values."""
 
-    def check(value: Any, where: str) -> None:
+    def check(value: object, where: str) -> None:
         if not any(type(value) is type(v) and value == v for v in values):
             wrong(where, value, f"one of {', '.join(map(repr, values))}")
 
@@ -144,7 +144,7 @@ def one_of(*values: Any) -> Check:
 def maybe(inner: Check) -> Check:
     """A check for None, or a value that `inner` accepts."""
 
-    def check(value: Any, where: str) -> None:
+    def check(value: object, where: str) -> None:
         if value is not None:
             inner(value, where)
 
@@ -184,7 +184,7 @@ def _each(inner: Sequence[Check], value: Sequence[Any], where: str) -> None:
 def mapping(inner: Check, most: int = 1 << 20) -> Check:
     """A check for a dict of at most `most` texts, with values that `inner` accepts."""
 
-    def check(value: Any, where: str) -> None:
+    def check(value: object, where: str) -> None:
         if type(value) is not dict or len(value) > most:
             wrong(where, value, f"a record of at most {most} entries")
         for name, item in value.items():
@@ -198,7 +198,7 @@ def mapping(inner: Check, most: int = 1 << 20) -> Check:
 def options(**inner: Check) -> Check:
     """A check for a dict with some of these keys."""
 
-    def check(value: Any, where: str) -> None:
+    def check(value: object, where: str) -> None:
         if type(value) is not dict or not value.keys() <= inner.keys():
             wrong(where, value, f"a record of {', '.join(inner)}")
         for name, item in value.items():
@@ -210,7 +210,7 @@ def options(**inner: Check) -> Check:
 def record(**inner: Check) -> Check:
     """A check for a dict with exactly these keys."""
 
-    def check(value: Any, where: str) -> None:
+    def check(value: object, where: str) -> None:
         if type(value) is not dict or value.keys() != inner.keys():
             wrong(where, value, f"a record of {', '.join(inner)}")
         for name, item in inner.items():

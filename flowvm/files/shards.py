@@ -47,12 +47,12 @@ from flowvm.meta.placements import (
     BROADCAST,
     Sbps,
     as_sbps,
-    here,
     part,
     partial_sum,
     placed_device,
     placement,
     places,
+    rank_and_size,
     sbp,
     split,
 )
@@ -81,7 +81,7 @@ def is_shards(folder: Path) -> bool:
 
 def write(
     folder: Path,
-    tree: Any,
+    tree: object,
     tensors: dict[str, Tensor],
     save: Callable[[Any, Path], None],
     parents: bool = False,
@@ -89,9 +89,9 @@ def write(
     """Write `tensors`, with the structure `tree` that names them; `save` writes a dict of local
     ones to a file.  With `parents`, folders around this one are made, too.
     """
-    rank = here()[0]
+    rank = rank_and_size()[0]
     token = agreed_token(folder, parents)
-    mine, said = parts(tensors, partial(file_name, token))
+    mine, described = parts(tensors, partial(file_name, token))
 
     def own() -> None:
         if mine:
@@ -99,7 +99,7 @@ def write(
 
     def index() -> None:
         if rank == 0:
-            publish(folder, {"format": FORMAT, "tree": tree, "tensors": said})
+            publish(folder, {"format": FORMAT, "tree": tree, "tensors": described})
 
     together(f"flow.save: {str(folder)!r}", own)
     together(f"flow.save: {str(folder)!r}", index)
@@ -112,7 +112,7 @@ def agreed_token(folder: Path, parents: bool = False) -> str:
     ArgumentError where there is a file.  FileError on a rank that does not see what the first one
     writes there: ranks of several hosts need a common file system.
     """
-    rank, ranks = here()
+    rank, ranks = rank_and_size()
     what, number, error = f"flow.save: {str(folder)!r}", -1, None
     if rank == 0:
         try:
@@ -167,15 +167,15 @@ def parts(
     tensors: dict[str, Tensor], file_of: Callable[[int], str]
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors that this rank writes, and the index; `file_of` names a rank's file."""
-    rank, mine, said = here()[0], {}, {}
+    rank, mine, index = rank_and_size()[0], {}, {}
     for name, t in tensors.items():
-        meta: Any = t._meta
-        about: dict[str, Any] = {"shape": [*meta.shape], "dtype": meta.dtype.name}
+        meta: TensorMeta = t._meta
+        about: dict[str, object] = {"shape": [*meta.shape], "dtype": meta.dtype.name}
         if not isinstance(meta, GlobalMeta):
             if rank == 0:
                 mine[name] = t
             bounds = [[0, d] for d in meta.shape]
-            said[name] = {**about, "parts": [{"file": file_of(0), "bounds": bounds}]}
+            index[name] = {**about, "parts": [{"file": file_of(0), "bounds": bounds}]}
             continue
         about["sbp"] = [s.dim for s in meta.sbp]
         held = tuple(whole if s is partial_sum else s for s in meta.sbp)
@@ -189,14 +189,14 @@ def parts(
             listed.append({"file": file_of(owner), "bounds": cut})
             if owner == rank:
                 mine[name] = part_of(t)
-        said[name] = {**about, "parts": listed}
-    return mine, said
+        index[name] = {**about, "parts": listed}
+    return mine, index
 
 
-def publish(folder: Path, said: dict[str, Any]) -> None:
+def publish(folder: Path, index: dict[str, Any]) -> None:
     """Put the index in its place, and remove the files that it does not name."""
-    put(folder / INDEX, json.dumps(said, separators=(",", ":")), "flow.save", synced=True)
-    named = _files_of(said["tensors"])
+    put(folder / INDEX, json.dumps(index, separators=(",", ":")), "flow.save", synced=True)
+    named = _files_of(index["tensors"])
     for other in folder.glob("*-*.safetensors"):
         if other.name not in named:
             other.unlink(missing_ok=True)
@@ -207,21 +207,21 @@ def named_files(folder: Path) -> set[str]:
     return _files_of(_index(folder)[1])
 
 
-def _files_of(said: dict[str, Any]) -> set[str]:
-    return {p["file"] for about in said.values() for p in about.get("parts", ())}
+def _files_of(tensors: dict[str, Any]) -> set[str]:
+    return {p["file"] for about in tensors.values() for p in about.get("parts", ())}
 
 
 def whole_of(t: Tensor) -> Tensor:
     """Return the whole of a global tensor as a local one, on each of its ranks; return a local one
     itself.
     """
-    meta: Any = t._meta
+    meta: TensorMeta = t._meta
     if not isinstance(meta, GlobalMeta):
         return t
     return part_of(boxed(t.detach(), (whole,) * len(meta.sbp)))
 
 
-def together(what: str, act: Callable[[], Any]) -> Any:
+def together(what: str, act: Callable[[], object]) -> Any:
     """Call a function on every rank; an error on one of them is an error on all."""
     error: BaseException | None = None
     result = None
@@ -229,7 +229,9 @@ def together(what: str, act: Callable[[], Any]) -> Any:
         result = act()
     except Exception as raised:
         error = raised
-    failed = all_reduce(tensor(-1 if error is None else here()[0], dtype=int64), "max").item()
+    failed = all_reduce(
+        tensor(-1 if error is None else rank_and_size()[0], dtype=int64), "max"
+    ).item()
     if error is not None:
         raise error
     if failed >= 0:
@@ -252,40 +254,46 @@ _TENSORS = mapping(
 
 
 def read(
-    folder: Path, where: placement | None, held: Any, load: Callable[[Path], dict[str, Tensor]]
+    folder: Path, where: placement | None, held: object, load: Callable[[Path], dict[str, Tensor]]
 ) -> tuple[Any, dict[str, Tensor]]:
     """The structure and the tensors of a folder.  What was saved global is global again: on
     `where`, by default all ranks, held as `held` says, by default as it was; or local, in a world
     of one rank that says no placement.
     """
-    tree, said = contents(folder)
-    loaded = together(f"flow.load: {str(folder)!r}", lambda: _read(folder, said, where, held, load))
+    tree, index = contents(folder)
+    loaded = together(
+        f"flow.load: {str(folder)!r}", lambda: _read(folder, index, where, held, load)
+    )
     return tree, loaded
 
 
 def _read(
-    folder: Path, said: dict[str, Any], where: placement | None, held: Any, load: Callable[..., Any]
+    folder: Path,
+    index: dict[str, Any],
+    where: placement | None,
+    held: Any,
+    load: Callable[..., Any],
 ) -> dict[str, Tensor]:
-    local = where is None and here()[1] == 1
-    wanted: dict[str, TensorMeta] = {}
-    for name, about in said.items():
+    local = where is None and rank_and_size()[1] == 1
+    metas: dict[str, TensorMeta] = {}
+    for name, about in index.items():
         meta: TensorMeta = TensorMeta.of(tuple(about["shape"]), dtype_named(about["dtype"]))
         if "sbp" in about and not local:
             meta = _global_meta(name, meta, about["sbp"], where, held)
-        wanted[name] = meta
-    return gathered(folder, said, wanted, load)
+        metas[name] = meta
+    return gathered(folder, index, metas, load)
 
 
 def contents(folder: Path) -> tuple[Any, dict[str, Any]]:
     """The structure of a folder, and of each tensor its "shape", "dtype", "parts" and "sbp", which
     fit each other and the files.
     """
-    tree, said = _index(folder)
+    tree, index = _index(folder)
     sizes: dict[str, int] = {}
-    for name, about in said.items():
+    for name, about in index.items():
         what = f"flow.load: {str(folder / INDEX)!r}: tensor {cropped(name)!r}"
         check_parts(folder, what, about, sizes)
-    return tree, said
+    return tree, index
 
 
 def _index(folder: Path) -> tuple[Any, dict[str, Any]]:
@@ -294,10 +302,10 @@ def _index(folder: Path) -> tuple[Any, dict[str, Any]]:
     index = read_json((folder / INDEX).read_bytes(), what, finite=False)
     if not isinstance(index, dict) or index.get("format") != FORMAT or "tree" not in index:
         raise FileError(f"{what} is not an index of format {FORMAT!r}, which this flowvm reads")
-    said = index.get("tensors")
-    _TENSORS(said, f"{what}: tensors")
-    assert said is not None
-    return index["tree"], said
+    tensors = index.get("tensors")
+    _TENSORS(tensors, f"{what}: tensors")
+    assert tensors is not None
+    return index["tree"], tensors
 
 
 def check_parts(folder: Path, what: str, about: dict[str, Any], sizes: dict[str, int]) -> None:
@@ -337,26 +345,26 @@ def check_parts(folder: Path, what: str, about: dict[str, Any], sizes: dict[str,
 
 def gathered(
     folder: Path,
-    said: dict[str, Any],
+    index: dict[str, Any],
     metas: dict[str, TensorMeta],
     load: Callable[[Path], dict[str, Tensor]],
 ) -> dict[str, Tensor]:
-    """Tensors of `metas`, by names in `said`, which has their "parts", put together of the files
+    """Tensors of `metas`, by names in `index`, which has their "parts", put together of the files
     that have something of them; of global ones what this rank holds.
     """
-    wanted = {name: _Wanted(meta, said[name]["parts"]) for name, meta in metas.items()}
-    files = sorted({p["file"] for w in wanted.values() for p in w.parts if w.meets(p["bounds"])})
+    targets = {name: _Wanted(meta, index[name]["parts"]) for name, meta in metas.items()}
+    files = sorted({p["file"] for w in targets.values() for p in w.parts if w.meets(p["bounds"])})
     for name in files:
         values = load(folder / name)
-        for key, w in wanted.items():
+        for key, w in targets.items():
             for p in w.parts:
                 if p["file"] == name and w.meets(p["bounds"]):
                     w.take(key, values, p["bounds"])
-    return {name: w.made() for name, w in wanted.items()}
+    return {name: w.tensor() for name, w in targets.items()}
 
 
 def _global_meta(
-    name: str, meta: TensorMeta, dims: Any, where: placement | None, held: Any
+    name: str, meta: TensorMeta, dims: Any, where: placement | None, held: object
 ) -> GlobalMeta:
     where = placement.all("cpu") if where is None else where
     chosen = held(name) if callable(held) and not isinstance(held, sbp) else held
@@ -378,17 +386,17 @@ class _Wanted:
     def __init__(self, meta: TensorMeta, parts: list[dict[str, Any]]) -> None:
         self.meta, self.parts = meta, parts
         self.bounds = [[0, d] for d in meta.shape]
-        self.here = True
+        self.is_inside = True
         if isinstance(meta, GlobalMeta):
             self.bounds = [[*pair] for pair in meta.bounds]
-            self.here = meta.inside
+            self.is_inside = meta.inside
         shape = [high - low for low, high in self.bounds]
-        self.array = np.empty(shape, meta.dtype.storage) if self.here else None
-        self.left = 0 if self.array is None else self.array.size
+        self.array = np.empty(shape, meta.dtype.storage) if self.is_inside else None
+        self.missing = 0 if self.array is None else self.array.size
 
     def meets(self, bounds: Bounds) -> bool:
         """Return True if a part overlaps the wanted region."""
-        return self.left > 0 and all(
+        return self.missing > 0 and all(
             max(a, c) < min(b, d) for (a, b), (c, d) in zip(bounds, self.bounds, strict=True)
         )
 
@@ -403,16 +411,16 @@ class _Wanted:
         to = tuple(slice(max(a, c) - c, min(b, d) - c) for (a, b), (c, d) in pairs)
         of = tuple(slice(max(a, c) - a, min(b, d) - a) for (a, b), (c, d) in pairs)
         assert self.array is not None
-        taken = memory_of(source)[of]
-        self.array[to] = taken
-        self.left -= taken.size
+        part = memory_of(source)[of]
+        self.array[to] = part
+        self.missing -= part.size
 
-    def made(self) -> Tensor:
+    def tensor(self) -> Tensor:
         """Return the tensor, when all parts were copied."""
         if self.array is None:
             return hollow(self.meta)  # type: ignore[arg-type]
-        if self.left:
-            raise FileError(f"flow.load: {self.left} elements of a tensor are in no file")
+        if self.missing:
+            raise FileError(f"flow.load: {self.missing} elements of a tensor are in no file")
         kind: DType = self.meta.dtype
         local: Tensor = adopt_array(self.array, dtype=kind)
         return global_of(local, self.meta) if isinstance(self.meta, GlobalMeta) else local

@@ -99,14 +99,14 @@ def put(target: Any, data: bytes | str, what: str, *, synced: bool = False) -> N
             file.write(data)
         return
     if isinstance(target, io.TextIOBase) or not callable(getattr(target, "write", None)):
-        got = "a text file" if isinstance(target, io.TextIOBase) else type(target).__name__
-        raise ArgumentTypeError(f"{what} writes bytes to a path or a binary file, got {got}")
-    left = memoryview(data)
-    while len(left):  # a file without a buffer may take a part
-        taken = target.write(left if isinstance(target, io.RawIOBase) else data)
+        kind = "a text file" if isinstance(target, io.TextIOBase) else type(target).__name__
+        raise ArgumentTypeError(f"{what} writes bytes to a path or a binary file, got {kind}")
+    rest = memoryview(data)
+    while len(rest):  # a file without a buffer may take a part
+        count = target.write(rest if isinstance(target, io.RawIOBase) else data)
         if not isinstance(target, io.RawIOBase):
             return
-        left = left[taken or 0 :]
+        rest = rest[count or 0 :]
 
 
 # --- places ---------------------------------------------------------------------------------------

@@ -13,20 +13,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.batched import maps
 from flowvm.eager.overrides import overridden, overriding
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError, UnbatchableError
+from flowvm.errors import ArgumentError, ModeError, OutOfRangeError, ShapeError, UnbatchableError
 from flowvm.func.trees import leaves, rebuilt, spread
 from flowvm.meta.batched_meta import axes_of
-from flowvm.ops.batched.calling import call as _  # noqa: F401 - calls find it
-from flowvm.ops.batched.levels import Level, entered, left
-from flowvm.ops.batched.looping import looped, say
+from flowvm.meta.formats import strided
+from flowvm.ops.batched.calls import call as _  # noqa: F401 - calls find it
+from flowvm.ops.batched.levels import Level, entered, level_as_dim
+from flowvm.ops.batched.loop import looped, say
 from flowvm.ops.random.generator import default_generator
-from flowvm.ops.shapes.create import tensor
 from flowvm.ops.shapes.join import cat, stack
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Map:
@@ -47,9 +50,9 @@ class Map:
 
 # public: flow (late, unlisted)
 def vmap(
-    func: Callable[..., Any],
-    in_dims: Any = 0,
-    out_dims: Any = 0,
+    func: Callable[..., object],
+    in_dims: object = 0,
+    out_dims: object = 0,
     randomness: str = "error",
     *,
     chunk_size: int | None = None,
@@ -77,26 +80,32 @@ def vmap(
         raise ArgumentError(f"vmap: chunk_size is None or an int from 1 up, got {chunk_size!r}")
 
     @functools.wraps(func)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         if not args:
-            raise ArgumentTypeError("vmap: the function wants an argument to map over")
-        try:
-            dims = spread(in_dims, args)
-        except ValueError as error:
-            raise ArgumentError(f"vmap: in_dims {in_dims!r}: {error}") from None
-        given = leaves(args)
-        asked = overriding(given)
-        if asked:  # a dual: the whole map is one function of it
-            return overridden(call, asked, args, kwargs)
-        size = _size(given, dims)
+            raise ArgumentError("vmap: the function got no inputs; give it an argument to map over")
+        dims = _in_dims(in_dims, args)
+        flat = leaves(args)
+        for x, d in zip(flat, dims, strict=True):
+            if d is not None and isinstance(x, Tensor) and x.layout is not strided:
+                raise ModeError(
+                    f"vmap: a tensor with layout {x.layout!r} is not mapped over; map over its "
+                    f"values() and make it inside, say in_dims=None for it, or use to_dense()"
+                )
+        overriders = overriding([x for x in flat if getattr(x, "layout", strided) is strided])
+        if overriders:  # a dual: the whole map is one function of it
+            return overridden(call, overriders, args, kwargs)
+        size = _size(flat, dims)
         run = functools.partial(_mapped, func, args, kwargs, dims, out_dims, randomness)
         if chunk_size is None or chunk_size >= size:
-            return run(given, size)
+            return run(flat, size)
         parts = []
+        before = default_generator.position()
         for first in range(0, size, chunk_size):
+            if randomness == "same":
+                default_generator.go_to(before)
             count = min(chunk_size, size - first)
             some = [x if d is None else x.narrow(d, first, count)
-                    for x, d in zip(given, dims, strict=True)]  # fmt: skip
+                    for x, d in zip(flat, dims, strict=True)]  # fmt: skip
             parts.append(run(some, count))
         return _joined(parts, out_dims)
 
@@ -116,13 +125,13 @@ def explain() -> dict[str, str]:
 
 
 def _mapped(
-    func: Any, args: Any, kwargs: Any, dims: list[Any], out_dims: Any, randomness: str,
-    given: list[Any], size: int,
+    func: Any, args: Any, kwargs: Any, dims: list[Any], out_dims: object, randomness: str,
+    flat: list[Any], size: int,
 ) -> Any:  # fmt: skip
     """Run the function on all examples, or else on each."""
     before = default_generator.position()
     level = Level(size)
-    inner = [x if d is None else entered(x, level, d) for x, d in zip(given, dims, strict=True)]
+    inner = [x if d is None else entered(x, level, d) for x, d in zip(flat, dims, strict=True)]
     try:
         with maps.within((*maps.now(), Map(level, randomness))):
             result = func(*rebuilt(args, inner), **kwargs)
@@ -130,34 +139,75 @@ def _mapped(
     except UnbatchableError as error:
         say(getattr(func, "__name__", repr(func)), str(error))
     default_generator.go_to(before)
-    return _looped(func, args, kwargs, dims, out_dims, randomness, given, size)
+    return _looped(func, args, kwargs, dims, out_dims, randomness, flat, size)
 
 
-def _shown(result: Any, level: Level, out_dims: Any) -> Any:
+def _shown(result: object, level: Level, out_dims: object) -> Any:
     shown = []
     for x, d in zip(leaves(result), _out_dims(out_dims, result), strict=True):
-        t = x if isinstance(x, Tensor) else tensor(x)
         if d is not None:
-            shown.append(left(t, level, d))
+            t = _tensor(x)
+            if not -t.ndim - 1 <= d <= t.ndim:
+                raise OutOfRangeError(
+                    f"vmap: out_dims {out_dims!r} for a result of {t.ndim} dimensions: it is from "
+                    f"{-t.ndim - 1} to {t.ndim}"
+                )
+            shown.append(level_as_dim(t, level, d))
             continue
+        if not isinstance(x, Tensor):
+            shown.append(x)
+            continue
+        t = x
         own = [a for a in axes_of(t._meta) if a.level == level.number]
         if any(a.stride for a in own):
             raise ArgumentError(
                 "vmap: out_dims is None for a result that differs between examples; say the "
                 "dimension that they are to have"
             )
-        shown.append(left(t, level, 0).select(0, 0) if own else t)
+        shown.append(level_as_dim(t, level, 0).select(0, 0) if own else t)
     return rebuilt(result, shown)
 
 
-def _out_dims(out_dims: Any, result: Any) -> list[Any]:
+def _tensor(x: object) -> Tensor:
+    """Return a result of a function that is mapped, a tensor; else raise ArgumentError."""
+    if isinstance(x, Tensor):
+        return x
+    raise ArgumentError(
+        f"vmap: the function returns tensors, got type {type(x)}; make one with flow.tensor, or "
+        f"say out_dims=None for it"
+    )
+
+
+def _in_dims(in_dims: object, args: tuple[object, ...]) -> list[Any]:
+    """Return the dimension of each leaf of the arguments."""
+    if not isinstance(in_dims, (int, tuple)):
+        raise ArgumentError(
+            f"vmap: expected `in_dims` to be int or a (potentially nested) tuple matching the "
+            f"arguments, got {type(in_dims).__name__} {in_dims!r}"
+        )
     try:
-        return spread(out_dims, result)
-    except ValueError as error:
+        return spread(in_dims, args)
+    except (ValueError, KeyError) as error:
+        raise ArgumentError(f"vmap: in_dims {in_dims!r}: {error}") from None
+
+
+def _out_dims(out_dims: object, result: object) -> list[Any]:
+    if isinstance(out_dims, tuple) and len(out_dims) == 1 and isinstance(result, Tensor):
+        out_dims = out_dims[0]
+    try:
+        dims = spread(out_dims, result)
+    except (ValueError, KeyError) as error:
         raise ArgumentError(f"vmap: out_dims {out_dims!r}: {error}") from None
+    for d in dims:
+        if d is not None and type(d) is not int:
+            raise ArgumentError(
+                f"vmap: out_dims must be an int, None or a python collection of ints, got "
+                f"{out_dims!r}"
+            )
+    return dims
 
 
-def _joined(parts: list[Any], out_dims: Any) -> Any:
+def _joined(parts: Sequence[object], out_dims: object) -> Any:
     """Join the results of chunks."""
     dims = _out_dims(out_dims, parts[0])
     columns = zip(*(leaves(p) for p in parts), strict=True)
@@ -165,15 +215,26 @@ def _joined(parts: list[Any], out_dims: Any) -> Any:
     return rebuilt(parts[0], joined)
 
 
-def _size(given: list[Any], dims: list[Any]) -> int:
+def _size(flat: Sequence[object], dims: Sequence[object]) -> int:
     sizes = set()
-    for x, d in zip(given, dims, strict=True):
+    for x, d in zip(flat, dims, strict=True):
         if d is None:
             continue
-        if not isinstance(x, Tensor) or type(d) is not int or not -x.ndim <= d < x.ndim:
-            what = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-            raise ArgumentError(f"vmap: there is no dimension {d} of {what}")
+        if type(d) is not int:
+            raise ArgumentError(f"vmap: in_dims are ints or None, got {d!r}")
+        if not isinstance(x, Tensor):
+            raise ArgumentError(
+                f"vmap: in_dims has {d} for an argument of type {type(x).__name__}; say None "
+                f"for what is no tensor"
+            )
+        if not -x.ndim <= d < x.ndim:
+            raise ArgumentError(
+                f"vmap: in_dims has {d} for a tensor of shape {tuple(x.shape)}, which has "
+                f"{x.ndim} dimensions"
+            )
         sizes.add(x.shape[d])
+    if not sizes:
+        raise ArgumentError("vmap: at least one tensor is mapped, got in_dims None for all")
     if len(sizes) != 1:
         raise ShapeError(f"vmap: the mapped dimensions have one size, got {sorted(sizes)}")
     (size,) = sizes
@@ -186,18 +247,18 @@ def _size(given: list[Any], dims: list[Any]) -> int:
 
 
 def _looped(
-    func: Any, args: Any, kwargs: Any, dims: list[Any], out_dims: Any, randomness: str,
-    given: list[Any], size: int,
+    func: Any, args: Any, kwargs: Any, dims: list[Any], out_dims: object, randomness: str,
+    flat: list[Any], size: int,
 ) -> Any:  # fmt: skip
     results = []
     for i in range(size):
-        each = [x if d is None else x.select(d, i) for x, d in zip(given, dims, strict=True)]
+        each = [x if d is None else x.select(d, i) for x, d in zip(flat, dims, strict=True)]
         run = functools.partial(func, *rebuilt(args, each), **kwargs)
         results.append(_drawn(randomness, run))
     return _stacked(results, out_dims)
 
 
-def _drawn(randomness: str, run: Callable[[], Any]) -> Any:
+def _drawn(randomness: str, run: Callable[[], object]) -> Any:
     if randomness == "different":
         return run()
     before = default_generator.position()
@@ -211,11 +272,10 @@ def _drawn(randomness: str, run: Callable[[], Any]) -> Any:
     return result
 
 
-def _stacked(results: list[Any], out_dims: Any) -> Any:
+def _stacked(results: Sequence[object], out_dims: object) -> Any:
     first = results[0]
     columns = zip(*(leaves(r) for r in results), strict=True)
     joined = []
     for column, d in zip(columns, _out_dims(out_dims, first), strict=True):
-        parts = [x if isinstance(x, Tensor) else tensor(x) for x in column]
-        joined.append(parts[0] if d is None else stack(parts, d))
+        joined.append(column[0] if d is None else stack([_tensor(x) for x in column], d))
     return rebuilt(first, joined)

@@ -19,7 +19,7 @@ from flowvm.autograd import no_grad
 from flowvm.eager.overrides import SUBCLASSES, begin, disabled, unasked
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, ModeError
-from flowvm.func.transforms import jvp
+from flowvm.func.transforms import directional
 from flowvm.guards.regions import Mode, Switched
 from flowvm.loading.listing import listing
 from flowvm.utils._pytree import tree_flatten, tree_unflatten
@@ -69,7 +69,7 @@ class DualTensor(Tensor):
 
 def _torch_function(
     cls: type[DualTensor], func: Any, types: Any, args: Any = (), kwargs: Any = None
-) -> Any:
+) -> object:
     """Call `func` on the values, and return the result with its derivative along the tangents."""
     if not all(issubclass(cls, kind) for kind in types):
         return NotImplemented
@@ -85,27 +85,27 @@ _OF_THE_VALUE = {vars(Tensor)[name].__get__ for name in _GETTERS}
 _SETITEM = vars(Tensor)["__setitem__"]
 
 
-def _changes(func: Any) -> bool:
+def _changes(func: object) -> bool:
     """Return True if `func` changes its first argument."""
     name = getattr(func, "__name__", "")
     inplace = name.startswith("__i") and name not in ("__int__", "__index__", "__invert__")
     return func is _SETITEM or inplace or (name[-1:] == "_" and not name.startswith("__"))
 
 
-def _mapped(result: Any, function: Callable[[Tensor], Any]) -> Any:
+def _mapped(result: object, function: Callable[[Tensor], object]) -> Any:
     """Return a result with `function` applied to its tensors, in order."""
     if isinstance(result, Tensor):
         return function(result)
     if isinstance(result, (tuple, list)):
         parts = [_mapped(r, function) for r in result]
-        kind: Any = type(result)
+        kind = type(result)
         return kind._make(parts) if hasattr(kind, "_make") else kind(parts)
     if type(result) is dict:
         return {key: _mapped(value, function) for key, value in result.items()}
     return result
 
 
-def _pushed(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def _pushed(func: Callable[..., object], args: object, kwargs: object) -> Any:
     flat, shape = tree_flatten((args, kwargs))
     duals = list({id(x): x for x in flat if isinstance(x, DualTensor) and x.level.open}.values())
     places = [next((k for k, d in enumerate(duals) if d is x), None) for x in flat]
@@ -116,17 +116,18 @@ def _pushed(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     changes, results = _changes(func), list[Any]()
 
     def call(*primals: Tensor) -> list[Tensor]:
-        given = [v if k is None else primals[k] for k, v in zip(places, values, strict=True)]
+        args = [v if k is None else primals[k] for k, v in zip(places, values, strict=True)]
         if changes:
-            given[0] = given[0].clone()  # a leaf is not changed in place
-        inner, names = tree_unflatten(given, shape)
+            args[0] = args[0].clone()  # a leaf is not changed in place
+        inner, names = tree_unflatten(args, shape)
         result = func(*inner, **names)
-        results[:] = [given[0] if func is _SETITEM else result]
+        results[:] = [args[0] if func is _SETITEM else result]
         outs: list[Tensor] = []
         _mapped(results[0], lambda t: outs.append(t) if t.requires_grad else None)
         return outs
 
-    outs, slopes = jvp(call, tuple(d.primal for d in duals), tuple(d.tangent for d in duals))
+    primals, tangents = tuple(d.primal for d in duals), tuple(d.tangent for d in duals)
+    outs, slopes = directional(call, primals, tangents, empty=True)
     level, pairs = duals[0].level, iter(zip(outs, slopes, strict=True))
     if changes:
         return _changed(flat[0], values[0], results[0], outs, slopes)
@@ -172,7 +173,7 @@ class dual_level(Switched):  # noqa: N801 - PyTorch's name
     tensor([2., 0.])
     """
 
-    _level: Any = None
+    _level: _Level | None = None
 
     def _switch(self) -> Any:
         self._level = _new_level()
@@ -184,7 +185,7 @@ class dual_level(Switched):  # noqa: N801 - PyTorch's name
             _close(self._level)
 
 
-def enter_dual_level() -> Any:
+def enter_dual_level() -> _Level:
     """Open a level until `exit_dual_level`, and return it.  ModeError if one is open.
 
     >>> level = flow.func.forward_ad.enter_dual_level()
@@ -195,14 +196,14 @@ def enter_dual_level() -> Any:
     return level
 
 
-def _new_level() -> Any:
+def _new_level() -> _Level:
     if _open_level() is not None:
         raise ModeError("nested forward mode AD is not supported: a level is open already")
     begin()
     return _Level()
 
 
-def exit_dual_level(*, level: Any = None) -> None:
+def exit_dual_level(*, level: object = None) -> None:
     """Close the level.  ModeError if none is open, or another.
 
     >>> flow.func.forward_ad.exit_dual_level(level=flow.func.forward_ad.enter_dual_level())
@@ -213,13 +214,13 @@ def exit_dual_level(*, level: Any = None) -> None:
     _close(level_now)
 
 
-def _close(level: Any) -> None:
+def _close(level: _Level) -> None:
     level.open = False
     if _levels.now() is level:
         _levels.set(None)
 
 
-def make_dual(tensor: Any, tangent: Any, *, level: Any = None) -> Tensor:
+def make_dual(tensor: object, tangent: Any, *, level: object = None) -> Tensor:
     """Return a tensor with these values that carries this tangent, of equal shape and dtype.
 
     ModeError outside of `dual_level`.
@@ -244,11 +245,11 @@ def make_dual(tensor: Any, tangent: Any, *, level: Any = None) -> Tensor:
     with unasked.within(SUBCLASSES):
         if isinstance(tensor, DualTensor):
             tensor = tensor.primal
-        same: Any = tensor
+        same = tensor
         return _dual(same, tangent, level_now)
 
 
-def unpack_dual(tensor: Any, *, level: Any = None) -> UnpackedDualTensor:
+def unpack_dual(tensor: Tensor, *, level: object = None) -> UnpackedDualTensor:
     """The values and the tangent, None if it carries none.
 
     >>> flow.func.forward_ad.unpack_dual(flow.ones(1)).primal

@@ -36,28 +36,28 @@ def functional_call(
     >>> flow.func.functional_call(layer, others, (flow.tensor([[3.0, 4.0]]),))
     tensor([[7.]])
     """
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     several = isinstance(parameter_and_buffer_dicts, (tuple, list))
     for table in parameter_and_buffer_dicts if several else (parameter_and_buffer_dicts,):
-        if given.keys() & table.keys():
+        if values.keys() & table.keys():
             raise ArgumentError(
-                f"functional_call: {sorted(given.keys() & table.keys())} are given twice"
+                f"functional_call: {sorted(values.keys() & table.keys())} are given twice"
             )
-        given |= table
+        values |= table
     places = _places(module)
     if strict:
-        unknown, absent = given.keys() - places.keys(), places.keys() - given.keys()
+        unknown, absent = values.keys() - places.keys(), places.keys() - values.keys()
         if unknown or absent:
             raise ArgumentError(
                 f"functional_call: unexpected {sorted(unknown)}, missing {sorted(absent)}"
             )
-    wanted = {name: t for name, t in given.items() if name in places}
+    replacements = {name: t for name, t in values.items() if name in places}
     if tie_weights:
-        wanted = _tied(places, wanted)
+        replacements = _tied(places, replacements)
     call_args = () if args is None else args if isinstance(args, tuple) else (args,)
-    before = {name: places[name] for name in wanted}
+    before = {name: places[name] for name in replacements}
     try:
-        for name, value in wanted.items():
+        for name, value in replacements.items():
             owner, table, own, _ = places[name]
             if not isinstance(value, Tensor):
                 raise ArgumentTypeError(
@@ -83,9 +83,9 @@ def _places(module: Any) -> dict[str, tuple[Any, str, str, Any]]:
     return places
 
 
-def _tied(places: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+def _tied(places: dict[str, Any], replacements: dict[str, Any]) -> dict[str, Any]:
     by_value: dict[int, Any] = {}
-    for name, value in wanted.items():
+    for name, value in replacements.items():
         own = id(places[name][3])
         if by_value.setdefault(own, value) is not value:
             raise ArgumentError(f"functional_call: {name} is tied to another that is given, too")
@@ -112,6 +112,11 @@ def stack_module_state(models: Sequence[Any]) -> tuple[dict[str, Any], dict[str,
                        for kind in ("named_parameters", "named_buffers"))  # fmt: skip
     stacked: dict[str, Any] = {}
     for name, first in params[0].items():
-        together: Any = stack([p[name].detach() for p in params])
+        if any(p[name].requires_grad is not first.requires_grad for p in params):
+            raise ArgumentError(
+                f"stack_module_state: the parameters {name} of all models have the same "
+                f".requires_grad; set it before"
+            )
+        together: Tensor = stack([p[name].detach() for p in params])
         stacked[name] = together.requires_grad_(first.requires_grad)
     return stacked, {name: stack([b[name] for b in buffers]) for name in buffers[0]}

@@ -15,13 +15,16 @@ from flowvm import autograd
 from flowvm.autograd import enable_grad, is_grad_enabled
 from flowvm.autograd.functional import real_only
 from flowvm.eager.batched import maps
-from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentTypeError, AutogradError, ShapeError
+from flowvm.eager.nodes import Node
+from flowvm.eager.tensor import Tensor, alias
+from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, ShapeError
 from flowvm.func.batching import vmap
 from flowvm.func.trees import leaves, mapped, rebuilt
 from flowvm.guards.regions import Mode, Region
 from flowvm.meta.batched_meta import Axis
+from flowvm.meta.formats import strided
 from flowvm.ops.batched.levels import lifted
+from flowvm.ops.declare.composite import Recorded
 from flowvm.ops.shapes.fill import ones_like, zeros_like
 from flowvm.ops.shapes.matrices import eye
 
@@ -34,20 +37,31 @@ def _inside() -> Region:
     return _around.to(_around.now() + 1)
 
 
-def _wanted(tensors: Sequence[Any]) -> bool:
+def _need_grad(tensors: Sequence[object]) -> bool:
     """Return True if the results will be differentiated again."""
-    if _around.now():
-        return True
-    required = any(isinstance(t, Tensor) and t.requires_grad for t in tensors)
-    return required and is_grad_enabled()
+    if not is_grad_enabled():
+        return False
+    return bool(_around.now()) or any(isinstance(t, Tensor) and t.requires_grad for t in tensors)
 
 
-def _leaf(name: str, x: Any) -> Any:
+def _leaf(name: str, x: object) -> object:
     if not isinstance(x, Tensor) or not x.dtype.inexact:
         kind = x.dtype.name if isinstance(x, Tensor) else type(x).__name__
         raise ArgumentTypeError(f"{name}: arguments to differentiate by are floats, got {kind}")
-    alias: Any = _of_each(x)
+    alias: Tensor = _of_each(x)
     return alias.view_as(alias) if x.requires_grad else alias.detach().requires_grad_()
+
+
+def _open(x: Tensor) -> Tensor:
+    """Return what a function gets for a leaf: the same memory, which it may change in place."""
+    if not x.is_leaf or x.layout is not strided:
+        return x
+    out = alias(x, x._meta)
+    out._node = Node(_OPENED, (x._node,), (), (), (x._meta,), (), (out._meta,))
+    return out
+
+
+_OPENED: Any = Recorded("open_leaf", lambda c, g: (g,), ("x",))
 
 
 def _of_each(x: Tensor) -> Tensor:
@@ -55,13 +69,15 @@ def _of_each(x: Tensor) -> Tensor:
     return lifted(x, tuple([Axis(m.level.number, m.level.size, 0) for m in maps.now()]))
 
 
-def _done(result: Any, wanted: bool) -> Any:
-    if wanted:
+def _finish(result: Any, needs_grad: bool) -> Any:
+    if needs_grad:
         return result
     return mapped(lambda r: r.detach() if isinstance(r, Tensor) else r, result)
 
 
-def _back(outputs: Any, inputs: Any, starts: Any, again: bool) -> list[Any]:
+def _back(
+    outputs: Any, inputs: Tensor | Sequence[Tensor], starts: list[Tensor] | list[Any], again: bool
+) -> list[Any]:
     """The gradients of `inputs`, zeros where the outputs do not depend on them."""
     pairs = [
         (o, s) for o, s in zip(outputs, starts, strict=True)
@@ -69,43 +85,92 @@ def _back(outputs: Any, inputs: Any, starts: Any, again: bool) -> list[Any]:
     ]  # fmt: skip
     if not pairs:
         return [zeros_like(x) for x in inputs]
-    given = autograd.grad(
+    gradients = autograd.grad(
         [o for o, _ in pairs], inputs, [s for _, s in pairs],
         retain_graph=True, create_graph=again, allow_unused=True,
     )  # fmt: skip
-    return [zeros_like(x) if g is None else g for g, x in zip(given, inputs, strict=True)]
+    return [zeros_like(x) if g is None else g for g, x in zip(gradients, inputs, strict=True)]
 
 
-def _chosen(name: str, args: tuple[Any, ...], argnums: Any) -> tuple[int, ...]:
+def _chosen(name: str, args: tuple[Any, ...], argnums: object) -> tuple[int, ...]:
     numbers = argnums if isinstance(argnums, tuple) else (argnums,)
     for n in numbers:
-        if not isinstance(n, int) or not -len(args) <= n < len(args):
-            raise ArgumentTypeError(f"{name}: argnums {argnums!r} for {len(args)} arguments")
-    return tuple(n % len(args) for n in numbers)
+        if type(n) is not int:
+            raise ArgumentError(
+                f"{name}: argnums must be int or a tuple of them, got {type(n).__name__} {n!r}"
+            )
+        if not -len(args) <= n < len(args):
+            raise ArgumentError(f"{name}: got argnum={n}, but only {len(args)} positional inputs")
+    places = tuple(n % len(args) for n in numbers)
+    if not places:
+        raise ArgumentError(f"{name}: argnums must be non-empty, got ()")
+    if len(set(places)) < len(places):
+        raise ArgumentError(f"{name}: argnums elements must be unique, got {argnums!r}")
+    return places
 
 
 def _with_leaves(
-    name: str, args: tuple[Any, ...], numbers: tuple[int, ...]
+    name: str, args: tuple[object, ...], numbers: tuple[int, ...]
 ) -> tuple[list[Any], list[Any]]:
     """Return the arguments with new leaves of the graph at the places `numbers`, and these
     leaves.
     """
-    given, made = list(args), []
+    arguments, inputs = list(args), []
     for n in numbers:
-        given[n] = mapped(functools.partial(_leaf, name), args[n])
-        made += leaves(given[n])
-    return given, made
+        branch = mapped(functools.partial(_leaf, name), args[n])
+        inputs += leaves(branch)
+        arguments[n] = mapped(_open, branch)
+    return arguments, inputs
 
 
-def _with_aux(result: Any, has_aux: bool) -> tuple[Any, Any]:
+def _with_aux(name: str, result: object, has_aux: bool) -> tuple[Any, Any]:
+    """Return the function's output, and what it gives beside that with `has_aux`."""
     if not has_aux:
         return result, None
     if not isinstance(result, tuple) or len(result) != 2:
-        raise ArgumentTypeError("has_aux: the function answers (output, aux)")
+        raise ArgumentError(
+            f"{name}: with has_aux the function gives a tuple (output, aux), got "
+            f"{type(result).__name__}"
+        )
+    for x in leaves(result[1]):
+        if not isinstance(x, Tensor):
+            raise ArgumentError(f"{name}: expected tensors in aux, got type {type(x).__name__}")
     return result
 
 
-def grad_and_value(func: Function, argnums: Any = 0, has_aux: bool = False) -> Function:
+def _ends(name: str, output: object) -> list[Any]:
+    """Return the tensors of a function's output; ArgumentError if there are none, or others."""
+    ends = leaves(output)
+    for x in ends:
+        if not isinstance(x, Tensor):
+            raise ArgumentError(
+                f"{name}: expected the function to give tensors, got type {type(x).__name__}"
+            )
+    if not ends:
+        raise ArgumentError(
+            f"{name}: expected the function to have a non-empty output, got {output!r}"
+        )
+    return ends
+
+
+def _alike(name: str, what: str, tree: object, like: object) -> None:
+    """Raise ArgumentError unless a tree has the structure of another."""
+    if _form(tree) != _form(like):
+        raise ArgumentError(
+            f"{name}: expected pytree structure of {what} to be the same, got {_form(tree)} for "
+            f"{_form(like)}"
+        )
+
+
+def _form(tree: object) -> Any:
+    if isinstance(tree, dict):
+        return {key: _form(branch) for key, branch in tree.items()}
+    if isinstance(tree, (tuple, list)):
+        return type(tree)(map(_form, tree)) if type(tree) in (tuple, list) else [*map(_form, tree)]
+    return "*"
+
+
+def grad_and_value(func: Function, argnums: object = 0, has_aux: bool = False) -> Function:
     """Return a function that computes (gradient, value) of `func`, whose value is one number.
 
     argnums   the argument, or a tuple of arguments, to differentiate by: trees of float tensors
@@ -116,12 +181,12 @@ def grad_and_value(func: Function, argnums: Any = 0, has_aux: bool = False) -> F
     """
 
     @functools.wraps(func)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> tuple[Any, tuple[Any, Any] | Any]:
         numbers = _chosen("grad", args, argnums)
-        wanted = _wanted(leaves(args))
+        needs_grad = _need_grad(leaves(args))
         with _inside(), enable_grad():
-            given, made = _with_leaves("grad", args, numbers)
-            value, aux = _with_aux(func(*given, **kwargs), has_aux)
+            arguments, inputs = _with_leaves("grad", args, numbers)
+            value, aux = _with_aux("grad", func(*arguments, **kwargs), has_aux)
             if not isinstance(value, Tensor) or value.ndim:
                 shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
                 raise ShapeError(f"grad: the function gives one number, a 0-d tensor, got {shape}")
@@ -130,20 +195,20 @@ def grad_and_value(func: Function, argnums: Any = 0, has_aux: bool = False) -> F
                     f"grad: the function gives one real number, got {value.dtype.name}; "
                     f"take .real or .abs()"
                 )
-            gradients = _back([value], made, [ones_like(value)], wanted)
+            gradients = _back([value], inputs, [ones_like(value)], needs_grad)
         trees, at = [], 0
         for n in numbers:
             count = len(leaves(args[n]))
             trees.append(rebuilt(args[n], gradients[at : at + count]))
             at += count
-        gradient = _done(tuple(trees) if isinstance(argnums, tuple) else trees[0], wanted)
-        value, aux = _done(value, wanted), _done(aux, wanted)
+        gradient = _finish(tuple(trees) if isinstance(argnums, tuple) else trees[0], needs_grad)
+        value, aux = _finish(value, needs_grad), _finish(aux, needs_grad)
         return gradient, ((value, aux) if has_aux else value)
 
     return call
 
 
-def grad(func: Function, argnums: Any = 0, has_aux: bool = False) -> Function:
+def grad(func: Function, argnums: object = 0, has_aux: bool = False) -> Function:
     """Return a function that computes the gradient of `func`, whose value is one number.  With
     `has_aux`, it returns (gradient, aux).  Arguments as `grad_and_value`.
 
@@ -153,14 +218,14 @@ def grad(func: Function, argnums: Any = 0, has_aux: bool = False) -> Function:
     both = grad_and_value(func, argnums, has_aux)
 
     @functools.wraps(func)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         gradient, value = both(*args, **kwargs)
         return (gradient, value[1]) if has_aux else gradient
 
     return call
 
 
-def vjp(func: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
+def vjp(func: Function, *primals: object, has_aux: bool = False) -> tuple[Any, ...]:
     """Return (func(*primals), a function from the outputs' weights to the tuple of the primals'
     gradients).  With `has_aux`, `aux` is third.
 
@@ -168,27 +233,30 @@ def vjp(func: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]
     >>> value, gradients(flow.ones(2))
     (tensor([1., 4.]), (tensor([2., 4.]),))
     """
-    wanted = _wanted(leaves(primals))
+    needs_grad = _need_grad(leaves(primals))
     with _inside(), enable_grad():
-        given, made = _with_leaves("vjp", primals, tuple(range(len(primals))))
-        output, aux = _with_aux(func(*given), has_aux)
-    ends = leaves(output)
+        arguments, inputs = _with_leaves("vjp", primals, tuple(range(len(primals))))
+        output, aux = _with_aux("vjp", func(*arguments), has_aux)
+    ends = _ends("vjp", output)
 
-    def back(*cotangents: Any, retain_graph: bool = True, create_graph: Any = None) -> Any:
-        weights = leaves(cotangents[0] if len(cotangents) == 1 else cotangents)
-        if len(weights) != len(ends):
-            raise ArgumentTypeError(
-                f"vjp: {len(ends)} outputs are weighed with as many tensors, got {len(weights)}"
-            )
-        again = wanted or _wanted(weights)
-        return rebuilt(primals, _done(_back(ends, made, weights, again), again))
+    def back(*cotangents: object, retain_graph: bool = True, create_graph: object = None) -> Any:
+        tree = cotangents[0] if len(cotangents) == 1 else cotangents
+        _alike("vjp", "the cotangents and of the output", tree, output)
+        weights = leaves(tree)
+        again = (needs_grad and is_grad_enabled()) or _need_grad([*weights, *leaves(primals)])
+        return rebuilt(primals, _finish(_back(ends, inputs, weights, again), again))
 
-    result = _done(output, wanted), back
-    return (*result, _done(aux, wanted)) if has_aux else result
+    result = _finish(output, needs_grad), back
+    return (*result, _finish(aux, needs_grad)) if has_aux else result
 
 
 def jvp(
-    func: Function, primals: Any, tangents: Any, *, strict: bool = False, has_aux: bool = False
+    func: Function,
+    primals: tuple[object, ...] | tuple[Tensor, ...],
+    tangents: tuple[object, ...] | tuple[Tensor, ...],
+    *,
+    strict: bool = False,
+    has_aux: bool = False,
 ) -> tuple[Any, ...]:
     """Return (func(*primals), its derivative in the direction `tangents`, a tree like the
     primals).  With `has_aux`, `aux` is third.
@@ -200,22 +268,38 @@ def jvp(
     (tensor([1., 4.]), tensor([2., 4.]))
     """
     if not isinstance(primals, tuple) or not isinstance(tangents, tuple):
-        raise ArgumentTypeError("jvp: primals and tangents are tuples, of all arguments")
-    if len(leaves(primals)) != len(leaves(tangents)):
-        raise ArgumentTypeError("jvp: tangents have the structure of the primals")
-    wanted = _wanted([*leaves(primals), *leaves(tangents)])
+        raise ArgumentError(
+            f"jvp: expected primals and tangents to be a tuple, of all arguments, got "
+            f"{type(primals).__name__} and {type(tangents).__name__}"
+        )
+    _alike("jvp", "primals and tangents", tangents, primals)
+    if not any(isinstance(x, Tensor) for x in leaves(primals)):
+        raise ArgumentError("jvp: expected at least one Tensor in primals, got none")
+    return directional(func, primals, tangents, strict, has_aux)
+
+
+def directional(
+    func: Function, primals: Any, tangents: Any, strict: bool = False, has_aux: bool = False,
+    empty: bool = False,
+) -> tuple[Any, ...]:  # fmt: skip
+    """Do what `jvp` does; with `empty`, of functions without results, too."""
+    needs_grad = _need_grad([*leaves(primals), *leaves(tangents)])
     with _inside(), enable_grad():
-        given, made = _with_leaves("jvp", primals, tuple(range(len(primals))))
-        output, aux = _with_aux(func(*given), has_aux)
-        ends = leaves(output)
+        arguments, inputs = _with_leaves("jvp", primals, tuple(range(len(primals))))
+        output, aux = _with_aux("jvp", func(*arguments), has_aux)
+        ends = [] if empty and not leaves(output) else _ends("jvp", output)
+        if strict and not all(e.requires_grad for e in ends):
+            raise AutogradError(
+                "jvp: an output does not depend on the primals, which strict=True refuses"
+            )
         weights: list[Any] = [_of_each(zeros_like(e)).detach().requires_grad_() for e in ends]
-        back = _back(ends, made, weights, True)
-        slopes = _back(back, weights, leaves(tangents), wanted)
-    result = _done(output, wanted), _done(rebuilt(output, slopes), wanted)
-    return (*result, _done(aux, wanted)) if has_aux else result
+        back = _back(ends, inputs, weights, True)
+        slopes = _back(back, weights, leaves(tangents), needs_grad)
+    result = _finish(output, needs_grad), _finish(rebuilt(output, slopes), needs_grad)
+    return (*result, _finish(aux, needs_grad)) if has_aux else result
 
 
-def linearize(func: Function, *primals: Any) -> tuple[Any, Function]:
+def linearize(func: Function, *primals: object) -> tuple[Any, Function]:
     """Return (func(*primals), a function from tangents to the derivative in their direction there).
 
     >>> value, derivative = flow.func.linearize(lambda x: x * x, flow.tensor([1.0, 2.0]))
@@ -224,7 +308,7 @@ def linearize(func: Function, *primals: Any) -> tuple[Any, Function]:
     """
     output = func(*primals)
 
-    def forward(*tangents: Any) -> Any:
+    def forward(*tangents: object) -> Any:
         return jvp(func, primals, tangents)[1]
 
     return output, forward
@@ -232,7 +316,7 @@ def linearize(func: Function, *primals: Any) -> tuple[Any, Function]:
 
 def jacrev(
     func: Function,
-    argnums: Any = 0,
+    argnums: object = 0,
     *,
     has_aux: bool = False,
     chunk_size: int | None = None,
@@ -248,22 +332,32 @@ def jacrev(
             [0., 4.]])
     """
 
+    if chunk_size is not None and (type(chunk_size) is not int or chunk_size < 1):
+        raise ArgumentError(f"jacrev: chunk_size is None or an int from 1 up, got {chunk_size!r}")
+
     @functools.wraps(func)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         numbers = _chosen("jacrev", args, argnums)
-        wanted = _wanted(leaves(args))
+        needs_grad = _need_grad(leaves(args))
         with _inside(), enable_grad():
-            given, made = _with_leaves("jacrev", args, numbers)
-            output, aux = _with_aux(func(*given, **kwargs), has_aux)
-            real_only("jacrev", (*made, *leaves(output)))
-            blocks = [_rows(end, made, wanted, chunk_size) for end in leaves(output)]
-        result = _done(_blocks(blocks, output, args, argnums, numbers), wanted)
-        return (result, _done(aux, wanted)) if has_aux else result
+            arguments, inputs = _with_leaves("jacrev", args, numbers)
+            output, aux = _with_aux("jacrev", func(*arguments, **kwargs), has_aux)
+            ends = _ends("jacrev", output)
+            real_only("jacrev", (*inputs, *ends))
+            blocks = [_rows(end, inputs, needs_grad, chunk_size) for end in ends]
+        result = _finish(_blocks(blocks, output, args, argnums, numbers), needs_grad)
+        return (result, _finish(aux, needs_grad)) if has_aux else result
 
     return call
 
 
-def _blocks(blocks: list[list[Any]], output: Any, args: Any, argnums: Any, numbers: Any) -> Any:
+def _blocks(
+    blocks: Sequence[Sequence[object]],
+    output: object,
+    args: Any,
+    argnums: object,
+    numbers: tuple[int, ...],
+) -> Any:
     """Return the Jacobian's blocks, a list for each result, as trees of results of arguments."""
     trees = []
     for block in blocks:
@@ -276,33 +370,34 @@ def _blocks(blocks: list[list[Any]], output: Any, args: Any, argnums: Any, numbe
     return rebuilt(output, trees)
 
 
-def _rows(end: Any, made: list[Any], again: bool, chunk_size: int | None) -> list[Any]:
+def _rows(end: Any, inputs: list[Any], again: bool, chunk_size: int | None) -> list[Any]:
     """Return the derivatives of one result by each leaf: a backward for all of its elements."""
-    if not isinstance(end, Tensor):
-        raise AutogradError(f"jacrev: the function gives tensors, got {type(end).__name__}")
     count = end.numel()
     if not count:
-        return [zeros_like(x).expand((*end.shape, *x.shape)) for x in made]
+        return [zeros_like(x).expand((*end.shape, *x.shape)) for x in inputs]
     if count == 1:
-        rows = _back([end], made, [ones_like(end)], again)
+        rows = _back([end], inputs, [ones_like(end)], again)
     else:
-        rows = _of_units(end, lambda start: _back([end], made, [start], again), 0, chunk_size)
-    return [r.reshape((*end.shape, *x.shape)) for r, x in zip(rows, made, strict=True)]
+        rows = _of_units(end, lambda start: _back([end], inputs, [start], again), 0, chunk_size)
+    return [r.reshape((*end.shape, *x.shape)) for r, x in zip(rows, inputs, strict=True)]
 
 
 def _of_units(
-    x: Tensor, function: Callable[[Any], list[Any]], out_dim: int, chunk_size: int | None = None
+    x: Tensor,
+    function: Callable[[Any], Sequence[object]],
+    out_dim: int,
+    chunk_size: int | None = None,
 ) -> list[Any]:
     """Map a function over the unit tensors of the shape of `x`."""
     count = x.numel()
-    units: Any = eye(count, dtype=x.dtype, device=x.device).reshape((count, *x.shape))
+    units: object = eye(count, dtype=x.dtype, device=x.device).reshape((count, *x.shape))
     over = vmap(function, out_dims=out_dim, randomness="same", chunk_size=chunk_size)
-    columns: list[Any] = over(units)
+    columns: list[object] = over(units)
     return columns
 
 
 def jacfwd(
-    func: Function, argnums: Any = 0, has_aux: bool = False, *, randomness: str = "error"
+    func: Function, argnums: object = 0, has_aux: bool = False, *, randomness: str = "error"
 ) -> Function:
     """Return a function that computes the Jacobian of `func`, as `jacrev` does: all columns at once
     where there are fewer of them than half of the rows, by a backward of a backward; else the rows.
@@ -315,32 +410,32 @@ def jacfwd(
     """
 
     @functools.wraps(func)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         numbers = _chosen("jacfwd", args, argnums)
-        wanted = _wanted(leaves(args))
+        needs_grad = _need_grad(leaves(args))
         with _inside(), enable_grad():
-            given, made = _with_leaves("jacfwd", args, numbers)
-            output, aux = _with_aux(func(*given, **kwargs), has_aux)
-            ends = leaves(output)
-            real_only("jacfwd", (*made, *ends))
-            if 2 * sum(x.numel() for x in made) < sum(e.numel() for e in ends):
-                blocks = _columns(ends, made, wanted)
+            arguments, inputs = _with_leaves("jacfwd", args, numbers)
+            output, aux = _with_aux("jacfwd", func(*arguments, **kwargs), has_aux)
+            ends = _ends("jacfwd", output)
+            real_only("jacfwd", (*inputs, *ends))
+            if 2 * sum(x.numel() for x in inputs) < sum(e.numel() for e in ends):
+                blocks = _columns(ends, inputs, needs_grad)
             else:
-                blocks = [_rows(end, made, wanted, None) for end in ends]
-        result = _done(_blocks(blocks, output, args, argnums, numbers), wanted)
-        return (result, _done(aux, wanted)) if has_aux else result
+                blocks = [_rows(end, inputs, needs_grad, None) for end in ends]
+        result = _finish(_blocks(blocks, output, args, argnums, numbers), needs_grad)
+        return (result, _finish(aux, needs_grad)) if has_aux else result
 
     return call
 
 
-def _columns(ends: list[Any], made: list[Any], again: bool) -> list[list[Any]]:
+def _columns(ends: list[Any], inputs: list[Any], again: bool) -> list[list[Any]]:
     """Return the derivatives of each result by each leaf: a backward for all of a leaf's elements,
     of the gradient by what it weighs the results with.
     """
     weights: list[Any] = [_of_each(zeros_like(e)).detach().requires_grad_() for e in ends]
-    back = _back(ends, made, weights, True)
+    back = _back(ends, inputs, weights, True)
     blocks: list[list[Any]] = [[] for _ in ends]
-    for x, gradient in zip(made, back, strict=True):
+    for x, gradient in zip(inputs, back, strict=True):
         if x.numel():
             slope = functools.partial(_slopes, gradient, weights, again)
             columns = _of_units(x, slope, -1)
@@ -351,11 +446,11 @@ def _columns(ends: list[Any], made: list[Any], again: bool) -> list[list[Any]]:
     return blocks
 
 
-def _slopes(gradient: Any, weights: list[Any], again: bool, unit: Any) -> list[Any]:
+def _slopes(gradient: Any, weights: list[Any], again: bool, unit: Any) -> list[object]:
     return _back([gradient], weights, [unit], again)
 
 
-def hessian(func: Function, argnums: Any = 0) -> Function:
+def hessian(func: Function, argnums: object = 0) -> Function:
     """Return a function that computes the second derivatives of `func`.  For each output and each
     two arguments of `argnums` it is a tensor of shape [*output's, *argument's, *argument's].
 

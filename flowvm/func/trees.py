@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 
-def leaves(tree: Any) -> list[Any]:
+def leaves(tree: object) -> list[Any]:
     """Return the leaves of tuples, lists and dicts, in order; any other value is one leaf."""
     if isinstance(tree, dict):
         return [leaf for branch in tree.values() for leaf in leaves(branch)]
@@ -15,12 +15,12 @@ def leaves(tree: Any) -> list[Any]:
     return [tree]
 
 
-def rebuilt(tree: Any, values: Sequence[Any]) -> Any:
+def rebuilt(tree: object, values: Sequence[object]) -> Any:
     """Return the tree with these leaves in the place of its own."""
     return _filled(tree, iter(values))
 
 
-def _filled(tree: Any, values: Iterator[Any]) -> Any:
+def _filled(tree: object, values: Iterator[object]) -> Any:
     if isinstance(tree, dict):
         return type(tree)((key, _filled(branch, values)) for key, branch in tree.items())
     if isinstance(tree, (tuple, list)):
@@ -29,12 +29,12 @@ def _filled(tree: Any, values: Iterator[Any]) -> Any:
     return next(values)
 
 
-def mapped(function: Callable[[Any], Any], tree: Any) -> Any:
+def mapped(function: Callable[[Any], Any], tree: object) -> Any:
     """Return the tree with `function` applied to each leaf."""
     return rebuilt(tree, [function(leaf) for leaf in leaves(tree)])
 
 
-def spread(prefix: Any, tree: Any) -> list[Any]:
+def spread(prefix: object, tree: object) -> list[Any]:
     """Return, for each leaf of `tree`, the leaf of `prefix` at its place or above it."""
     if isinstance(prefix, dict) and isinstance(tree, dict):
         return [leaf for key in tree for leaf in spread(prefix[key], tree[key])]

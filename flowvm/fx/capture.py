@@ -13,7 +13,7 @@ examples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -71,7 +71,9 @@ class Call:
         return f"<operator {self.__name__}>"
 
 
-def view(value: Tensor, shape: Any, stride: Any, offset: int, dtype: DType) -> Tensor:
+def view(
+    value: Tensor, shape: Iterable[int], stride: Iterable[int], offset: int, dtype: DType
+) -> Tensor:
     """Return the elements of `value`'s memory in this shape with these strides, from `offset`
     elements behind its first one on.
     """
@@ -79,7 +81,7 @@ def view(value: Tensor, shape: Any, stride: Any, offset: int, dtype: DType) -> T
     return alias(value, meta, offset * dtype.itemsize)
 
 
-def item(values: Sequence[Any], place: int) -> Any:
+def item(values: Sequence[object], place: int) -> Any:
     """One of the results of a node that gives several."""
     return values[place]
 
@@ -101,7 +103,15 @@ class _Build:
         result = unflatten(trace.results, iter(ends))
         graph.output(result).meta.update(line="", scope="")
 
-    def node(self, name: str, op: str, target: Any, args: Any, kwargs: Any, meta: Any) -> Node:
+    def node(
+        self,
+        name: str,
+        op: str,
+        target: object,
+        args: tuple[object, ...] | None,
+        kwargs: Mapping[str, object] | None,
+        meta: Any,
+    ) -> Node:
         created = self.graph.create_node(op, target, args, kwargs, name)
         created.meta.update(meta)
         return created
@@ -132,11 +142,11 @@ class _Build:
     def call(
         self, operator: Operator, args: Any, kwargs: Any, facts: Any, meta: TensorMeta | None
     ) -> Node:
-        seen = _meta(meta) if meta else {}
+        meta_facts = _meta(meta) if meta else {}
         name = operator.name
         target = Call(operator)
         target.is_impure |= any(isinstance(value, Live) for value in args)  # it draws
-        return self.node(name, "call_function", target, args, kwargs, {**seen, **facts})
+        return self.node(name, "call_function", target, args, kwargs, {**meta_facts, **facts})
 
     def changed(self, operand: Operand, by: Node) -> None:
         """Record `by` as the node of a buffer's value if it wrote the whole buffer.  After a
@@ -146,7 +156,7 @@ class _Build:
         if (before.offset, before.meta) == (operand.offset, operand.meta):
             self.whole[operand.buffer] = by, operand
 
-    def place(self, operand: Operand, facts: Mapping[str, Any]) -> Node:
+    def place(self, operand: Operand, facts: Mapping[str, object]) -> Node:
         """Return the node of an operand's value."""
         buffer = operand.buffer
         if buffer not in self.whole:
@@ -192,10 +202,10 @@ class _Examples(Calling):
         trace = self._trace
         leaves: list[Tensor] = []
         structure = flatten((args, kwargs), leaves)
-        wanted = [o.meta for o in trace.graph.inputs]
-        if structure != trace.arguments or [t._meta.dense() for t in leaves] != wanted:
+        metas = [o.meta for o in trace.graph.inputs]
+        if structure != trace.arguments or [t._meta.dense() for t in leaves] != metas:
             raise ArgumentError(
-                f"{trace.graph.name} was traced for tensors {wanted}, and is called with "
+                f"{trace.graph.name} was traced for tensors {metas}, and is called with "
                 f"{[t._meta for t in leaves]}, or with other arguments that are not tensors"
             )
         for generator, drawn in trace.draws:
@@ -211,7 +221,7 @@ class _Examples(Calling):
 
 # public: fx
 @border
-def make_fx(f: Callable[..., Any]) -> Callable[..., GraphModule]:
+def make_fx(f: Callable[..., object]) -> Callable[..., GraphModule]:
     """`make_fx(f)(*examples)`: what `f` (a module, a function, an nn.Graph) computes of examples,
     as a graph of operators.
 
@@ -227,7 +237,7 @@ def make_fx(f: Callable[..., Any]) -> Callable[..., GraphModule]:
         raise ArgumentTypeError(f"fx.make_fx takes a module, a function or an nn.Graph, not {f!r}")
 
     @border
-    def on_examples(*args: Any, **kwargs: Any) -> GraphModule:
+    def on_examples(*args: object, **kwargs: object) -> GraphModule:
         trace = traced(f, args, kwargs, "fx.make_fx")
         graph = Graph()
         held = _Build(graph, trace).held

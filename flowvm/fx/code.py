@@ -6,6 +6,7 @@ import math
 import operator
 import re
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -42,7 +43,7 @@ class Calling:
 
     by_name = True
 
-    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """The values of the placeholders, in their order."""
         return args
 
@@ -68,12 +69,12 @@ class _Writer:
 
     def named(self, value: Any, hint: str) -> str:
         """The name of an object from outside."""
-        name = wanted = re.sub("[^0-9a-zA-Z_]+", "_", hint).strip("_") or "value"
-        name = wanted = f"_{wanted}" if wanted[0].isdigit() else wanted
+        name = base = re.sub("[^0-9a-zA-Z_]+", "_", hint).strip("_") or "value"
+        name = base = f"_{base}" if base[0].isdigit() else base
         number = 0
         while name in self.used or (name in self.globals and self.globals[name] is not value):
             number += 1
-            name = f"{wanted}_{number}"
+            name = f"{base}_{number}"
         self.globals[name] = value
         return name
 
@@ -115,7 +116,7 @@ class _Writer:
             return self.function(value)
         return self.named(value, str(value) if len(str(value)) < 30 else type(value).__name__)
 
-    def arguments(self, args: Any, kwargs: Any) -> str:
+    def arguments(self, args: Any, kwargs: Mapping[str, Any]) -> str:
         named = [f"{key}={self.value(v)}" for key, v in kwargs.items()]
         return ", ".join([*map(self.value, args), *named])
 
@@ -158,8 +159,8 @@ def python_code(graph: Any, root: str) -> PythonCode:
             default = f"={write.value(node.args[0])}" if node.args else ""
             parameters.append(node.target + default)
             names.append(node.name)
-            if node.name != (given := node.target.lstrip("*")) and graph._calling.by_name:
-                body.append(f"{node.name} = {given}")
+            if node.name != (source := node.target.lstrip("*")) and graph._calling.by_name:
+                body.append(f"{node.name} = {source}")
             continue
         if node.op == "output":
             body.append(f"return {write.value(node.args[0])}")
@@ -172,7 +173,7 @@ def python_code(graph: Any, root: str) -> PythonCode:
         raise GraphError("the graph has no output yet; Graph.output(result) makes it")
     if not graph._calling.by_name:
         parameters = [root, "*args", "**kwargs"]
-        given = f"{root}.graph.process_inputs(*args, **kwargs)"
-        body.insert(0, f"{', '.join(names)}, = {given}" if names else given)
+        source = f"{root}.graph.process_inputs(*args, **kwargs)"
+        body.insert(0, f"{', '.join(names)}, = {source}" if names else source)
     src = "\n".join([f"def forward({', '.join(parameters)}):", *(f"    {line}" for line in body)])
     return PythonCode(f"\n\n\n{src}\n", write.globals)

@@ -35,11 +35,11 @@ class Names:
 
     def create_name(self, candidate: str, obj: Any = None) -> str:
         """`candidate`, made a name of Python, with a number where it is taken."""
-        wanted = re.sub("[^0-9a-zA-Z_]+", "_", candidate) or "_unnamed"
-        wanted = f"_{wanted}" if wanted[0].isdigit() else wanted
-        numbered = _NUMBERED.match(wanted)
-        base, number = (numbered[1], int(numbered[2])) if numbered else (wanted, None)
-        name = wanted
+        candidate_name = re.sub("[^0-9a-zA-Z_]+", "_", candidate) or "_unnamed"
+        candidate_name = f"_{candidate_name}" if candidate_name[0].isdigit() else candidate_name
+        numbered = _NUMBERED.match(candidate_name)
+        base, number = (numbered[1], int(numbered[2])) if numbered else (candidate_name, None)
+        name = candidate_name
         if name in self.used or name in _TAKEN:
             number = max(number or 0, self._counts.get(base, 0))
             while name in self.used or name in _TAKEN:
@@ -126,9 +126,9 @@ class Graph:
         kwargs: Mapping[str, Any] | None = None, name: str | None = None, type_expr: Any = None,
     ) -> Node:  # fmt: skip
         """Add a node at the current place: the end, or the place that `inserting_before` sets."""
-        wanted = name if name is not None else _name_of(op, target)
+        hint = name if name is not None else _name_of(op, target)
         node = Node(self, "", op, target, args or (), kwargs or {}, type_expr)
-        node.name = self._names.create_name(wanted)
+        node.name = self._names.create_name(hint)
         self._put(node)
         self._count += 1
         return node
@@ -230,7 +230,7 @@ class Graph:
             raise GraphError(f"node {n.name} is not in this graph")
         return n
 
-    def _putting(self, put: Callable[[Node], None]) -> AbstractContextManager[Any]:
+    def _putting(self, put: Callable[[Node], None]) -> reverting:
         return reverting(partial(setattr, self, "_put", self._put),
                          partial(setattr, self, "_put", put))  # fmt: skip
 
@@ -267,7 +267,7 @@ class Graph:
         name, or a placeholder behind other nodes.  GraphError, too, for a name that the module does
         not have.
         """
-        seen: set[Node] = set()
+        visited: set[Node] = set()
         names: set[str] = set()
         for node in self.nodes:
             if node.graph is not self:
@@ -275,14 +275,14 @@ class Graph:
             if node._erased:
                 raise GraphError(f"Node '{node}' is erased")
             for used in node.all_input_nodes:
-                if used not in seen:
+                if used not in visited:
                     raise GraphError(
                         f"Argument '{used}' of Node '{node}' was used before it has been defined!  "
                         f"Please check that Nodes in the graph are topologically ordered\n{self}"
                     )
             if node.name in names:
                 raise GraphError(f"Node redefined name {node.name}!")
-            seen.add(node)
+            visited.add(node)
             names.add(node.name)
             module, named = self.owning_module, node.op in ("call_module", "get_attr")
             if module is not None and named and not _has(module, node.target):
@@ -293,7 +293,7 @@ class Graph:
 
     # --- calls
 
-    def process_inputs(self, *args: Any, **kwargs: Any) -> Any:
+    def process_inputs(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Return the values of the placeholders for a call's arguments."""
         return self._calling.inputs(args, kwargs)
 

@@ -70,7 +70,7 @@ class GraphModule(Module):
             )
         paths = {n.target: None for n in graph.nodes if n.op in ("get_attr", "call_module")}
         for path in sorted(paths, key=lambda path: path.count(".")):  # outer modules first
-            self._take(path, _found(root, path))
+            self._take(path, _attribute_at(root, path))
         self.graph = graph
 
     def _take(self, path: str, value: Any) -> None:
@@ -198,7 +198,7 @@ class GraphModule(Module):
         )
 
 
-def _found(root: Any, path: str) -> Any:
+def _attribute_at(root: Any, path: str) -> Any:
     if isinstance(root, Mapping):
         steps = path.split(".")
         for count in range(len(steps), 0, -1):

@@ -53,8 +53,8 @@ class Interpreter:
         self.args_iter: Any = iter(())
 
     def run(
-        self, *args: Any, initial_env: dict[Node, Any] | None = None,
-        enable_io_processing: bool = True, **kwargs: Any,
+        self, *args: object, initial_env: dict[Node, Any] | None = None,
+        enable_io_processing: bool = True, **kwargs: object,
     ) -> Any:  # fmt: skip
         """The results for these arguments.  `initial_env` has values of nodes that do not run.
 
@@ -96,7 +96,7 @@ class Interpreter:
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         return getattr(self, n.op)(n.target, args, kwargs)
 
-    def placeholder(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def placeholder(self, target: str, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
         """Return the value of an input: the next argument, all remaining ones for *args, or a
         default value.
         """
@@ -111,25 +111,25 @@ class Interpreter:
                 f"Expected positional argument for parameter {target}, but one was not passed in!"
             ) from None
 
-    def get_attr(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def get_attr(self, target: str, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
         """Return the present value of an attribute of the module."""
         return self.fetch_attr(target)
 
     def call_function(
-        self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, target: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Call a function; return its result."""
         return target(*args, **kwargs)
 
-    def call_method(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_method(self, target: str, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
         """Call a method of the first argument; return its result."""
         return getattr(args[0], target)(*args[1:], **kwargs)
 
-    def call_module(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_module(self, target: str, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
         """Call a module; return its result."""
         return self.fetch_attr(target)(*args, **kwargs)
 
-    def output(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def output(self, target: str, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
         """The results, in the structure in which the code gave them."""
         return args[0]
 
@@ -149,7 +149,7 @@ class Interpreter:
             {k: _plain(map_arg(v, self.env.__getitem__)) for k, v in n.kwargs.items()},
         )
 
-    def map_nodes_to_values(self, args: Any, n: Node) -> Any:
+    def map_nodes_to_values(self, args: object, n: Node) -> Any:
         """`args` with values in the place of nodes."""
         return _plain(map_arg(args, self.env.__getitem__))
 
@@ -184,24 +184,26 @@ class Transformer(Interpreter):
         self.tracer = Tracer()
         self.tracer.graph, self.tracer.root = self.new_graph, module
 
-    def placeholder(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Proxy:
+    def placeholder(self, target: str, args: tuple[object, ...], kwargs: dict[str, Any]) -> Proxy:
         """An input of the new graph."""
         default = args[0] if args else inspect.Signature.empty
         return Proxy(self.new_graph.placeholder(target, default_value=default), self.tracer)
 
-    def get_attr(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Proxy:
+    def get_attr(self, target: str, args: tuple[object, ...], kwargs: dict[str, Any]) -> Proxy:
         """An attribute."""
         return self.tracer.create_proxy("get_attr", target, args, kwargs)
 
-    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_function(
+        self, target: object, args: tuple[object, ...], kwargs: dict[str, Any]
+    ) -> Proxy:
         """A call of a function."""
         return self.tracer.create_proxy("call_function", target, args, kwargs)
 
-    def call_method(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_method(self, target: str, args: tuple[object, ...], kwargs: dict[str, Any]) -> Proxy:
         """A call of a method."""
         return self.tracer.create_proxy("call_method", target, args, kwargs)
 
-    def call_module(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_module(self, target: str, args: tuple[object, ...], kwargs: dict[str, Any]) -> Proxy:
         """A call of a module."""
         return self.tracer.create_proxy("call_module", target, args, kwargs)
 

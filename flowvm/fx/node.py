@@ -47,7 +47,7 @@ class immutable_list(list[Any]):  # noqa: N801 - PyTorch's name
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(tuple(self))
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[immutable_list], tuple[list[Any]]]:
         return type(self), (list(self),)
 
 
@@ -56,7 +56,7 @@ class immutable_dict(dict[Any, Any]):  # noqa: N801 - PyTorch's name
 
     clear = pop = popitem = setdefault = update = __setitem__ = __delitem__ = __ior__ = _fixed
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[immutable_dict], tuple[dict[Any, Any]]]:
         return type(self), (dict(self),)
 
 

@@ -70,7 +70,7 @@ class Proxy:
             "with make_fx"
         )
 
-    def _value(self, *_: Any) -> NoReturn:
+    def _value(self, *_: object) -> NoReturn:
         raise TraceError(
             f"the value of {self.node.name} is not known while code is traced, and a Python number "
             f"is needed of it"
@@ -137,7 +137,7 @@ class Held(Proxy):
          "is_complex", "element_size")
     )  # fmt: skip
 
-    def __init__(self, node: Node, tracer: Any, tensor: Any) -> None:
+    def __init__(self, node: Node, tracer: object, tensor: Any) -> None:
         super().__init__(node, tracer)
         self.tensor = tensor
 

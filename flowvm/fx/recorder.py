@@ -18,7 +18,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
@@ -31,10 +31,15 @@ from flowvm.nn import functional
 from flowvm.nn.module import Module
 from flowvm.nn.module_calls import forget, tell
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
 __all__ = ["wrap"]
 __dir__ = listing(globals())
 
-_lazy = [lazy("flowvm.special"), lazy("flowvm.linalg"), lazy("flowvm.fft")]
+_rooms = ("flowvm.special", "flowvm.linalg", "flowvm.fft")
+_lazy = [lazy(name) for name in _rooms]
 alone = threading.RLock()  # one thread traces at a time
 _wrapped: list[tuple[dict[str, Any], str]] = []  # by `wrap`: the names in a module that are leaves
 _local = threading.local()
@@ -73,7 +78,7 @@ def _spaces() -> Iterator[dict[str, Any]]:
         yield {k: f for k, f in names_in_space.items() if callable(f) and not isinstance(f, type)}
 
 
-def _first_proxy(args: Any, kwargs: Any) -> Proxy | None:
+def _first_proxy(args: tuple[Any, ...] | list[Any] | tuple[()], kwargs: Any) -> Proxy | None:
     for value in (*args, *kwargs.values()):
         if isinstance(value, Proxy):
             return value
@@ -101,20 +106,20 @@ def _recording(function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def _declining(method: Callable[..., Any]) -> Callable[..., Any]:
+def _declining(method: Callable[..., object]) -> Callable[..., Any]:
     """Return an operator of Tensor that defers to the operator of a proxy."""
 
     @functools.wraps(method)
-    def called(self: Any, other: Any) -> Any:
+    def called(self: object, other: object) -> Any:
         return NotImplemented if isinstance(other, Proxy) else method(self, other)
 
     return called
 
 
-def _calling(inner: Callable[..., Any]) -> Callable[..., Any]:
+def _calling(inner: Callable[..., object]) -> Callable[..., object]:
     """Return a `Module.__call__` that asks the tracer of this thread."""
 
-    def call(self: Module, *args: Any, **kwargs: Any) -> Any:
+    def call(self: Module, *args: object, **kwargs: object) -> Any:
         tracer = getattr(_local, "tracer", None)
         if tracer is None:
             return inner(self, *args, **kwargs)
@@ -128,14 +133,14 @@ class Tracing(Switched):
     `alone`.
     """
 
-    def __init__(self, tracer: Any, root: Any) -> None:
+    def __init__(self, tracer: Any, root: object) -> None:
         self.tracer, self.root = tracer, root
         self._before: list[tuple[Callable[..., None], Any, str, Any]] = []
         self._tracer: Any = None
 
     def _switch(self) -> None:
         self._tracer = getattr(_local, "tracer", None)
-        known: dict[int, Callable[..., Any]] = {}
+        known: dict[int, Callable[..., object]] = {}
         for functions in _spaces():
             for function in functions.values():
                 known.setdefault(id(function), _recording(function))
@@ -146,7 +151,7 @@ class Tracing(Switched):
             self._replace(names, known)
         for space in list(sys.modules.values()):
             path = getattr(space, "__name__", "")
-            own = path in ("flowvm", "flowvm.nn.functional") or path.startswith("flowvm.nn.")
+            own = path in ("flowvm", *_rooms) or path.startswith("flowvm.nn.")
             if isinstance(space, types.ModuleType) and (own or not path.startswith("flowvm.")):
                 self._replace(vars(space), known)
         for name in (*BOTH, *COMPARED):
@@ -164,7 +169,7 @@ class Tracing(Switched):
         tell(_calling, self)
         _local.tracer = self.tracer
 
-    def _replace(self, names: dict[str, Any], known: dict[int, Any]) -> None:
+    def _replace(self, names: dict[str, Any], known: Mapping[int, object]) -> None:
         for name, value in list(names.items()):
             if id(value) in known:
                 self._put(dict.__setitem__, names, name, known[id(value)])
@@ -177,7 +182,13 @@ class Tracing(Switched):
                     held = _Later(self.tracer, f"{path}.{name}".lstrip("."), tensor)
                     self._put(dict.__setitem__, module.__dict__, name, held)
 
-    def _put(self, how: Callable[..., None], where: Any, name: str, value: Any) -> None:
+    def _put(
+        self,
+        how: Callable[..., None],
+        where: type[Tensor] | type | Mapping[str, object],
+        name: str,
+        value: object,
+    ) -> None:
         names = where if isinstance(where, dict) else vars(where)
         before = names[name] if name in names else getattr(where, name)
         self._before.append((how, where, name, before))
@@ -195,7 +206,7 @@ class Tracing(Switched):
 class _Later(Held):
     """A parameter whose node is made at its first use."""
 
-    def __init__(self, tracer: Any, path: str, tensor: Tensor) -> None:
+    def __init__(self, tracer: object, path: str, tensor: Tensor) -> None:
         self.tracer, self._path, self.tensor = tracer, path, tensor
         self._node: Node | None = None
 

@@ -56,8 +56,8 @@ def replace_pattern(gm: GraphModule, pattern: Form, replacement: Form) -> list[M
     (1, tensor([0.5000]))
     """
     return [
-        Match(found.anchor, found.nodes_map)
-        for found in replace_pattern_with_filters(gm, pattern, replacement)
+        Match(match.anchor, match.nodes_map)
+        for match in replace_pattern_with_filters(gm, pattern, replacement)
     ]
 
 
@@ -96,18 +96,18 @@ def replace_pattern_with_filters(
     sought = _graph_of(pattern)
     search = _Search(gm, pattern, sought, ignore_literals)
     moved: dict[Node, Node] = {}
-    done = []
+    replacements = []
     for match in list(search.matches()):
         if not all(says(match, gm.graph, sought) for says in match_filters or ()):
             continue
         put: Any = replacement
         if replacement_callback is not None:
             put = replacement_callback(match, gm.graph, sought)
-        done.append(_replaced(gm, sought, match, _graph_of(put), moved))
+        replacements.append(_replaced(gm, sought, match, _graph_of(put), moved))
         if isinstance(put, Module):
             _adopt(gm, put, _graph_of(put))
     gm.recompile()
-    return done
+    return replacements
 
 
 def _graph_of(form: Form) -> Graph:
@@ -121,8 +121,8 @@ def _inputs(graph: Graph) -> list[Node]:
 
 
 def _results(graph: Graph) -> list[Any]:
-    given = graph.output_node().args[0]
-    return list(given) if isinstance(given, (tuple, list)) else [given]
+    result = graph.output_node().args[0]
+    return list(result) if isinstance(result, (tuple, list)) else [result]
 
 
 class _Search:
@@ -138,50 +138,50 @@ class _Search:
         """Yield the matches; of overlapping ones only the first.  The graph must not change
         meanwhile.
         """
-        taken: set[Node] = set()
+        matched: set[Node] = set()
         last = self.results[-1]
         for node in self.gm.graph.nodes:
-            for found in self._from(0, {}, node, last):
-                inner = {g for p, g in found.items() if p.op != "placeholder"}
-                if inner & taken or not self._closed(found, inner):
+            for pairs in self._from(0, {}, node, last):
+                inner = {g for p, g in pairs.items() if p.op != "placeholder"}
+                if inner & matched or not self._closed(pairs, inner):
                     continue
-                taken |= inner
-                yield Match(self.results[0], found)
+                matched |= inner
+                yield Match(self.results[0], pairs)
                 break
 
     def _from(
-        self, at: int, found: dict[Node, Any], node: Node, last: Node
+        self, at: int, pairs: dict[Node, Any], node: Node, last: Node
     ) -> Iterator[dict[Node, Any]]:
         """Yield all ways in which the results match; the last result is `node`."""
         order = [last, *(r for r in self.results if r is not last)]
         if at == len(order):
-            yield found
+            yield pairs
             return
-        if at and order[at] in found:
-            yield from self._from(at + 1, found, node, last)
+        if at and order[at] in pairs:
+            yield from self._from(at + 1, pairs, node, last)
             return
         for candidate in [node] if at == 0 else self.gm.graph.nodes:
-            more = dict(found)
+            more = dict(pairs)
             if self._same(order[at], candidate, more):
                 yield from self._from(at + 1, more, node, last)
 
-    def _same(self, p: Any, g: Any, found: dict[Node, Any]) -> bool:
+    def _same(self, p: Any, g: Any, pairs: dict[Node, Any]) -> bool:
         """Return True if a value of the graph matches the pattern's value in its place.  Record the
-        match in `found`.
+        match in `pairs`.
         """
         if isinstance(p, Node):
-            if p in found:
-                return found[p] is g or (not isinstance(g, Node) and found[p] == g)
+            if p in pairs:
+                return pairs[p] is g or (not isinstance(g, Node) and pairs[p] == g)
             if p.op == "placeholder":
-                found[p] = g
+                pairs[p] = g
                 return True
             if not isinstance(g, Node) or p.op != g.op or not self._alike(p, g):
                 return False
-            if any(other is g for q, other in found.items() if q.op != "placeholder"):
+            if any(other is g for q, other in pairs.items() if q.op != "placeholder"):
                 return False
-            found[p] = g
-            return self._same(list(p.args), list(g.args), found) and self._same(
-                dict(p.kwargs), dict(g.kwargs), found
+            pairs[p] = g
+            return self._same(list(p.args), list(g.args), pairs) and self._same(
+                dict(p.kwargs), dict(g.kwargs), pairs
             )
         if isinstance(g, Node):
             return False
@@ -189,19 +189,19 @@ class _Search:
             return (
                 isinstance(g, (tuple, list))
                 and len(p) == len(g)
-                and all(self._same(a, b, found) for a, b in zip(p, g, strict=True))
+                and all(self._same(a, b, pairs) for a, b in zip(p, g, strict=True))
             )
         if isinstance(p, dict):
             return (
                 isinstance(g, dict)
                 and p.keys() == g.keys()
-                and all(self._same(p[k], g[k], found) for k in p)
+                and all(self._same(p[k], g[k], pairs) for k in p)
             )
         if isinstance(p, slice):
             if not isinstance(g, slice):
                 return False
-            own, there = ([s.start, s.stop, s.step] for s in (p, g))
-            return self._same(own, there, found)
+            own, other = ([s.start, s.stop, s.step] for s in (p, g))
+            return self._same(own, other, pairs)
         return self.ignore or (type(p) is type(g) and bool(p == g))
 
     def _alike(self, p: Node, g: Node) -> bool:
@@ -215,13 +215,13 @@ class _Search:
             return type(ours) is type(theirs)
         return bool(p.target == g.target)
 
-    def _closed(self, found: dict[Node, Any], inner: set[Node]) -> bool:
+    def _closed(self, pairs: dict[Node, Any], inner: set[Node]) -> bool:
         """Return True if no outside node uses an inner one, except for the results."""
-        shown = {found[r] for r in self.results}
+        shown = {pairs[r] for r in self.results}
         return all(g in shown or set(g.users) <= inner for g in inner)
 
 
-def _reached(module: Any, path: Any) -> Any:
+def _reached(module: object, path: Any) -> Any:
     for name in path.split("."):
         module = getattr(module, name, None)
     return module

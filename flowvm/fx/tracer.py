@@ -44,8 +44,8 @@ class Tracer:
 
     def __init__(
         self,
-        autowrap_modules: tuple[Any, ...] = (math,),
-        autowrap_functions: tuple[Callable[..., Any], ...] = (),
+        autowrap_modules: tuple[object, ...] = (math,),
+        autowrap_functions: tuple[Callable[..., object], ...] = (),
         param_shapes_constant: bool = False,
     ) -> None:
         inside = [f for m in autowrap_modules for k, f in vars(m).items() if not k.startswith("_")]
@@ -67,7 +67,11 @@ class Tracer:
                                                 "ParameterList", "ParameterDict")  # fmt: skip
 
     def call_module(
-        self, m: Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        m: Module,
+        forward: Callable[..., object],
+        args: tuple[object, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """Return the result of a module's call: a node for a leaf, else the result of its code."""
         path = self.path_of_module(m)
@@ -94,7 +98,7 @@ class Tracer:
         """Refuse to take a proxy apart by **."""
         raise TraceError(f"{obj.node.name} is not known, and ** needs its keys")
 
-    def getattr(self, obj: Proxy, name: str) -> Any:
+    def getattr(self, obj: Proxy, name: str) -> Attribute:
         """An attribute of a proxy."""
         return Attribute(obj, name)
 
@@ -103,8 +107,8 @@ class Tracer:
         return Proxy(node, self)
 
     def create_node(
-        self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
-        name: str | None = None, type_expr: Any = None,
+        self, kind: str, target: object, args: tuple[object, ...], kwargs: dict[str, Any],
+        name: str | None = None, type_expr: object = None,
     ) -> Node:  # fmt: skip
         """Add a node."""
         return self.graph.create_node(kind, target, args, kwargs, name, type_expr)
@@ -112,20 +116,20 @@ class Tracer:
     # --- what is recorded
 
     def create_proxy(
-        self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
-        name: str | None = None, type_expr: Any = None,
+        self, kind: str, target: object, args: tuple[object, ...], kwargs: dict[str, Any],
+        name: str | None = None, type_expr: object = None,
     ) -> Proxy:  # fmt: skip
         """Add a node, and return its proxy."""
-        given, named = self.create_arg(args), self.create_arg(kwargs)
-        return self.proxy(self.create_node(kind, target, given, named, name, type_expr))
+        arguments, named = self.create_arg(args), self.create_arg(kwargs)
+        return self.proxy(self.create_node(kind, target, arguments, named, name, type_expr))
 
-    def create_arg(self, a: Any) -> Any:
+    def create_arg(self, a: object) -> Any:
         """Return a value as an argument of nodes: proxies become nodes, the root's tensors become
         attributes of it.
         """
         return map_aggregate(a, self._leaf)
 
-    def _leaf(self, value: Any) -> Any:
+    def _leaf(self, value: object) -> object:
         if isinstance(value, Proxy):
             return value.node
         if isinstance(value, (Tensor, Module)):
@@ -136,7 +140,7 @@ class Tracer:
             )
         return value
 
-    def _path_of(self, value: Any) -> str:
+    def _path_of(self, value: Tensor | Module) -> str:
         """Return the path of an object in the root.  An object without a path becomes an attribute
         of it.
         """
@@ -203,8 +207,8 @@ class Tracer:
 
     def _parameters(self, bound: Any, concrete: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments for the code: a proxy for each parameter."""
-        args: list[Any] = []
-        kwargs: dict[str, Any] = {}
+        args = []
+        kwargs = {}
         parameters = inspect.signature(bound).parameters
         unknown = sorted(set(concrete) - set(parameters))
         if unknown:
@@ -218,7 +222,7 @@ class Tracer:
             default = () if p.default is p.empty else (p.default,)
             if name in concrete:
                 default = (concrete[name],)
-            value: Any = self.create_proxy("placeholder", name, default, {})
+            value: Proxy = self.create_proxy("placeholder", name, default, {})
             if name in concrete:
                 self.create_node(
                     "call_function", specialized, (value.node, concrete[name], name), {}
@@ -231,10 +235,10 @@ class Tracer:
         return args, kwargs
 
 
-def specialized(value: Any, wanted: Any, name: str) -> None:
+def specialized(value: object, expected: object, name: str) -> None:
     """ArgumentError unless a parameter has the value that the code was traced for."""
-    if type(value) is not type(wanted) or value != wanted:
-        raise ArgumentError(f"{name} was {wanted!r} when this was traced, and is {value!r} now")
+    if type(value) is not type(expected) or value != expected:
+        raise ArgumentError(f"{name} was {expected!r} when this was traced, and is {value!r} now")
 
 
 specialized.is_impure = True  # type: ignore[attr-defined]
@@ -258,7 +262,7 @@ class GraphAppendingTracer(Tracer):
 
 # public: fx
 @border
-def symbolic_trace(root: Any, concrete_args: dict[str, Any] | None = None) -> GraphModule:
+def symbolic_trace(root: object, concrete_args: dict[str, Any] | None = None) -> GraphModule:
     """The graph of a module's or a function's code, which runs once with proxies in the place of
     tensors: no examples, no shapes.
 

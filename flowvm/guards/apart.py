@@ -22,9 +22,14 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from flowvm.private.locks import give_back, taken
+from flowvm.private.locks import give_back, held_locks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 T = TypeVar("T")
 NO_THREAD = "can't start new thread"  # CPython's words, of a RuntimeError
@@ -57,8 +62,8 @@ def apart(function: Callable[..., T], *args: Any) -> T:
         if started:
             _wait_for(started[0], tasks, answer, over)
         raise
-    done, value = answer.pop()
-    if not done:
+    succeeded, value = answer.pop()
+    if not succeeded:
         try:
             raise value
         finally:
@@ -68,7 +73,7 @@ def apart(function: Callable[..., T], *args: Any) -> T:
 
 
 def _wait_for(
-    worker: int, tasks: list[int], answer: list[tuple[bool, Any]], over: threading.Lock
+    worker: int, tasks: list[int], answer: Sequence[tuple[bool, object]], over: threading.Lock
 ) -> None:
     """Wait to the end in spite of exceptions; raise one of them afterwards."""
     while not answer:
@@ -77,21 +82,21 @@ def _wait_for(
 
 
 def _look_after(
-    worker: int, tasks: list[int], answer: list[tuple[bool, Any]], over: threading.Lock
+    worker: int, tasks: list[int], answer: Sequence[tuple[bool, object]], over: threading.Lock
 ) -> None:
     """Wait, and release locks that this thread has left taken.  Print once if it takes long.
 
     The lock alone does not tell: an exception may have come when it was acquired already.
     """
-    begun, used, told = time.monotonic(), _used(tasks), False
+    begun, used, is_idle = time.monotonic(), _used(tasks), False
     while not answer:
         for name in give_back():
             _say(f"flowvm: an exception had left {name} taken on the main thread; it is given back")
         if over.acquire(timeout=LOOK):
             return
-        if not told and (waited := time.monotonic() - begun) > PATIENCE:
+        if not is_idle and (waited := time.monotonic() - begun) > PATIENCE:
             before, used = used, _used(tasks)
-            if told := used - before <= IDLE * waited:
+            if is_idle := used - before <= IDLE * waited:
                 _say(_report(worker))
             begun += waited
 
@@ -116,14 +121,14 @@ def _report(worker: int) -> str:
     ]
     frames = sys._current_frames()
     lines += _stack(frames.get(worker))
-    for one in taken():
+    for one in held_locks():
         lines.append(f"  {names.get(one.owner, f'thread {one.owner}')} has {one.name}")
         if one.owner not in (worker, 0):
             lines += _stack(frames.get(one.owner)) or ["    and does not run any more"]
     return "\n".join(lines)
 
 
-def _stack(frame: Any) -> list[str]:
+def _stack(frame: FrameType | None) -> list[str]:
     return [
         f"    {step.filename}:{step.lineno} {step.name}"
         for step in traceback.extract_stack(frame, MOST_FRAMES)[::-1]

@@ -25,9 +25,9 @@ from flowvm.private.objects import slot_place
 
 
 def exchange(
-    now: Iterable[Any],
-    expected: tuple[Any, ...],
-    settings: tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...],
+    now: Iterable[object],
+    expected: tuple[object, ...],
+    settings: tuple[tuple[Callable[..., object], tuple[object, ...]], ...],
 ) -> bool:
     """Make each setting (setter, arguments) whose present value is the expected one.  Return True
     if any setting was made.
@@ -43,7 +43,7 @@ def exchange(
     return bool(list(chain.from_iterable(compress(calls, map(is_, now, expected)))))
 
 
-def first_of(holder: object, kind: type, name: str, value: Any) -> Any:
+def first_of(holder: object, kind: type, name: str, value: object) -> Any:
     """Set a slot that is unset, unless another thread was first; return its value then.
 
     kind    the class that has the slot

@@ -45,7 +45,7 @@ class Held:
     """The locks that a fork has taken, and the locks that it did not get."""
 
     def __init__(self) -> None:
-        self.taken: list[Any] = []
+        self.locks: list[Any] = []
         self.missed: list[Any] = []
 
     def take(self, leaves: bool, until: float) -> bool:
@@ -59,7 +59,7 @@ class Held:
             if (rank == Rank.LEAF) is not leaves:
                 continue
             if lock.acquire(timeout=max(0.0, until - time.monotonic())):
-                self.taken.append(lock)
+                self.locks.append(lock)
             else:
                 self.missed.append(lock)
         return not self.missed
@@ -69,6 +69,6 @@ class Held:
         if in_child:
             for lock in self.missed:
                 make_free(lock)
-        while self.taken:
-            self.taken.pop().release()
+        while self.locks:
+            self.locks.pop().release()
         self.missed = []

@@ -38,15 +38,15 @@ def held(lock: Any) -> AbstractContextManager[Any]:
     >>> lock.locked()
     False
     """
-    taken: list[Any] = []
+    locks: list[Any] = []
     statements: list[Any] = [
         _Statement()
     ]  # no variable: a debugger that keeps this frame would have it
-    statements[0].__exit__ = partial(_nothing, taken)  # it keeps the contents of the list
-    # The weak reference comes into `taken` only if the lock was taken: that is one call of C code.
+    statements[0].__exit__ = partial(_nothing, locks)  # it keeps the contents of the list
+    # The weak reference comes into `locks` only if the lock was taken: that is one call of C code.
     # Else it goes with `__enter__`, before `__exit__` does, and is not called.
     statements[0].__enter__ = partial(
-        taken.extend,
+        locks.extend,
         compress(
             (ref(statements[0].__exit__, partial(lock.__exit__, 0)),), map(lock.acquire, (True,))
         ),

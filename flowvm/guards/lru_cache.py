@@ -23,10 +23,14 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowvm.config import config
 from flowvm.guards.forks import Rank, held_at_fork
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 PLACES = 1 << 11  # of an `lru_cached` function
 RESULT_BYTES = 1200  # of one of its results, about, with the key
@@ -58,7 +62,7 @@ class LRUCache:
         with _lock:  # or an iteration over the caches would see their number change
             _all.add(self)
 
-    def find(self, key: Any) -> Any:
+    def find(self, key: object) -> Any:
         """Return the value cached for `key` and make it young; None if there is none."""
         value = self.young.get(key)
         if value is None and (key in self.old or key in self.gone):
@@ -77,7 +81,7 @@ class LRUCache:
                 self.young[key] = value
         return value
 
-    def put(self, key: Any, value: Any, nbytes: int) -> Any:
+    def put(self, key: object, value: object, nbytes: int) -> Any:
         """Cache `value`, which takes `nbytes`, unless another thread was first.  Return the cached
         value.
         """
@@ -91,7 +95,7 @@ class LRUCache:
             self._count(nbytes)
         return value
 
-    def replace(self, key: Any, value: Any) -> None:
+    def replace(self, key: object, value: object) -> None:
         """Replace the value cached for `key`, if there still is one."""
         with _lock:
             if self.find(key) is not None:
@@ -130,7 +134,7 @@ class LRUCache:
         self.young.clear()
         clearings[0] += 1
 
-    def _let_go(self, dropped: dict[Any, Any]) -> None:
+    def _let_go(self, dropped: Mapping[Any, object]) -> None:
         """Remember dropped entries as long as somebody uses them."""
         if self.one_each:
             used = {key: one for key, one in self.gone.items() if one[0]() is not None}
@@ -146,7 +150,7 @@ def _nothing() -> None:
 def drop_old() -> None:
     """Drop the entries unused for longest; young entries become old."""
     with _lock:
-        dropped = [kept._age() for kept in list(_all)]
+        dropped = [cache._age() for cache in list(_all)]
     del dropped  # last, and with no lock: it may have finalizers
 
 
@@ -161,7 +165,7 @@ def lru_cached(group: str) -> Callable[[_Function], _Function]:
     return decorate
 
 
-def kept() -> dict[str, int]:
+def group_sizes() -> dict[str, int]:
     """Return, for each group, the number of entries, their bytes, and the number dropped."""
     count: Counter[str] = Counter()
     nbytes: Counter[str] = Counter()

@@ -14,6 +14,7 @@ import importlib.util
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,19 +52,21 @@ sys.exit(getattr(import_module(module), function)(sys.argv[1:]))
 
 def flags(*more: str) -> list[str]:
     """Return this interpreter's flags, as its command line has them, and `more` of them once."""
-    given = [f for name, f in _FLAGS for _ in range(int(getattr(sys.flags, name)))]
+    options = [f for name, f in _FLAGS for _ in range(int(getattr(sys.flags, name)))]
     if sys.flags.isolated:
-        given.append("-I")
+        options.append("-I")
     else:
-        given += [flag for name, flag in _ISOLATION if getattr(sys.flags, name)]
-    given += [flag for flag in more if flag not in given and not (flag == "-P" and "-I" in given)]
+        options += [flag for name, flag in _ISOLATION if getattr(sys.flags, name)]
+    options += [
+        flag for flag in more if flag not in options and not (flag == "-P" and "-I" in options)
+    ]
     for name in _OPTIONS:
         if name in sys._xoptions:
             value = sys._xoptions[name]
-            given += ["-X", name if value is True else f"{name}={value}"]
+            options += ["-X", name if value is True else f"{name}={value}"]
     for warning in sys.warnoptions:
-        given.append(f"-W{warning}")
-    return given
+        options.append(f"-W{warning}")
+    return options
 
 
 def own(call: str, *args: str) -> list[str]:
@@ -72,8 +75,8 @@ def own(call: str, *args: str) -> list[str]:
 
     OSError where there is no Python to be run.
     """
-    given = {"call": call, "path": [p for p in sys.path if p], "places": _places()}
-    return [_python(), *flags("-P"), "-c", _START, json.dumps(given), *args]
+    program = {"call": call, "path": [p for p in sys.path if p], "places": _places()}
+    return [_python(), *flags("-P"), "-c", _START, json.dumps(program), *args]
 
 
 def program(*args: str) -> list[str]:
@@ -93,12 +96,25 @@ def start(command: list[str], **options: Any) -> subprocess.Popen[Any]:
     return subprocess.Popen(command, **options)
 
 
+def forked(work: Callable[[], Any]) -> int:
+    """Fork a child that does `work`, and return its number.  Nothing of this process ends with it:
+    neither what was registered at exit, nor blocks that are open.
+    """
+    if pid := os.fork():
+        return pid
+    code = 1
+    try:
+        code = int(work() or 0)
+    finally:
+        os._exit(code)
+
+
 def output(command: list[str]) -> str:
     """Return what a command prints; it is waited for, and its exit code is not looked at."""
-    done = subprocess.run(
+    process = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
-    return str(done.stdout)
+    return str(process.stdout)
 
 
 def replace(command: list[str]) -> None:

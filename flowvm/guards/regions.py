@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import compress, filterfalse
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 from weakref import ref
 
 T = TypeVar("T")
@@ -77,13 +77,13 @@ class Mode(Generic[T]):
 
     def __init__(self, default: T, inside: set[Any] | None = None) -> None:
         self.default = default
-        self.here = _Here()
+        self.local = _Here()
         # one element for each statement that is open, of any thread; several modes may share one
         self.inside: set[Any] = set() if inside is None else inside
 
     def now(self) -> T:
         """Return the present value on this thread."""
-        if self.inside and (entries := self.here.entries):
+        if self.inside and (entries := self.local.entries):
             for key in reversed(entries):
                 value: T = entries[key].value
                 return value
@@ -91,7 +91,7 @@ class Mode(Generic[T]):
 
     def set(self, value: T) -> T:
         """Set `value` until the innermost open statement ends.  Return the value before."""
-        entry = next(reversed(self.here.entries.values()), None)
+        entry = next(reversed(self.local.entries.values()), None)
         if entry is None:
             if value != self.default:
                 next(self._prepared(self, value)[1])
@@ -103,17 +103,17 @@ class Mode(Generic[T]):
             entry.value = value
         return before
 
-    def to(self, value: T, keep: Any = None) -> Region:
+    def to(self, value: T, keep: object = None) -> Region:
         """Return a region in which `value` holds, and which keeps `keep`."""
         return _To(self, value, keep)
 
-    def kept(self) -> Any:
+    def innermost_keep(self) -> Any:
         """Return the object `keep` of the innermost open statement."""
-        return getattr(next(reversed(self.here.entries.values()), None), "keep", None)
+        return getattr(next(reversed(self.local.entries.values()), None), "keep", None)
 
-    def within(self, value: T, keep: Any = None) -> AbstractContextManager[None]:
+    def within(self, value: T, keep: object = None) -> AbstractContextManager[None]:
         """Set the mode inside one with statement, as `with mode.to(value):` does, at a third of the
-        cost.  `keep` is there for callers inside, see `kept`.
+        cost.  `keep` is there for callers inside, see `innermost_keep`.
         """
         statement: list[Any] = [_Within()]
         entry, entering = self._prepared(None, value)
@@ -121,9 +121,9 @@ class Mode(Generic[T]):
         statement[0].__enter__, statement[0].__exit__ = entering.__next__, entry.hold.pop()
         return statement.pop()  # type: ignore[no-any-return]
 
-    def _prepared(self, owner: Any, value: T) -> tuple[_Entry, Iterator[_Entry]]:
+    def _prepared(self, owner: object, value: T) -> tuple[_Entry, Iterator[_Entry]]:
         """Return an entry that has the hold, and see `_entering`."""
-        entries, inside = self.here.entries, self.inside
+        entries, inside = self.local.entries, self.inside
         entry = _Entry()
         entry.value, entry.owner, entry.hold = value, owner, [partial(_nothing)]
         entry.counted = ref(entry.hold[0], inside.discard)
@@ -134,7 +134,10 @@ class Mode(Generic[T]):
     def _entering(self, entry: _Entry) -> Iterator[_Entry]:
         """Return an iterator whose first step, which is C code, makes the entry count."""
         counted = filterfalse(self.inside.add, (entry.counted,))
-        return map(self.here.entries.setdefault, counted, (entry,))
+        return map(self.local.entries.setdefault, counted, (entry,))
+
+
+Switch: TypeAlias = tuple[Mode[Any], object, object]  # see `Region._switch`
 
 
 # --- with statements --------------------------------------------------------------------------
@@ -147,27 +150,27 @@ class _Pending(threading.local):
 _pending = _Pending()
 
 
-def _is_pending(entry: _Entry | None, region: Any, mode: Mode[Any]) -> bool:
+def _is_pending(entry: _Entry | None, region: object, mode: Mode[Any]) -> bool:
     """Return True if `entry` was prepared by the with statement that now looks up this region's
     methods.
     """
-    return entry is not None and entry.owner is region and entry.counted not in mode.here.entries
+    return entry is not None and entry.owner is region and entry.counted not in mode.local.entries
 
 
 class _Enter:
     """The descriptor of `__enter__`: the look-up prepares, the call switches."""
 
-    def __get__(self, region: Any, owner: Any = None) -> Any:
+    def __get__(self, region: Any, owner: object = None) -> Any:
         if region is None:
             return _enter
-        mode, value, given = region._switch()
+        mode, value, result = region._switch()
         entry = _pending.entry() if _EXIT_IS_FIRST else None
         if entry is not None and _is_pending(entry, region, mode):
             entry.value, entering = value, mode._entering(entry)
         else:
             entry, entering = mode._prepared(region, value)
             _pending.entry = ref(entry)
-        return compress((given,), entering).__next__
+        return compress((result,), entering).__next__
 
 
 class _Exit:
@@ -175,12 +178,12 @@ class _Exit:
     statement has.
     """
 
-    def __get__(self, region: Any, owner: Any = None) -> Any:
+    def __get__(self, region: Any, owner: object = None) -> Any:
         if region is None:
             return _exit
         entry, mode = _pending.entry(), region._mode()
         if entry is None or not _is_pending(entry, region, mode):
-            entry = next((e for e in reversed(mode.here.entries.values())
+            entry = next((e for e in reversed(mode.local.entries.values())
                           if e.owner is region and e.hold), None)  # fmt: skip
             if entry is None:
                 if not _EXIT_IS_FIRST:
@@ -191,12 +194,12 @@ class _Exit:
         return entry.hold.pop()
 
 
-def _enter(region: Any) -> Any:
+def _enter(region: Any) -> object:
     """Enter a region for callers of the class's method, as `contextlib.ExitStack` is."""
     return region.__enter__()
 
 
-def _exit(region: Any, *error: Any) -> Any:
+def _exit(region: Any, *error: Any) -> object:
     return region.__exit__(*error)
 
 
@@ -214,7 +217,7 @@ class Region:
     def _mode(self) -> Mode[Any]:
         raise NotImplementedError
 
-    def _switch(self) -> tuple[Mode[Any], Any, Any]:
+    def _switch(self) -> Switch:
         """Return the mode, its value from now on, and the result of `as`; called at entry."""
         raise NotImplementedError
 
@@ -228,7 +231,7 @@ class AroundToo(Region):
         """Decorate `function`: its body runs in the region."""
 
         @functools.wraps(function)
-        def inside(*args: Any, **kwargs: Any) -> Any:
+        def inside(*args: object, **kwargs: object) -> Any:
             with self:
                 return function(*args, **kwargs)
 
@@ -238,13 +241,13 @@ class AroundToo(Region):
 class _To(AroundToo):
     """See `Mode.to`."""
 
-    def __init__(self, mode: Mode[Any], value: Any, keep: Any) -> None:
+    def __init__(self, mode: Mode[Any], value: T, keep: object) -> None:
         self.mode, self.value, self.keep = mode, value, keep
 
     def _mode(self) -> Mode[Any]:
         return self.mode
 
-    def _switch(self) -> tuple[Mode[Any], Any, Any]:
+    def _switch(self) -> Switch:
         return self.mode, self.value, None
 
 
@@ -254,7 +257,7 @@ class _To(AroundToo):
 class _Open:
     """The descriptor of a Switched's `__enter__`: it marks the object as open, then switches."""
 
-    def __get__(self, region: Any, owner: Any = None) -> Any:
+    def __get__(self, region: Switched, owner: object = None) -> Any:
         return _enter if region is None else partial(_open, region)
 
 
@@ -263,7 +266,7 @@ class _Close:
     switch.
     """
 
-    def __get__(self, region: Any, owner: Any = None) -> Any:
+    def __get__(self, region: Any, owner: object = None) -> Any:
         if region is None:
             return _exit
         hold = [partial(_leave, region)]
@@ -288,28 +291,28 @@ class Switched:
         """Switch.  Return the result of `as`."""
         return self
 
-    def _left(self, *error: Any) -> None:
+    def _on_exit(self, *error: Any) -> None:
         """Handle the end of the block, before it is switched back."""
 
     def _undo(self) -> None:
         raise NotImplementedError
 
 
-def _open(region: Switched) -> Any:
+def _open(region: Switched) -> object:
     region._is_open = True
     return region._switch()
 
 
-def _leave(region: Switched, *error: Any) -> None:
+def _leave(region: Switched, *error: object) -> None:
     try:
-        region._left(*error)
+        region._on_exit(*error)
     finally:
         region._undo()
         region._is_open = False
         region._gone = None
 
 
-def _dropped(region: Switched, gone: Any) -> None:
+def _dropped(region: Switched, gone: object) -> None:
     """Undo the switch if an exception came before `_leave` had ended.  CPython would ignore another
     exception here.
     """
@@ -325,7 +328,9 @@ class reverting(Switched):  # noqa: N801 - read as a part of the with statement
     Without `switch`: what the block switches.  See `Switched` of `undo`.
     """
 
-    def __init__(self, undo: Callable[[], Any], switch: Callable[[], Any] | None = None) -> None:
+    def __init__(
+        self, undo: Callable[[], object], switch: Callable[[], object] | None = None
+    ) -> None:
         self.undo, self.switch = undo, switch
 
     def _switch(self) -> Any:
@@ -338,7 +343,7 @@ class reverting(Switched):  # noqa: N801 - read as a part of the with statement
         """Decorate `function`: each call of it is such a block."""
 
         @functools.wraps(function)
-        def inside(*args: Any, **kwargs: Any) -> Any:
+        def inside(*args: object, **kwargs: object) -> Any:
             with type(self)(self.undo, self.switch):
                 return function(*args, **kwargs)
 

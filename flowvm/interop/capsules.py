@@ -22,38 +22,41 @@ CODES: Final = {  # codes of dtypes that NumPy lacks
 }  # fmt: skip
 _DEVICE: Final = {b"dltensor": 8, b"dltensor_versioned": 40}  # where a capsule's device stands
 _USED: Final = {b"used_" + name: at for name, at in _DEVICE.items()}
+_EVERY: Final = {**_DEVICE, **_USED}
 _DTYPE: Final = 12  # behind the device
 
 
-def _address(capsule: Any) -> int:
+def _address(capsule: object) -> int:
     """Return the address of the device in the capsule's DLTensor."""
     name, address = capsule_pointer(capsule)
-    return address + {**_DEVICE, **_USED}[name]
+    return address + _EVERY[name]
 
 
-def marked(capsule: Any, device: tuple[int, int]) -> Any:
+def marked(capsule: object, device: tuple[int, int]) -> Any:
     """Return the capsule, marked as having its memory on `device`."""
     (ctypes.c_int32 * 2).from_address(_address(capsule))[:] = list(device)
     return capsule
 
 
-def is_used(capsule: Any) -> bool:
+def is_used(capsule: object) -> bool:
     """Return True if the capsule's memory has been handed over; a capsule does so once."""
     return capsule_pointer(capsule)[0] in _USED
 
 
-def device_of(capsule: Any) -> tuple[int, int]:
+def device_of(capsule: object) -> tuple[int, int]:
     """Return the type and number of the device that the capsule names."""
     kind, index = (ctypes.c_int32 * 2).from_address(_address(capsule))
     return kind, index
 
 
-def dtype_code(capsule: Any) -> int:
-    """The code of the dtype, such as UNSIGNED."""
-    return ctypes.c_uint8.from_address(_address(capsule) + _DTYPE).value
+def kind_of(capsule: Any) -> tuple[bool, int]:
+    """Return True if the capsule is a versioned one; and the code of its dtype, as UNSIGNED."""
+    name, address = capsule_pointer(capsule)
+    code = ctypes.c_uint8.from_address(address + _EVERY[name] + _DTYPE).value
+    return name.endswith(b"_versioned"), code
 
 
-def retyped(capsule: Any, code: int) -> Any:
+def retyped(capsule: object, code: int) -> Any:
     """Return the capsule with another code of its dtype, and as many bits."""
     ctypes.c_uint8.from_address(_address(capsule) + _DTYPE).value = code
     return capsule

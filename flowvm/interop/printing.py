@@ -25,6 +25,7 @@ from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.files.printable import printable
 from flowvm.guards.regions import reverting
 from flowvm.loading.lazy import lazy
+from flowvm.meta.arrays import Array
 from flowvm.meta.batched_meta import is_batched
 from flowvm.meta.device import cpu
 from flowvm.meta.device import meta as nowhere
@@ -99,11 +100,11 @@ def set_printoptions(
     global _options
     if profile is not None and profile not in PROFILES:
         raise ArgumentError(f"set_printoptions: no profile {profile!r}; there are {list(PROFILES)}")
-    given = {"precision": precision, "edgeitems": edgeitems, "linewidth": linewidth}
-    for name, value in {**given, "threshold": threshold}.items():
+    numbers = {"precision": precision, "edgeitems": edgeitems, "linewidth": linewidth}
+    for name, value in {**numbers, "threshold": threshold}.items():
         if value is not None and not (value >= 0):
             raise ArgumentError(f"set_printoptions: {name} cannot be negative, got {value!r}")
-    everything: dict[str, Any] = {**given, "threshold": threshold, "sync": sync}
+    everything: dict[str, Any] = {**numbers, "threshold": threshold, "sync": sync}
     changes = {name: value for name, value in everything.items() if value is not None}
     if sci_mode is not UNCHANGED:
         changes["sci_mode"] = sci_mode
@@ -148,7 +149,7 @@ def printoptions(**options: Any) -> AbstractContextManager[dict[str, Any]]:
 class Shown(NamedTuple):
     """The elements to print, and their formats."""
 
-    elements: np.ndarray[Any, Any]  # the edges alone where the middle is left out
+    elements: Array  # the edges alone where the middle is left out
     text: Callable[[Any], str]
     width: int
     cut: bool
@@ -161,11 +162,11 @@ class Shown(NamedTuple):
 def _shown(t: Tensor, options: PrintOptions) -> Shown:
     edge, shape = options.edgeitems, t._meta.shape
     cut = t._meta.numel > options.threshold
-    kept = [
+    positions = [
         [*range(edge), *range(d - edge, d)] if cut and d > 2 * edge else [*range(d)] for d in shape
     ]
     dtype = t._meta.dtype
-    elements = dtype.loaded(_elements(t, kept))
+    elements = dtype.loaded(_elements(t, positions))
     if dtype.is_complex:
         text, width = _pair_text(elements, dtype, options)
     else:
@@ -174,7 +175,7 @@ def _shown(t: Tensor, options: PrintOptions) -> Shown:
 
 
 def _column_text(
-    elements: np.ndarray[Any, Any], dtype: DType, options: PrintOptions
+    elements: Array, dtype: DType, options: PrintOptions
 ) -> tuple[Callable[[Any], str], int]:
     """Return a function that writes all elements in one width, and this width."""
     text = _element_text(elements, dtype, options)
@@ -183,7 +184,7 @@ def _column_text(
 
 
 def _pair_text(
-    elements: np.ndarray[Any, Any], dtype: DType, options: PrintOptions
+    elements: Array, dtype: DType, options: PrintOptions
 ) -> tuple[Callable[[Any], str], int]:
     """Return a function that writes complex numbers, each part in its own notation, as in PyTorch,
     and the width.
@@ -198,29 +199,27 @@ def _pair_text(
     return text, left + right + 1
 
 
-def _elements(t: Tensor, kept: list[list[int]]) -> np.ndarray[Any, Any]:
-    """A copy of the elements at the positions `kept` of each dimension, as they are stored."""
+def _elements(t: Tensor, positions: list[list[int]]) -> Array:
+    """Return a copy of the elements at `positions` of each dimension, as they are stored."""
     if isinstance(t._meta, GlobalMeta):
         t = Globals.gathered(t)
         wait_for(t)
     if t._meta.device is not cpu:
-        return element_reader.elements(t, kept)
-    picked = memory_now(t)[np.ix_(*(np.array(k, np.intp) for k in kept))]
+        return element_reader.elements(t, positions)
+    picked = memory_now(t)[np.ix_(*(np.array(k, np.intp) for k in positions))]
     return np.array(picked)
 
 
-def _counted(elements: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
+def _counted(elements: Array, dtype: DType) -> Array:
     """Return the elements that decide on notation and width, as in PyTorch: no zeros, infinities,
     NaNs.
     """
-    values: np.ndarray[Any, Any] = elements.ravel()
+    values: Array = elements.ravel()
     counts = np.isfinite(values) & (values != 0) if dtype.is_floating_point else slice(None)
     return np.array(values[counts])
 
 
-def _element_text(
-    elements: np.ndarray[Any, Any], dtype: DType, options: PrintOptions
-) -> Callable[[Any], str]:
+def _element_text(elements: Array, dtype: DType, options: PrintOptions) -> Callable[[Any], str]:
     """Return a function that writes all elements in one notation, PyTorch's choice for the
     tensor.
     """
@@ -335,25 +334,31 @@ def _facts(t: Tensor, meta: TensorMeta | None, values_seen: bool, shape_seen: bo
     return facts
 
 
-def _in_full(t: Tensor, ask: bool = False) -> str:
+def _in_full(t: Tensor, ask: bool = False, column: int = 0) -> str:
     options, prefix = _options, "tensor("
+    margin = column + len(prefix)
     missing = _missing(t, options, ask)
     meta = _known_meta(t) if missing else t._meta
     shape_seen, body = False, missing or "[]"
     if missing is None and t._meta.numel:
         shown = _shown(t, options)
         shape_seen = not shown.cut
-        body = _nested(shown.elements.tolist(), tuple(t._meta.shape), len(prefix), shown, options)
+        body = _nested(shown.elements.tolist(), tuple(t._meta.shape), margin, shown, options)
     text = prefix + (printable(body) if missing else body)
-    used = len(text) - (text.rfind("\n") + 1)
+    used = len(text) - (text.rfind("\n") + 1) + (0 if "\n" in text else column)
     for fact in map(printable, _facts(t, meta, body[0] != "<" and body != "[]", shape_seen)):
         if used + len(fact) + 2 > options.linewidth:
-            text += ",\n" + " " * len(prefix) + fact
-            used = len(prefix) + len(fact)
+            text += ",\n" + " " * margin + fact
+            used = margin + len(fact)
         else:
             text += ", " + fact
             used += len(fact) + 2
     return text + ")"
+
+
+def text_at(t: Tensor, column: int) -> str:
+    """Return a tensor's text as a part of another, in which it begins at a column."""
+    return _in_full(t, column=column)
 
 
 @method("__repr__")

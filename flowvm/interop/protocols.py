@@ -34,12 +34,13 @@ from flowvm.interop.capsules import (
     CODES,
     UNSIGNED,
     device_of,
-    dtype_code,
     is_used,
+    kind_of,
     marked,
     retyped,
 )  # fmt: skip
 from flowvm.loading.lazy import lazy
+from flowvm.meta.arrays import Array
 from flowvm.meta.device import cpu
 from flowvm.meta.device import meta as nowhere
 from flowvm.meta.dtype import DType, dtype_named
@@ -47,6 +48,7 @@ from flowvm.meta.global_meta import GlobalMeta
 
 if TYPE_CHECKING:
     from flowvm.cuda import exchange
+    from flowvm.meta.device import DeviceLike
 else:
     exchange = lazy("flowvm.cuda.exchange")
 
@@ -56,6 +58,9 @@ _DEVICES = {1: ("CPU", True), 2: ("CUDA", False), 3: ("CUDA host", True), 4: ("O
 _DEVICES |= {7: ("Vulkan", False), 8: ("Metal", False), 10: ("ROCm", False)}
 _DEVICES |= {11: ("ROCm host", True), 13: ("CUDA managed", True), 14: ("oneAPI", False)}
 
+
+_NAMES = {code: name for name, code in CODES.items()}
+PLAIN = frozenset("?bhilqBHILQefdFD")  # characters of NumPy's dtypes that a capsule may have
 
 # --- DLPack ---------------------------------------------------------------------------------------
 
@@ -76,29 +81,29 @@ def _dlpack(
 ) -> Any:
     if t._meta.device is nowhere:
         raise BufferError(f"__dlpack__: a tensor on the meta device has no values: {t._meta!r}")
-    here = _dlpack_device(t)
-    if stream is not None and (here == CPU or not _is_stream(stream)):
+    place = _dlpack_device(t)
+    if stream is not None and (place == CPU or not _is_stream(stream)):
         raise ArgumentError(f"__dlpack__: a tensor on {t.device} takes no stream {stream!r}")
-    asked = here if dl_device is None else tuple(map(int, dl_device))
-    if asked != here and (asked != CPU or copy is False):
-        raise BufferError(f"__dlpack__: the tensor is on {t.device} {here}, not on {asked}")
+    target = place if dl_device is None else tuple(map(int, dl_device))
+    if target != place and (target != CPU or copy is False):
+        raise BufferError(f"__dlpack__: the tensor is on {t.device} {place}, not on {target}")
     if t.requires_grad:
         raise BufferError(
             "a tensor that requires grad cannot be exported, changes to it would bypass autograd; "
             "use t.detach()"
         )
-    if asked == CPU:
+    if target == CPU:
         elsewhere = t._meta.device is not cpu or isinstance(t._meta, GlobalMeta)
         memory = memory_of(t) if copy or elsewhere else lent_array(t)
         capsule = _capsule(memory.copy() if copy else memory, max_version)
     else:
         memory = exchange.exported(t.detach().clone() if copy else t)
-        capsule = marked(_capsule(memory, max_version), asked)
+        capsule = marked(_capsule(memory, max_version), target)
     code = CODES.get(t._meta.dtype.name)
     return capsule if code is None else retyped(capsule, code)
 
 
-def _is_stream(number: Any) -> bool:
+def _is_stream(number: object) -> bool:
     """Return True if DLPack has this stream number: -1 for none, 1 and 2 for the default ones, or a
     handle; 0 is neither.
 
@@ -107,7 +112,7 @@ def _is_stream(number: Any) -> bool:
     return isinstance(number, int) and number >= -1 and number != 0
 
 
-def _capsule(memory: np.ndarray[Any, Any], max_version: tuple[int, int] | None) -> Any:
+def _capsule(memory: Array, max_version: tuple[int, int] | None) -> Any:
     if max_version is None:
         return memory.__dlpack__()
     try:
@@ -116,7 +121,7 @@ def _capsule(memory: np.ndarray[Any, Any], max_version: tuple[int, int] | None) 
         return memory.__dlpack__()
 
 
-def _cuda_array_interface(t: Tensor) -> dict[str, Any]:
+def _cuda_array_interface(t: Tensor) -> dict[str, object]:
     """Return the array interface of a CUDA tensor for CuPy, Numba and others.  Its memory is
     shared, see `__dlpack__`.
     """
@@ -125,7 +130,7 @@ def _cuda_array_interface(t: Tensor) -> dict[str, Any]:
     return exchange.interface(t)
 
 
-Tensor.__cuda_array_interface__ = property(_cuda_array_interface)  # type: ignore[attr-defined]
+Tensor.__cuda_array_interface__ = property(_cuda_array_interface)  # type: ignore[assignment, method-assign]
 
 
 class _Producer:
@@ -142,12 +147,10 @@ class _Producer:
 
     def __dlpack__(self, **options: Any) -> Any:
         capsule = self.source.__dlpack__(**options)
-        self.versioned = "dltensor_versioned" in repr(capsule)
-        code = dtype_code(capsule)
-        for name, known in CODES.items():
-            if code == known:
-                self.dtype = dtype_named(name)
-                retyped(capsule, UNSIGNED)
+        self.versioned, code = kind_of(capsule)
+        if (name := _NAMES.get(code)) is not None:
+            self.dtype = dtype_named(name)
+            retyped(capsule, UNSIGNED)
         return capsule
 
 
@@ -162,12 +165,14 @@ class _Given:
     def __dlpack_device__(self) -> tuple[int, int]:
         return device_of(self.capsule)
 
-    def __dlpack__(self, **options: Any) -> Any:
+    def __dlpack__(self, **options: object) -> Any:
         return self.capsule
 
 
 # public: flow
-def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
+def from_dlpack(
+    ext_tensor: Any, *, device: DeviceLike | None = None, copy: bool | None = None
+) -> Tensor:
     """Return a tensor on the memory of `ext_tensor`, on the CPU or on a CUDA device: an array or
     tensor of any library with DLPack, or a capsule of one.  `device` is where a copy goes to.
 
@@ -179,11 +184,11 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
     tensor([0, 1, 2])
     """
     if device is not None:
-        found = from_dlpack(ext_tensor, copy=copy)
-        there: Tensor = found.to(device)
-        if there is not found and copy is False:
-            raise DeviceError(f"from_dlpack: the data is on {found.device}, and copy=False")
-        return there
+        tensor = from_dlpack(ext_tensor, copy=copy)
+        moved: Tensor = tensor.to(device)
+        if moved is not tensor and copy is False:
+            raise DeviceError(f"from_dlpack: the data is on {tensor.device}, and copy=False")
+        return moved
     obj = ext_tensor
     if type(obj).__name__ == "PyCapsule":
         obj = _Given(obj)
@@ -202,7 +207,7 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
             "CUDA devices only; move it there first"
         )
     producer = _Producer(obj)
-    array = np.from_dlpack(producer)
+    array = obj if _is_plain(obj) else np.from_dlpack(producer)
     obstacle = "a copy was asked for" if copy else ""
     if not array.flags.writeable:
         if producer.versioned:
@@ -221,6 +226,13 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
     if obstacle:
         return adopt_array(array.copy(), dtype=producer.dtype)
     return adopt_array(array, dtype=producer.dtype, shared=True)
+
+
+def _is_plain(obj: Any) -> bool:
+    """Return True for an array of NumPy's that a capsule would only describe."""
+    if type(obj) is not np.ndarray or not obj.flags.writeable:
+        return False
+    return obj.dtype.char in PLAIN and obj.dtype.isnative
 
 
 def _from_cuda(obj: Any, index: int, copy: bool | None) -> Tensor:
@@ -242,14 +254,14 @@ def _from_cuda(obj: Any, index: int, copy: bool | None) -> Tensor:
 class _Lender:
     """An array's memory without the array's read-only flag; keeps the array."""
 
-    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+    def __init__(self, array: Array) -> None:
         self.array = array
         address = array.__array_interface__["data"][0]
         self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}
         self.__array_interface__["strides"] = array.strides
 
 
-def _writeable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _writeable(array: Array) -> Array:
     return np.asarray(_Lender(array))
 
 
@@ -261,7 +273,7 @@ Tensor.__array_priority__ = 1000  # type: ignore[attr-defined]
 
 @method("__array__")
 @partial(value_method, how=AS_ARRAY)
-def _array(t: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+def _array(t: Tensor, dtype: Any = None, copy: bool | None = None) -> Array:
     kind = np.dtype(t.dtype.numpy if dtype is None else dtype)
     if copy is False:
         if t._meta.device is not cpu or isinstance(t._meta, GlobalMeta):

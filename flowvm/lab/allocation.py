@@ -17,7 +17,6 @@ from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.words import KIND, OPERAND
 from flowvm.vm.workers.allocator import class_of, size_of
 
-Array = np.ndarray[Any, Any]
 ALIGNED = 64  # bytes that a block of a heap begins at a multiple of
 LEAST_BUDDY = 64
 

@@ -21,9 +21,8 @@ from flowvm.lab.policies import policy_of
 from flowvm.lab.simulation import Schedule, execution, simulate
 from flowvm.lab.sources import SECOND
 from flowvm.lab.synthetic import launches as repeated
+from flowvm.meta.arrays import Array
 from flowvm.profiler.front.profiles import Profile
-
-Array = np.ndarray[Any, Any]
 
 
 class Cause(NamedTuple):
@@ -98,8 +97,10 @@ def compare(schedule: Schedule, profile: Profile) -> Comparison:
     steps.append(execution(as_run).makespan)
     as_run = Schedule(dag, lanes, started, started + dag.cost, lane)
     steps.append(execution(as_run).makespan)
-    there = schedule.machine
-    slow = Machine(lanes.workers, wake=there.wake, handover=there.handover, patience=there.patience)
+    original = schedule.machine
+    slow = Machine(
+        lanes.workers, wake=original.wake, handover=original.handover, patience=original.patience
+    )
     as_run = Schedule(dag, slow, started, started + dag.cost, lane)
     steps.append(execution(as_run).makespan)
     measured = float((started + dag.cost).max(initial=0.0))
@@ -241,7 +242,7 @@ def sweep(
     return whole
 
 
-def _launched(dag: Any, count: int, number: int) -> Any:
+def _launched(dag: Dag, count: int, number: int) -> Any:
     if callable(dag):
         return lambda seed: repeated(dag(seed), count, number)
     return repeated(dag, count, number)
@@ -260,10 +261,10 @@ def _shown(rows: Any, count: int, progress: bool) -> Any:
     return track(rows, "sweep", total=count, console=console) if console.is_terminal else rows
 
 
-def _by_name(given: Any, what: str) -> dict[str, Any]:
-    if isinstance(given, Mapping):
-        return {str(name): value for name, value in given.items()}
-    several = list(given) if isinstance(given, (list, tuple, range)) else [given]
+def _by_name(values: Any, what: str) -> dict[str, Any]:
+    if isinstance(values, Mapping):
+        return {str(name): value for name, value in values.items()}
+    several = list(values) if isinstance(values, (list, tuple, range)) else [values]
     if what == "machine":
         machines = [Machine(m) if isinstance(m, int) else m for m in several]
         labels = [repr(m) for m in machines]
@@ -271,7 +272,7 @@ def _by_name(given: Any, what: str) -> dict[str, Any]:
             label if labels.count(label) == 1 else f"{label} {k}": m
             for k, (label, m) in enumerate(zip(labels, machines, strict=True))
         }
-    wrong: list[Any] = [d for d in several if not (isinstance(d, Dag) or callable(d))]
+    wrong = [d for d in several if not (isinstance(d, Dag) or callable(d))]
     if wrong:
         raise ArgumentError(f"sweep: expected a Dag or a function of a seed, got {wrong[0]!r}")
     return {f"dag {k}" if len(several) > 1 else "dag": d for k, d in enumerate(several)}
@@ -279,13 +280,13 @@ def _by_name(given: Any, what: str) -> dict[str, Any]:
 
 def _boxes(ratios: dict[str, Array]) -> str:
     """An SVG: a row a policy, left is better."""
-    row, left, width = 26, 150, 560
+    row, margin, width = 26, 150, 560
     most = max([float(np.percentile(v, 95)) for v in ratios.values()] + [1.01])
-    scale: Callable[[float], float] = lambda v: left + (v - 1) / (most - 1) * width  # noqa: E731
+    scale: Callable[[float], float] = lambda v: margin + (v - 1) / (most - 1) * width  # noqa: E731
     ordered = sorted(ratios.items(), key=lambda item: float(np.median(item[1])))
     height = row * len(ordered) + 40
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 40}" height="{height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{margin + width + 40}" height="{height}" '
         'font-family="sans-serif" font-size="12">',
         f'<rect width="100%" height="100%" fill="white"/>',  # noqa: F541
     ]
@@ -293,7 +294,7 @@ def _boxes(ratios: dict[str, Array]) -> str:
         y = 10 + row * k
         a, b, c, d, e = (scale(float(np.percentile(values, q))) for q in (5, 25, 50, 75, 95))
         lines += [
-            f'<text x="{left - 8}" y="{y + 14}" text-anchor="end">{name}</text>',
+            f'<text x="{margin - 8}" y="{y + 14}" text-anchor="end">{name}</text>',
             f'<line x1="{a:.1f}" x2="{e:.1f}" y1="{y + 10}" y2="{y + 10}" stroke="#667"/>',
             f'<rect x="{b:.1f}" y="{y + 3}" width="{max(1.0, d - b):.1f}" height="14" '
             'fill="#9bd" stroke="#246"/>',

@@ -14,16 +14,20 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from flowvm.errors import ArgumentError, ScheduleError
+from flowvm.meta.arrays import Array
 from flowvm.vm import Trace, record, replay, schedule, sequential, sync, verify
 from flowvm.vm.engine.scheduling import Order
 from flowvm.vm.machine.words import Access, Kind
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    from flowvm.vm.watch.trace import Traced
+
+
 _WORK = (Kind.OP_CALL, Kind.CALLBACK, Kind.LAUNCH_PLAN, Kind.RESTORE)
 MOST_REPLAYS = 2000  # while one failure is made smaller
 
@@ -73,12 +77,12 @@ class _Try(NamedTuple):
 
 
 def explore(
-    step: Callable[[], Any],
+    step: Callable[[], object],
     tries: int = 1000,
-    policy: Any = "pct",
+    policy: object = "pct",
     seed: int = 0,
     check: Callable[[Any], Any] | None = None,
-    streams: Sequence[Any] = (),
+    streams: Sequence[object] = (),
     shrink: bool = True,
     most: int = 1,
 ) -> Exploration:
@@ -93,6 +97,7 @@ def explore(
     streams   that share the work, as `flow.vm.schedule` has them
     shrink    make failing orders smaller
     most      failures after which the search ends
+    ArgumentError: two runs of the step in program order give other values.
 
     >>> search = flow.lab.explore(lambda: (flow.ones(3) + 1).add_(1), tries=3)
     >>> search.tries, search.failures
@@ -101,17 +106,23 @@ def explore(
     if isinstance(tries, bool) or not isinstance(tries, int) or tries < 1:
         raise ArgumentError(f"explore: tries is a number from 1 up, got {tries!r}")
     with sequential():
-        expected = _values(step())
+        expected, again = _values(step()), _values(step())
+    if (k := _difference(again, expected)) is not None:
+        raise ArgumentError(
+            f"explore: step gives another value {k} when it runs again in program order.  It "
+            "changes what it begins with, or draws random numbers: make a model and "
+            "flow.manual_seed(...) part of the step"
+        )
     explorer = _Explorer(step, expected, check, streams)
     failures: list[Failure] = []
     count = 0
     for number in range(seed, seed + tries):
         count += 1
         by = policy(number) if callable(policy) and not isinstance(policy, type) else policy
-        given = number if by is policy else None
+        own_seed = number if by is policy else None
         one = explorer.run(
-            lambda by=by, given=given: schedule(  # type: ignore[misc]
-                by, seed=given, streams=streams, depth=0, gather=True
+            lambda by=by, seed=own_seed: schedule(  # type: ignore[misc]
+                by, seed=seed, streams=streams, depth=0, gather=True
             )
         )
         if one.why:
@@ -124,7 +135,11 @@ def explore(
 
 class _Explorer:
     def __init__(
-        self, step: Callable[[], Any], expected: list[Array], check: Any, streams: Sequence[Any]
+        self,
+        step: Callable[[], object],
+        expected: list[Array],
+        check: Callable[[Any], object] | None,
+        streams: Sequence[object],
     ) -> None:
         self.step, self.expected, self.check = step, expected, check
         self.streams = streams
@@ -133,29 +148,27 @@ class _Explorer:
     def run(self, scheduling: Callable[[], Any]) -> _Try:
         """One try: what broke, if something did."""
         why = ""
-        given: Any = None
+        result = None
         with record() as trace, scheduling() as sched:
             try:
-                given = self.step()
+                result = self.step()
                 sync()
             except Exception as error:  # whatever it raises is what is looked for
                 why = f"raised {type(error).__name__}: {error}"
         if not why:
-            why = self._wrong(given, trace)
+            why = self._wrong(result, trace)
         return _Try(why, sched.order, trace)
 
-    def _wrong(self, given: Any, trace: Trace) -> str:
+    def _wrong(self, result: object, trace: Trace) -> str:
         try:
             verify(trace)
         except ScheduleError as error:
             return str(error)
-        values = _values(given)
-        for k, (value, other) in enumerate(zip(values, self.expected, strict=True)):
-            if not np.array_equal(value, other, equal_nan=value.dtype.kind in "fc"):
-                return f"value {k} is not that of program order"
+        if (k := _difference(_values(result), self.expected)) is not None:
+            return f"value {k} is not that of program order"
         if self.check is not None:
             try:
-                if self.check(given) is False:
+                if self.check(result) is False:
                     return "the check answered False"
             except Exception as error:  # the same
                 return f"the check raised {type(error).__name__}: {error}"
@@ -216,11 +229,11 @@ def _moved(numbers: list[int]) -> set[int]:
         tails[place:] = [n, *tails[place + 1 :]]
         last[place:] = [k, *last[place + 1 :]]
         front[k] = last[place - 1] if place else -1
-    kept, k = set(), last[-1] if last else -1
+    path, k = set(), last[-1] if last else -1
     while k >= 0:
-        kept.add(numbers[k])
+        path.add(numbers[k])
         k = front[k]
-    return set(numbers) - kept
+    return set(numbers) - path
 
 
 def _matter(failure: _Try) -> tuple[Part, ...]:
@@ -239,7 +252,7 @@ def _matter(failure: _Try) -> tuple[Part, ...]:
     return tuple(Part(n, work[n].name, work[n].where) for n in sorted(matter) if n < len(work))
 
 
-def _uses(ins: Any) -> dict[int, bool]:
+def _uses(ins: Traced) -> dict[int, bool]:
     """The tensors of an instruction, and whether it writes them."""
     uses: dict[int, bool] = {}
     for o in ins.operands:
@@ -247,12 +260,20 @@ def _uses(ins: Any) -> dict[int, bool]:
     return uses
 
 
-def _values(given: Any) -> list[Array]:
+def _values(tree: object) -> list[Array]:
     """Copies of the values of all tensors in lists, tuples and dicts."""
-    if given is None:
+    if tree is None:
         return []
-    if isinstance(given, dict):
-        return [value for key in given for value in _values(given[key])]
-    if isinstance(given, (list, tuple)):
-        return [value for one in given for value in _values(one)]
-    return [np.array(given.numpy() if hasattr(given, "numpy") else given)]
+    if isinstance(tree, dict):
+        return [value for key in tree for value in _values(tree[key])]
+    if isinstance(tree, (list, tuple)):
+        return [value for one in tree for value in _values(one)]
+    return [np.array(tree.numpy() if hasattr(tree, "numpy") else tree)]
+
+
+def _difference(values: list[Array], expected: list[Array]) -> int | None:
+    """Return the number of the first value that differs, None if none does.  NaN equals NaN."""
+    for k, (value, other) in enumerate(zip(values, expected, strict=True)):
+        if not np.array_equal(value, other, equal_nan=value.dtype.kind in "fc"):
+            return k
+    return None

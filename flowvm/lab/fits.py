@@ -13,9 +13,9 @@ import numpy as np
 from flowvm.errors import ArgumentError
 from flowvm.lab.graphs import Dag
 from flowvm.lab.sources import SECOND, WORK
+from flowvm.meta.arrays import Array
 from flowvm.profiler.run.run import Run
 
-Array = np.ndarray[Any, Any]
 FEATURES = ("op", "bytes", "flops")
 
 

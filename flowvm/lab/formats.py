@@ -16,8 +16,8 @@ import numpy as np
 
 from flowvm.errors import ArgumentError
 from flowvm.files.writer import writing
+from flowvm.meta.arrays import Array
 
-Array = np.ndarray[Any, Any]
 WFFORMAT = "1.5"
 _GRAPHML = "{http://graphml.graphdrawing.org/xmlns}"
 
@@ -206,7 +206,7 @@ def from_graphml(text: str) -> Parts:
             for d in element.iter(f"{_GRAPHML}data")
         }
 
-    ids: dict[Any, int] = {}
+    ids = {}
     cost: list[float] = []
     op: list[str] = []
     edges = []

@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,11 +20,13 @@ from flowvm.lab import formats, loops
 from flowvm.lab.machines import Bounds, Machine, bounds
 from flowvm.lab.native import call
 from flowvm.lab.sources import costs, of_nodes, of_run, of_trace
+from flowvm.meta.arrays import Array
 from flowvm.profiler.front.profiles import Profile
 from flowvm.profiler.run.run import Run
 from flowvm.vm.watch.trace import Trace
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    from types import ModuleType
 
 
 class Dag:
@@ -36,6 +38,8 @@ class Dag:
     stream    the kind of worker that each task wants, by number; see `Machine`'s `streams`
     nbytes    what each task's result takes, from its start until the last that waits for it ends
     release   when each task may start at the earliest
+    actor     the chain that each task is of, by number, if a worker runs those of a chain without a
+              break, as it does an actor of a Plan (see `lab.launches`); by default each is its own
     ArgumentError: a cost below 0, an edge to a task that is not there, a circle.
 
     >>> d = flow.lab.Dag([1.0, 2.0, 3.0], [(0, 1), (0, 2)])
@@ -45,14 +49,15 @@ class Dag:
 
     def __init__(
         self,
-        cost: Any,
-        edges: Any = (),
+        cost: object,
+        edges: object = (),
         *,
         op: str | Sequence[str] = "task",
-        stream: Any = 0,
-        nbytes: Any = 0.0,
-        release: Any = 0.0,
-        hazard: Any = 0,
+        stream: object = 0,
+        nbytes: object = 0.0,
+        release: object = 0.0,
+        hazard: object = 0,
+        actor: object = None,
     ) -> None:
         self.cost = np.array(cost, np.float64, ndmin=1)
         n = len(self.cost)
@@ -75,6 +80,8 @@ class Dag:
         self.stream = _column(stream, n, np.int64, "stream")
         self.nbytes = _column(nbytes, n, np.float64, "nbytes")
         self.release = _column(release, n, np.float64, "release")
+        actor = np.arange(n) if actor is None else actor
+        self.actor = _column(actor, n, np.int64, "actor")
         self.run: Run | None = None  # the recorded run that it is of, and
         self.rows = np.zeros(0, np.int64)  # of each task, its instruction's place in there
         self.order  # noqa: B018 - a circle is an error here
@@ -108,7 +115,9 @@ class Dag:
         if hasattr(what, "tasks") and hasattr(getattr(what, "graph", None), "nodes"):
             if isinstance(cost, Profile):
                 cost = costs(what.graph, cost)
-            return Dag(**of_nodes(what.graph.nodes, cost))
+            chains = [[k] * chain.count for k, chain in enumerate(what.actors or what.branches)]
+            actor = [k for chain in chains for k in chain] or 0  # on one stream: one actor
+            return Dag(**of_nodes(what.graph.nodes, cost), actor=actor)
         raise ArgumentError(
             f"Dag.of: expected a Profile, a Run, a Trace or a Plan, got {type(what).__name__}"
         )
@@ -176,9 +185,33 @@ class Dag:
         """Return the graph with other costs.  ArgumentError: not one for each task, or below 0."""
         return self._changed(cost=_column(cost, len(self), np.float64, "cost"))
 
-    def with_release(self, release: Any) -> Dag:
+    def with_release(self, release: object) -> Dag:
         """Return the graph with other times at which tasks may start."""
         return self._changed(release=_column(release, len(self), np.float64, "release"))
+
+    def acts(self) -> Dag:
+        """Return the graph of the chains that workers run without a break, each one task: `actor`.
+
+        >>> d = flow.lab.Dag([1.0, 2.0, 3.0], [(0, 1), (1, 2)], actor=[0, 0, 1])
+        >>> d.acts().cost.tolist()
+        [3.0, 3.0]
+        """
+        _, first, chain = np.unique(self.actor, return_index=True, return_inverse=True)
+        n = len(first)
+        source, target = chain[self.source], chain[self.target]
+        between = source != target
+        pairs, place = np.unique(source[between] * n + target[between], return_inverse=True)
+        size = np.bincount(place, self.size[between], minlength=len(pairs))
+        release = np.zeros(n)
+        np.maximum.at(release, chain, self.release)
+        return Dag(
+            np.bincount(chain, self.cost, minlength=n),
+            (pairs // max(1, n), pairs % max(1, n), size),
+            op=[self.names[k] for k in self.op[first]],
+            stream=self.stream[first],
+            nbytes=np.bincount(chain, self.nbytes, minlength=n),
+            release=release,
+        )
 
     def _changed(self, **columns: Array) -> Dag:
         dag = Dag.__new__(Dag)
@@ -298,12 +331,12 @@ class Dag:
         return int(level.max(initial=0))
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("cost", "source", "target", "size", "hazard", "names", "op", "stream", "nbytes",
-                "release", "run", "rows")  # fmt: skip
-        return {name: getattr(self, name) for name in kept}
+        fields = ("cost", "source", "target", "size", "hazard", "names", "op", "stream", "nbytes",
+                "release", "actor", "run", "rows")  # fmt: skip
+        return {name: getattr(self, name) for name in fields}
 
 
-def _package(name: str, wanted_by: str) -> Any:
+def _package(name: str, wanted_by: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:

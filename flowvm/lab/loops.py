@@ -142,14 +142,14 @@ def arrival(
     t: int, w: int, into: Ints, source: Ints, size: Floats, near: Floats, workers: int,
     release: Floats, end: Floats, worker: Ints,
 ) -> float:  # fmt: skip
-    """When all that task `t` reads is on worker `w`."""
+    """Return the time at which all operands of task `t` are on worker `w`."""
     when = release[t]
     for k in range(into[t], into[t + 1]):
         s = source[k]
-        here = end[s]
+        arrival_time = end[s]
         if len(near) > 0 and worker[s] != w:
-            here += size[k] * near[worker[s] * workers + w]
-        when = max(when, here)
+            arrival_time += size[k] * near[worker[s] * workers + w]
+        when = max(when, arrival_time)
     return when
 
 
@@ -187,8 +187,8 @@ def list_schedule(
     sort: Ints, near: Floats, cores: int, python: float, wake: float, patience: float,
     handover: float, base: Ints, ready: Ints,
     first: Ints, keys: Floats, items: Ints, spare: Ints, spares: Ints, idle: Floats,
-    idle_items: Ints, since: Floats, done: Floats, done_items: Ints, late: Floats, late_items: Ints,
-    start: Floats, end: Floats, worker: Ints,
+    idle_items: Ints, since: Floats, finish: Floats, done_items: Ints, late: Floats,
+    late_items: Ints, start: Floats, end: Floats, worker: Ints,
 ) -> int:  # fmt: skip
     """List scheduling, event by event: whenever a worker is free it takes the first of the ready
     list of its kind.  How many tasks ran.
@@ -199,10 +199,10 @@ def list_schedule(
     one by arrival; `spare` and `spares` are the same of free workers.
     """
     n, workers, kinds = len(cost), len(speed), len(base)
-    taken = busy = waiting = 0
+    started = busy = waiting = 0
     now = dispatcher = 0.0
     if python > 0.0:
-        busy = push(done, done_items, 0, busy, python, -1)
+        busy = push(finish, done_items, 0, busy, python, -1)
     for w in range(workers):
         c = sort[w]
         spares[c] = push(idle, idle_items, spare[c], spares[c], float(rank[w]), w)
@@ -228,19 +228,19 @@ def list_schedule(
                     begin = max(begin, now + wake)
                 start[t], worker[t] = begin, w
                 end[t] = begin + cost[t] / speed[w]
-                busy = push(done, done_items, 0, busy, end[t], w)
-                taken += 1
+                busy = push(finish, done_items, 0, busy, end[t], w)
+                started += 1
                 since[w] = float(t)  # while it runs: what it runs
         if busy == 0 and waiting == 0:
-            return taken
+            return started
         now = INFINITE
         if busy > 0:
-            now = done[0]
+            now = finish[0]
         if waiting > 0 and late[0] < now:
             now = late[0]
-        while busy > 0 and done[0] <= now:
+        while busy > 0 and finish[0] <= now:
             w = done_items[0]
-            busy = pop(done, done_items, 0, busy)
+            busy = pop(finish, done_items, 0, busy)
             if w < 0:
                 continue
             t = int(since[w])
@@ -369,17 +369,17 @@ def batch(
     `level`, and looks at what became ready at once.
     """
     workers = len(speed)
-    here = after = 0
+    count = after = 0
     for t in range(len(waits)):
         if waits[t] == 0:
-            now[here] = t
-            here += 1
+            now[count] = t
+            count += 1
             for w in range(workers):
                 comes[t * workers + w] = release[t]
     placed = 0
-    while here > 0:
+    while count > 0:
         place_of, target, value, tie = -1, -1, INFINITE, 0.0
-        for i in range(here):
+        for i in range(count):
             t = now[i]
             best, least, second, soonest = -1, INFINITE, INFINITE, INFINITE
             for w in range(workers):
@@ -409,8 +409,8 @@ def batch(
         end[t] = start[t] + cost[t] / speed[w]
         free[w] = end[t]
         placed += 1
-        here -= 1
-        for i in range(place_of, here):
+        count -= 1
+        for i in range(place_of, count):
             now[i] = now[i + 1]
         for k in range(out[t], out[t + 1]):
             u = follower[k]
@@ -421,12 +421,12 @@ def batch(
                         u, v, into, source, size, near, workers, release, end, worker
                     )
                 if mode == ETF:
-                    now[here] = u
-                    here += 1
+                    now[count] = u
+                    count += 1
                 else:
                     later[after] = u
                     after += 1
-        if here == 0:
+        if count == 0:
             # in the order of their numbers
             for i in range(after):
                 k = i
@@ -434,7 +434,7 @@ def batch(
                     now[k] = now[k - 1]
                     k -= 1
                 now[k] = later[i]
-            here, after = after, 0
+            count, after = after, 0
     return placed
 
 
@@ -488,10 +488,10 @@ def costs_to_go(
                 u = follower[k]
                 least = INFINITE
                 for v in range(workers):
-                    there = table[u * workers + v] + cost[u] / speed[v]
+                    total = table[u * workers + v] + cost[u] / speed[v]
                     if v != w:
-                        there += comm[edge[k]]
-                    least = min(least, there)
+                        total += comm[edge[k]]
+                    least = min(least, total)
                 longest = max(longest, least)
             table[t * workers + w] = longest
     return 0

@@ -17,13 +17,13 @@ from flowvm.errors import ArgumentError
 from flowvm.lab import loops
 from flowvm.lab.native import call
 from flowvm.loading.lazy import lazy
+from flowvm.meta.arrays import Array
 
 if TYPE_CHECKING:
     from flowvm.lab import measurement
 else:
     measurement = lazy("flowvm.lab.measurement")
 
-Array = np.ndarray[Any, Any]
 _UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _UNITS |= {unit + "i": 1024.0**k for k, unit in enumerate("KMGT", 1)}
 
@@ -66,7 +66,7 @@ class Work(Protocol):
 
 
 class Bounds(NamedTuple):
-    """What no schedule can beat, in seconds; `best` is the largest.  Whose proof each is:
+    """Lower bounds of every schedule's length, in seconds; `best` is the largest.  Their proofs:
 
     span            the longest path, on the fastest worker: R. L. Graham, "Bounds on
                     multiprocessing timing anomalies", 1969
@@ -115,23 +115,23 @@ class Machine:
         self,
         workers: int | None = None,
         speeds: Sequence[float] | None = None,
-        link: Any = None,
+        link: object = None,
         streams: Sequence[int] | Mapping[int, int] | None = None,
         cores: int | None = None,
         wake: float = 0.0,
         handover: float = 0.0,
-        memory: Any = None,
+        memory: object = None,
         shared: bool = False,
         patience: float = 0.0,
     ) -> None:
         if isinstance(streams, Mapping):
             streams = [kind for kind, count in streams.items() for _ in range(count)]
-        given = [len(part) for part in (speeds, streams) if part is not None]
-        workers = workers if workers is not None else (given[0] if given else 1)
+        counts = [len(part) for part in (speeds, streams) if part is not None]
+        workers = workers if workers is not None else (counts[0] if counts else 1)
         if isinstance(workers, bool) or not isinstance(workers, (int, np.integer)) or workers < 1:
             raise ArgumentError(f"Machine: workers is a number from 1 up, got {workers!r}")
-        if any(count != workers for count in given):
-            raise ArgumentError(f"Machine: {workers} workers, and speeds or streams for {given}")
+        if any(count != workers for count in counts):
+            raise ArgumentError(f"Machine: {workers} workers, and speeds or streams for {counts}")
         self.workers = int(workers)
         self.speeds = np.ones(workers) if speeds is None else np.array(speeds, np.float64)
         if not (self.speeds > 0).all() or not np.isfinite(self.speeds).all():

@@ -7,7 +7,7 @@ import functools
 import os
 import statistics
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -69,7 +69,7 @@ def measurement(cores: int) -> Measurement:
 def _between(policy: bool) -> float:
     """Seconds from one instruction to the next; under a policy that next one waits for it."""
     x = ones(8)
-    block: Any = schedule("fifo", gather=True) if policy else contextlib.nullcontext()
+    block = schedule("fifo", gather=True) if policy else contextlib.nullcontext()
     with profile(level=2) as calls, block:
         y = x
         for _ in range(CALLS):

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from flowvm.compiler import jit
+from flowvm.meta.arrays import Array
 
-Array = np.ndarray[Any, Any]
 _TYPES = {"f": "float64", "i": "int64", "F": "float64[::1]", "I": "int64[::1]"}
 _WORDS = 7  # of an array: two owners, items, item size, data, length, stride
 _functions: dict[tuple[Callable[..., int], str], Any] = {}
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     if isinstance(value, np.ndarray):
         assert value.dtype in (np.float64, np.int64), value.dtype
         assert value.flags.c_contiguous

@@ -66,8 +66,8 @@ class Placement:
             for k in schedule.order.tolist():
                 stream = where[schedule.worker[k]]
                 nodes.append(replace(section[k], number=len(nodes), stream=stream))
-        kept = [s for s in self.streams if s is not None and s not in graph.streams]
-        return replace(graph, nodes=nodes, streams=[*graph.streams, *kept])
+        streams = [s for s in self.streams if s is not None and s not in graph.streams]
+        return replace(graph, nodes=nodes, streams=[*graph.streams, *streams])
 
     def dag(self, nodes: Sequence[OpNode], cost: Any, own: set[int], others: list[int]) -> Dag:
         columns = of_nodes(nodes, cost)

@@ -8,7 +8,7 @@ A policy is one of three kinds.
               runs.  Compiled.
     stepped   `ready(task, now)` hears of each task that waits for nothing any more, `pick(worker,
               now)` answers which of them a free worker takes, or -1 for none.  Compiled where it
-              can be (`flowvm.lab.compiled`), else asked in Python.
+              can be (`flowvm.lab.native_policy`), else asked in Python.
 
 What is shipped has the name it has in the literature, and `paper` says where.  Where a `policy` is
 asked for, a name, a class or an object does.
@@ -29,8 +29,8 @@ from flowvm.lab import loops
 from flowvm.lab.graphs import Dag
 from flowvm.lab.machines import Machine
 from flowvm.lab.native import call
+from flowvm.meta.arrays import Array
 
-Array = np.ndarray[Any, Any]
 _CLOSE, _LEAST = 1e-5, 1e-8  # how far off a task of the critical path may be: rounding
 _DRAWS = 1 << 31  # numbers that `work_stealing` draws from
 
@@ -101,9 +101,9 @@ class Policy:
         return type(self).__name__
 
     def __repr__(self) -> str:
-        given = ", ".join(f"{k}={v!r}" for k, v in sorted(vars(self).items())
+        arguments = ", ".join(f"{k}={v!r}" for k, v in sorted(vars(self).items())
                           if isinstance(v, (int, float, str)) and k in self.shown)  # fmt: skip
-        return f"{self.name}({given})"
+        return f"{self.name}({arguments})"
 
     shown: ClassVar[tuple[str, ...]] = ()
 
@@ -170,7 +170,7 @@ class priority(Policy):  # noqa: N801
 
     paper = "-"
 
-    def __init__(self, key: Any) -> None:
+    def __init__(self, key: object) -> None:
         self.of = key
 
     def key(self, dag: Dag, machine: Machine) -> Array | None:
@@ -572,7 +572,7 @@ class memory_aware(Policy):  # noqa: N801
         super().begin(dag, machine)
         self.most = self.nbytes if self.nbytes is not None else (machine.memory or np.inf)
         self.rank = dag.upward()
-        self.left = np.diff(dag.out)  # who still waits for a result
+        self.waiting_users = np.diff(dag.out)  # who still waits for a result
         self.live, self.running = 0.0, 0
         self.passed = list[tuple[float, int]]()  # what there is no room for
 
@@ -584,10 +584,10 @@ class memory_aware(Policy):  # noqa: N801
         self.running -= 1
         for edge in range(self.dag.into[task], self.dag.into[task + 1]):
             source = self.dag.source[edge]
-            self.left[source] -= 1
-            if self.left[source] == 0:
+            self.waiting_users[source] -= 1
+            if self.waiting_users[source] == 0:
                 self.live -= float(self.dag.nbytes[source])
-        if self.left[task] == 0:
+        if self.waiting_users[task] == 0:
             self.live -= float(self.dag.nbytes[task])
 
     def pick(self, worker: int, now: float) -> int:
@@ -621,19 +621,19 @@ POLICIES: dict[str, Callable[..., Policy]] = {
 }  # fmt: skip
 
 
-def policy_of(what: Any) -> Policy:
+def policy_of(what: object) -> Policy:
     """A policy by its name, class, or itself; "random:7" is one with a seed.  ArgumentError: there
     is none of that name, or it is none.
     """
     if isinstance(what, str):
-        name, _, given = what.partition(":")
+        name, _, seed = what.partition(":")
         if name not in POLICIES:
             raise ArgumentError(f"no policy {name!r}; there are {', '.join(sorted(POLICIES))}")
-        if given and not given.isdecimal():
+        if seed and not seed.isdecimal():
             raise ArgumentError(f'"{name}:7" is {name} with the number 7, got {what!r}')
-        if not given:
+        if not seed:
             return POLICIES[name]()
-        return pct(seed=int(given)) if name == "pct" else POLICIES[name](int(given))
+        return pct(seed=int(seed)) if name == "pct" else POLICIES[name](int(seed))
     if isinstance(what, type) and issubclass(what, Policy):
         return what()
     if isinstance(what, Policy):

@@ -6,16 +6,13 @@ and the lane of the schedule; others write a tensor each and read those of the t
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from flowvm.lab.graphs import Dag
 from flowvm.lab.sources import SECOND
+from flowvm.meta.arrays import Array
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.words import KIND, OPERAND
-
-Array = np.ndarray[Any, Any]
 
 
 def run_of(dag: Dag, workers: int, begin: Array, finish: Array, worker: Array) -> Run:

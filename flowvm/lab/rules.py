@@ -9,17 +9,17 @@ import numpy as np
 
 from flowvm.errors import ArgumentError, PolicyWarning
 from flowvm.lab import loops
-from flowvm.lab.compiled import compiled
 from flowvm.lab.graphs import Dag
 from flowvm.lab.machines import Machine
+from flowvm.lab.native_policy import compiled
 from flowvm.lab.policies import Policy, adversarial, fifo, lifo, pct, policy_of, random
 from flowvm.lab.simulation import Schedule
+from flowvm.meta.arrays import Array
 from flowvm.vm.callers.lines import warn
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.scheduling import Rule, lanes_of
 from flowvm.vm.machine.words import POL
 
-Array = np.ndarray[Any, Any]
 MANY = 1 << 16  # instructions that have a key of their own, where nobody says how many come
 STEPS = 1 << 10  # the same of PCT's moments
 
@@ -42,12 +42,12 @@ def rule_of(policy: Any, seed: int | None, like: Any, streams: Sequence[int]) ->
         rule.begin(dag if dag is not None else Dag([]), machine)
         native = compiled(rule, MANY)
         if not native.why:
-            kept = (native.address, native.state)
-            return Rule(rule.name, POL.ASKED, asked=(rule, native), native=kept)
+            state = (native.address, native.state)
+            return Rule(rule.name, POL.ASKED, policy=(rule, native), native=state)
         if rule.is_compiled:
             warn(f"policy {rule.name} is asked in Python, 100 us an instruction: {native.why}",
                  PolicyWarning)  # fmt: skip
-        return Rule(rule.name, POL.ASKED, asked=rule, why=native.why)
+        return Rule(rule.name, POL.ASKED, policy=rule, why=native.why)
     if isinstance(rule, (fifo, lifo)):
         mode = POL.ARRIVAL if rule.mode == loops.ARRIVAL else POL.LATEST
         return Rule(rule.name, mode)

@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowvm.errors import ArgumentError, ScheduleError
-from flowvm.lab import loops, stepping
-from flowvm.lab.compiled import Native, compiled
+from flowvm.lab import loops, policy_state
 from flowvm.lab.graphs import Dag
 from flowvm.lab.machines import Bounds, Machine, bounds
 from flowvm.lab.native import call
+from flowvm.lab.native_policy import Native, compiled
 from flowvm.lab.policies import Policy, policy_of
 from flowvm.lab.records import run_of
+from flowvm.meta.arrays import Array
 from flowvm.profiler.front.profiles import Profile
 
-Array = np.ndarray[Any, Any]
 ROUNDING = 1e-9  # of times in a schedule that somebody else made
 MOST_TASKS = 12  # of graphs that `optimal` tries every order of
 WORTH = 1000  # tasks from which a policy that is asked is compiled: below, Python is as fast
@@ -37,7 +37,7 @@ class Checked(NamedTuple):
 
 
 class Schedule:
-    """When and where each task runs: `start`, `end` (seconds) and `worker`, arrays by task.
+    """The time and place of each task: `start`, `end` (seconds) and `worker`, arrays by task.
 
     >>> s = flow.lab.simulate(flow.lab.Dag([1.0, 2.0], [(0, 1)]), flow.lab.Machine(2))
     >>> s.makespan, s.start.tolist()
@@ -54,10 +54,10 @@ class Schedule:
     def __repr__(self) -> str:
         best = self.bounds.best
         share = f", {self.makespan / best:.3g} times the bound" if best > 0 else ""
-        asked = f", asked {self.asked}" if self.asked not in ("", "compiled") else ""
+        note = f", asked {self.asked}" if self.asked not in ("", "compiled") else ""
         return (
             f"<Schedule of {len(self.dag)} tasks by {self.policy or 'nobody'} on "
-            f"{self.machine.workers} workers: {self.makespan:.4g} s{share}{asked}>"
+            f"{self.machine.workers} workers: {self.makespan:.4g} s{share}{note}>"
         )
 
     @property
@@ -171,7 +171,7 @@ def simulate(dag: Dag, machine: Machine | int = 1, policy: Any = "fifo") -> Sche
         plain = plain and not machine.shared
         return schedule if plain else execution(schedule)
     if rule.stepped:
-        return _asked(dag, machine, rule)
+        return _simulate_policy(dag, machine, rule)
     return _listed(dag, machine, rule)
 
 
@@ -223,7 +223,7 @@ def _listed(dag: Dag, machine: Machine, policy: Policy) -> Schedule:
     return Schedule(dag, machine, start, end, worker, policy.name)
 
 
-def _asked(dag: Dag, machine: Machine, policy: Policy) -> Schedule:
+def _simulate_policy(dag: Dag, machine: Machine, policy: Policy) -> Schedule:
     """Ask a policy that has `ready` and `pick`, compiled where it can be."""
     if len(dag) < WORTH:
         schedule = _stepped(dag, machine, policy)
@@ -245,23 +245,24 @@ def _compiled(dag: Dag, machine: Machine, policy: Policy, native: Native) -> Sch
     kind, sort, _ = machine.kinds(dag)
     order = np.argsort(-machine.speeds, kind="stable").astype(np.int64)
     start, end, worker = np.zeros(n), np.zeros(n), np.full(n, -1, np.int64)
-    told, ends = np.zeros(3, np.int64), int(hasattr(policy, "ended"))
+    problem, ends = np.zeros(3, np.int64), int(hasattr(policy, "ended"))
     ran = call(
-        stepping.simulate, native.address, native.state.ctypes.data, native.state, ends, dag.cost,
-        kind, dag.into, dag.source, dag.size, dag.out, dag.follower, dag.release, dag.waits.copy(),
+        policy_state.simulate, native.address, native.state.ctypes.data, native.state, ends,
+        dag.cost, kind, dag.into, dag.source, dag.size, dag.out, dag.follower, dag.release,
+        dag.waits.copy(),
         machine.speeds, order, sort, machine.flat, machine.cores, machine.python(dag),
         machine.wake, machine.patience, machine.handover, np.zeros(workers, np.int64),
         np.zeros(n, np.int64),
         np.zeros(workers, np.int64), np.zeros(workers), np.zeros(workers + 1),
         np.zeros(workers + 1, np.int64), np.zeros(n),
-        np.zeros(n, np.int64), start, end, worker, told,
+        np.zeros(n, np.int64), start, end, worker, problem,
     )  # fmt: skip
-    wrong, task, where = told.tolist()
-    if wrong == stepping.RAISED:  # the same once more, in Python, says what is raised and where
+    wrong, task, where = problem.tolist()
+    if wrong == policy_state.RAISED:  # the same once more, in Python, says what is raised and where
         return _stepped(dag, machine, policy)
-    if wrong == stepping.UNREADY:
+    if wrong == policy_state.UNREADY:
         raise ScheduleError(f"policy {policy.name} picks task {task}, which is not ready")
-    if wrong == stepping.OTHER_KIND:
+    if wrong == policy_state.OTHER_KIND:
         raise ScheduleError(_of_another_stream(policy, dag, task, where))
     if ran < n:
         raise ScheduleError(_too_few(policy, ran, n))
@@ -279,7 +280,7 @@ def _too_few(policy: Policy, ran: int, tasks: int) -> str:
 
 
 def _stepped(dag: Dag, machine: Machine, policy: Policy) -> Schedule:
-    """Simulate in Python, asking a policy: the twin of `stepping.simulate`."""
+    """Simulate in Python, asking a policy: the twin of `policy_state.simulate`."""
     n = len(dag)
     kind, sort, _ = machine.kinds(dag)
     waits, out, follower = dag.waits.tolist(), dag.out.tolist(), dag.follower.tolist()
@@ -288,11 +289,11 @@ def _stepped(dag: Dag, machine: Machine, policy: Policy) -> Schedule:
     free = sorted(range(machine.workers), key=_speed_rank(machine).tolist().__getitem__)
     turn = {w: i for i, w in enumerate(free)}
     since = [-1.0] * machine.workers
-    done: list[tuple[float, int, int]] = []
+    running: list[tuple[float, int, int]] = []
     late: list[tuple[float, int]] = []
-    taken, dispatcher, now = 0, 0.0, 0.0
+    started, dispatcher, now = 0, 0.0, 0.0
     if (until := machine.python(dag)) > 0:
-        done.append((until, -1, -1))
+        running.append((until, -1, -1))
     ended = getattr(policy, "ended", None)
     policy.by = -1
     policy.begin(dag, machine)
@@ -309,12 +310,12 @@ def _stepped(dag: Dag, machine: Machine, policy: Policy) -> Schedule:
             let_go(task)
     while True:
         for w in list(free):
-            if len(done) >= machine.cores:
+            if len(running) >= machine.cores:
                 break
             task = int(policy.pick(w, now))
             if task < 0:
                 continue
-            if not is_ready[task]:
+            if task >= n or not is_ready[task]:
                 raise ScheduleError(f"policy {policy.name} picks task {task}, which is not ready")
             if kind[task] != sort[w]:
                 raise ScheduleError(_of_another_stream(policy, dag, task, w))
@@ -330,14 +331,14 @@ def _stepped(dag: Dag, machine: Machine, policy: Policy) -> Schedule:
                 begin = max(begin, now + machine.wake)
             start[task], worker[task] = begin, w
             end[task] = begin + dag.cost[task] / machine.speeds[w]
-            heapq.heappush(done, (float(end[task]), w, task))
+            heapq.heappush(running, (float(end[task]), w, task))
             free.remove(w)
-            taken += 1
-        if not done and not late:
+            started += 1
+        if not running and not late:
             break
-        now = min([e[0] for e in done[:1]] + [e[0] for e in late[:1]])
-        while done and done[0][0] <= now:
-            _, w, task = heapq.heappop(done)
+        now = min([e[0] for e in running[:1]] + [e[0] for e in late[:1]])
+        while running and running[0][0] <= now:
+            _, w, task = heapq.heappop(running)
             if w < 0:
                 continue
             since[w] = now
@@ -354,8 +355,8 @@ def _stepped(dag: Dag, machine: Machine, policy: Policy) -> Schedule:
             task = heapq.heappop(late)[1]
             is_ready[task] = True
             policy.ready(task, now)
-    if taken < n:
-        raise ScheduleError(_too_few(policy, taken, n))
+    if started < n:
+        raise ScheduleError(_too_few(policy, started, n))
     return Schedule(dag, machine, start, end, worker, policy.name)
 
 
@@ -411,9 +412,9 @@ def optimal(dag: Dag, machine: Machine | int = 1) -> Schedule:
                 free[w], worker[t], end[t] = before, -1, 0.0
 
     extend(0, 0.0)
-    found = best[1] if best[1] is not None else simulate(dag, machine)
-    found.policy = "optimal"
-    schedule: Schedule = found
+    answer = best[1] if best[1] is not None else simulate(dag, machine)
+    answer.policy = "optimal"
+    schedule: Schedule = answer
     return schedule
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from flowvm.errors import ArgumentError
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import OpNode
+from flowvm.meta.arrays import Array
 from flowvm.profiler.front.profiles import Profile
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.edges import connect
@@ -17,7 +18,6 @@ from flowvm.vm.machine.words import KIND, OPERAND
 from flowvm.vm.watch.trace import Trace
 from flowvm.vm.watch.work import flops_of
 
-Array = np.ndarray[Any, Any]
 Columns = dict[str, Any]  # the arguments of a Dag
 WORK = (KIND.OP_CALL, KIND.CALLBACK, KIND.LAUNCH)  # kinds of instructions that compute
 SECOND = 1e9  # nanoseconds
@@ -68,12 +68,12 @@ def of_trace(trace: Trace) -> Columns:
     }
 
 
-def of_nodes(nodes: Sequence[OpNode], cost: Any) -> Columns:
+def of_nodes(nodes: Sequence[OpNode], cost: object) -> Columns:
     """The nodes of a graph, or of its Plan: edges by what they read and write, as the scheduler
     would make them.
     """
     owner, tensor, writes, sizes = [], [], [], []
-    numbers: dict[Any, int] = {}
+    numbers: dict[object, int] = {}
     nbytes = np.zeros(len(nodes))
     for k, node in enumerate(nodes):
         for access, operand in node.accesses():
@@ -97,7 +97,7 @@ def of_nodes(nodes: Sequence[OpNode], cost: Any) -> Columns:
     }
 
 
-def costs(graph: LogicalGraph, like: Any) -> Array:
+def costs(graph: LogicalGraph, like: object) -> Array:
     """Seconds of each node: measured ones of a Profile of level 2 that replayed the same graph,
     those of a function of a node, or an estimate by bytes and operations.  ArgumentError: the
     profile's Plan has other tasks.

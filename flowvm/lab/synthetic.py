@@ -13,18 +13,18 @@ import numpy as np
 
 from flowvm.errors import ArgumentError
 from flowvm.lab.graphs import Dag
+from flowvm.meta.arrays import Array
 
-Array = np.ndarray[Any, Any]
 Tasks = list[tuple[str, float]]
 Edges = list[tuple[int, int]]
 COSTS = ("algorithm", "one", "uniform", "lognormal", "exponential")
 
 
-def _chain(n: int, rng: Any) -> tuple[Tasks, Edges]:
+def _chain(n: int, rng: object) -> tuple[Tasks, Edges]:
     return [("step", 1.0)] * n, [(k, k + 1) for k in range(n - 1)]
 
 
-def _forkjoin(n: int, rng: Any) -> tuple[Tasks, Edges]:
+def _forkjoin(n: int, rng: object) -> tuple[Tasks, Edges]:
     """A start, n tasks side by side, an end."""
     tasks = [("fork", 1.0), *[("part", 1.0)] * n, ("join", 1.0)]
     return tasks, [e for k in range(1, n + 1) for e in ((0, k), (k, n + 1))]
@@ -65,7 +65,9 @@ class _Blocks:
         self.edges: Edges = []
         self.last: dict[Any, int] = {}
 
-    def add(self, op: str, cost: float, writes: Any, reads: tuple[Any, ...] = ()) -> None:
+    def add(
+        self, op: str, cost: float, writes: tuple[int, int] | str, reads: tuple[object, ...] = ()
+    ) -> None:
         t = len(self.tasks)
         self.tasks.append((op, cost))
         front = {self.last[b] for b in (writes, *reads) if b in self.last}
@@ -73,7 +75,7 @@ class _Blocks:
         self.last[writes] = t
 
 
-def _cholesky(n: int, rng: Any) -> tuple[Tasks, Edges]:
+def _cholesky(n: int, rng: object) -> tuple[Tasks, Edges]:
     """Return the tasks that factorize n x n blocks: potrf, trsm, syrk, gemm."""
     blocks = _Blocks()
     for k in range(n):
@@ -87,7 +89,7 @@ def _cholesky(n: int, rng: Any) -> tuple[Tasks, Edges]:
     return blocks.tasks, blocks.edges
 
 
-def _lu(n: int, rng: Any) -> tuple[Tasks, Edges]:
+def _lu(n: int, rng: object) -> tuple[Tasks, Edges]:
     """Return the tasks that factorize n x n blocks without pivots: getrf, trsm, gemm."""
     blocks = _Blocks()
     for k in range(n):
@@ -101,7 +103,7 @@ def _lu(n: int, rng: Any) -> tuple[Tasks, Edges]:
     return blocks.tasks, blocks.edges
 
 
-def _fft(n: int, rng: Any) -> tuple[Tasks, Edges]:
+def _fft(n: int, rng: object) -> tuple[Tasks, Edges]:
     """Return the tasks of a transform of n points, a power of two: log2(n) rows of butterflies
     behind a row of loads.
     """
@@ -118,7 +120,7 @@ def _fft(n: int, rng: Any) -> tuple[Tasks, Edges]:
     return tasks, edges
 
 
-def _stencil(n: int, rng: Any) -> tuple[Tasks, Edges]:
+def _stencil(n: int, rng: object) -> tuple[Tasks, Edges]:
     """n steps of n points, each after itself and its neighbours."""
     edges = [
         ((step - 1) * n + k, step * n + j)
@@ -129,7 +131,7 @@ def _stencil(n: int, rng: Any) -> tuple[Tasks, Edges]:
     return [("point", 1.0)] * (n * n), edges
 
 
-def _transformer(n: int, rng: Any) -> tuple[Tasks, Edges]:
+def _transformer(n: int, rng: object) -> tuple[Tasks, Edges]:
     """A training step of n blocks with 4 heads: forward, backward, an update for each weight."""
     blocks = _Blocks()
     heads = range(4)
@@ -173,7 +175,7 @@ def _transformer(n: int, rng: Any) -> tuple[Tasks, Edges]:
     return blocks.tasks, blocks.edges
 
 
-def _pipeline(n: int, rng: Any) -> tuple[Tasks, Edges]:
+def _pipeline(n: int, rng: object) -> tuple[Tasks, Edges]:
     """n batches through 4 stages, forward and back; a stage does one thing at a time."""
     blocks, stages = _Blocks(), range(4)
     for batch in range(n):
@@ -254,8 +256,9 @@ def kinds() -> Iterator[str]:
 
 def launches(dag: Dag, count: int, regst_num: int = 2) -> Dag:
     """Launches of a Plan behind each other: its graph so many times.  A launch begins when the one
-    `regst_num` before is over (so many may be in flight), and a task waits for itself in the launch
-    before.  `sweep` turns the number of registers so.
+    `regst_num` before is over (so many may be in flight).  A task is what an actor does for one
+    launch, without a break (`Dag.acts`), and waits for what the actor does for the launch before.
+    `sweep` turns the number of registers so.
 
     >>> d = flow.lab.Dag([1.0, 1.0], [(0, 1)], stream=[0, 1])
     >>> m = flow.lab.Machine(streams={0: 1, 1: 1})
@@ -264,6 +267,7 @@ def launches(dag: Dag, count: int, regst_num: int = 2) -> Dag:
     """
     if count < 1 or regst_num < 1:
         raise ArgumentError(f"launches: from 1 up, got {count} launches, {regst_num} registers")
+    dag = dag.acts()
     n, first = len(dag), np.arange(count) * len(dag)
     parts = [(dag.source, dag.target, first, 0)]
     tasks = np.arange(n)

@@ -44,7 +44,7 @@ class Lazy:
         return f"<lazy {self._name!r}>"
 
 
-def lazy(name: str) -> Any:
+def lazy(name: str) -> Lazy:
     """Return the module called `name`, which is imported at the first use of an attribute."""
     return Lazy(name)
 

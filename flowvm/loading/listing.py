@@ -13,7 +13,7 @@ def listing(names: dict[str, Any]) -> Callable[[], list[str]]:
     """
     package = f"{names['__name__']}."
 
-    def shown(name: str, value: Any) -> bool:
+    def shown(name: str, value: object) -> bool:
         below = isinstance(value, ModuleType) and value.__name__.startswith(package)
         return name.startswith("_") or (below and hasattr(value, "__all__"))
 

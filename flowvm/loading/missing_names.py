@@ -105,9 +105,9 @@ def other_names(
         if name in late:
             home = importlib.import_module(late[name])
             return home if late[name] == f"flowvm.{module}.{name}" else getattr(home, name)
-        told = ABSENT.get(f"{module}.{name}") or ABSENT.get(name)
-        if told:
-            raise MissingNameError(f"flowvm.{module} has no {name!r}: {told}", name)
+        reason = ABSENT.get(f"{module}.{name}") or ABSENT.get(name)
+        if reason:
+            raise MissingNameError(f"flowvm.{module} has no {name!r}: {reason}", name)
         raise MissingNameError(f"flowvm.{module} has no {name!r}", name, known)
 
     return missing

@@ -18,6 +18,7 @@ from flowvm.loading.lazy import lazy, shown
 from flowvm.meta import device
 from flowvm.meta.device import Device
 from flowvm.meta.meta import TensorMeta, about_memory
+from flowvm.ops.places.embedding import sparse_gradients
 from flowvm.ops.sparse import table as sparse_table
 from flowvm.ranks.wires import makers, wires
 from flowvm.vm.engine.engine import engine
@@ -25,6 +26,8 @@ from flowvm.vm.engine.scheduling import Rule, planners
 from flowvm.vm.watch.trace import Trace
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from flowvm import array_api, memory, overrides
     from flowvm.cuda import amp, lanes
     from flowvm.cuda.driver import runtime
@@ -33,7 +36,9 @@ if TYPE_CHECKING:
     from flowvm.nn import forecast
     from flowvm.ops.declare import valueless
     from flowvm.ops.declare.cuda import lowering
+    from flowvm.ops.sparse import gradients
     from flowvm.ops.sparse import rules as sparse_rules
+    from flowvm.profiler.grammar import Screen
     from flowvm.profiler.views import traces
 else:
     array_api = lazy("flowvm.array_api")
@@ -47,12 +52,13 @@ else:
     forecast = lazy("flowvm.nn.forecast")
     valueless = lazy("flowvm.ops.declare.valueless")
     lowering = lazy("flowvm.ops.declare.cuda.lowering")
+    gradients = lazy("flowvm.ops.sparse.gradients")
     sparse_rules = lazy("flowvm.ops.sparse.rules")
     traces = lazy("flowvm.profiler.views.traces")
 
 
 def _foretell(
-    op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...], needs: tuple[bool, ...]
+    op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[object, ...], needs: tuple[bool, ...]
 ) -> None:
     """Compile kernels of the coming backward of this call ahead of time."""
     ahead.foretell(op, metas, attrs, needs)
@@ -69,14 +75,14 @@ def _why_no_cuda(index: int) -> str:
 
 
 def _lower_for_cuda(
-    op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
+    op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[object, ...]
 ) -> Invocation:
     """Return the Invocation of a call on a CUDA device."""
     return lowering.lower(op, metas, attrs)
 
 
 def _lower_for_meta(
-    op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
+    op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[object, ...]
 ) -> Invocation:
     """Return the Invocation of a call on the meta device."""
     return valueless.lower(op, metas, attrs)
@@ -115,12 +121,17 @@ def _fill_sparse_table() -> None:
     sparse_rules.enter()
 
 
+def _sparse_gradient(g: Tensor, index: Tensor, rows: int, skip: int) -> Tensor:
+    """Return the sparse gradient of a table of so many rows."""
+    return gradients.of_rows(g, index, rows, skip)
+
+
 def _rule_of(policy: Any, seed: int | None, like: Any, streams: Sequence[int]) -> Rule:
     """Return the rule by which the scheduler compares ready instructions."""
     return rules.rule_of(policy, seed, like, streams)
 
 
-def _trace_screen(trace: Trace, width: int) -> Any:
+def _trace_screen(trace: Trace, width: int) -> Screen:
     """Return a trace as a coloured screen."""
     return traces.trace_screen(trace, width)
 
@@ -131,7 +142,7 @@ def _captured() -> bool:
 
 
 @method()
-def __array_namespace__(self: Tensor, /, *, api_version: str | None = None) -> Any:  # noqa: N807
+def __array_namespace__(self: Tensor, /, *, api_version: str | None = None) -> ModuleType:  # noqa: N807
     """The module with the array API standard's functions, `flowvm.array_api`."""
     return array_api.named(api_version)
 
@@ -139,6 +150,7 @@ def __array_namespace__(self: Tensor, /, *, api_version: str | None = None) -> A
 compiler.captured.append(_captured)
 call_overrides.on_first.append(_give_way)
 sparse_table.on_first.append(_fill_sparse_table)
+sparse_gradients.append(_sparse_gradient)
 device.backends["cuda"] = _why_no_cuda
 lowerings["cuda"] = _lower_for_cuda
 on_recorded.append(_foretell)

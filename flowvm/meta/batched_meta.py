@@ -55,7 +55,7 @@ class BatchedDevice(Device):
             interned = _interned.setdefault(key, interned)
         return interned
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: object) -> tuple[type[Device], tuple[str]]:
         return Device, (str(self.local),)
 
 
@@ -78,7 +78,7 @@ class BatchedMeta(TensorMeta):
         """Return the meta of a new tensor like this one."""
         return self.with_shape(self.shape, dtype)
 
-    def with_shape(self, shape: Any, dtype: DType | None = None) -> TensorMeta:
+    def with_shape(self, shape: object, dtype: DType | None = None) -> TensorMeta:
         """Return the meta of a new tensor of `shape` with these levels."""
         size = as_shape(shape)
         device = fresh(self.device, size.numel())
@@ -100,7 +100,7 @@ def fresh(device: BatchedDevice, numel: int) -> Device:
     return BatchedDevice.of(device.local, axes)
 
 
-def _made(
+def _new_meta(
     size: Size, dtype: DType, device: BatchedDevice, stride: tuple[int, ...] | None
 ) -> TensorMeta:
     whole = TensorMeta.of(size, dtype, device.local, stride)
@@ -113,16 +113,16 @@ def _made(
     return meta
 
 
-BatchedDevice.maker = staticmethod(_made)
+BatchedDevice.maker = staticmethod(_new_meta)
 
 
-def axes_of(value: Any) -> tuple[Axis, ...]:
+def axes_of(value: object) -> tuple[Axis, ...]:
     """Return the levels of a meta or device; none of any other value."""
     device = value.device if isinstance(value, TensorMeta) else value
     return device.axes if device.__class__ is BatchedDevice else ()
 
 
-def is_batched(*values: Any) -> bool:
+def is_batched(*values: object) -> bool:
     """Return True if a meta or device among the values has levels."""
     for value in values:
         device = value.device if isinstance(value, TensorMeta) else value

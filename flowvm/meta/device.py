@@ -9,10 +9,10 @@ use.  The one for CUDA loads the driver; nothing else here does.
 import os
 import re
 from collections.abc import Callable
-from typing import Any, Final, NoReturn, SupportsIndex
+from typing import Any, Final, NoReturn, SupportsIndex, TypeAlias
 
 from flowvm.errors import ArgumentTypeError, DeviceError
-from flowvm.guards.regions import Mode, Region
+from flowvm.guards.regions import Mode, Region, Switch
 
 _TYPES = ("cpu", "cuda", "meta")
 _SPELLING = re.compile(r"([a-z]+)(?::(0|[1-9][0-9]*))?")
@@ -22,7 +22,7 @@ _interned: dict[tuple[str, int], "Device"] = {}
 # The choices of a thread: the CUDA device that "cuda" means (see `flow.cuda.device`), and the
 # device of new tensors.
 cuda_index: Final = Mode(0)
-_default: "Final[Mode[Device | None]]" = Mode(None)
+made_on: "Final[Mode[Device | None]]" = Mode(None)
 
 
 class Device(Region):
@@ -46,7 +46,7 @@ class Device(Region):
 
     def __new__(
         cls,
-        device: "str | int | Device | None" = None,
+        device: "DeviceLike | None" = None,
         index: int | None = None,
         *,
         type: str | None = None,  # PyTorch's name of the first one
@@ -70,10 +70,10 @@ class Device(Region):
         raise AttributeError(f"{self!r} cannot be changed")
 
     def _mode(self) -> Mode[Any]:
-        return _default
+        return made_on
 
-    def _switch(self) -> tuple[Mode[Any], Any, Any]:
-        return _default, require(self), self
+    def _switch(self) -> Switch:
+        return made_on, require(self), self
 
     def __str__(self) -> str:
         return self.type if self.index is None else f"{self.type}:{self.index}"
@@ -85,6 +85,10 @@ class Device(Region):
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         return Device, (str(self),)
+
+
+# a function of the number that a rank may give its CPU: its own
+own_number: "list[Callable[[], int]]" = [int]
 
 
 def _parse(device: object, index: object) -> tuple[str, int]:
@@ -106,7 +110,7 @@ def _parse(device: object, index: object) -> tuple[str, int]:
         number = cuda_index.now() if match[1] == "cuda" else 0
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
         raise DeviceError(f"a device index is an integer from 0 up, got {number!r}")
-    if match[1] == "cpu" and number != 0:
+    if match[1] == "cpu" and number != 0 and number != own_number[-1]():
         raise DeviceError(f"there is one CPU device, 'cpu'; got index {number}")
     return match[1], number if match[1] == "cuda" else 0  # one meta device, too, as in PyTorch
 
@@ -114,23 +118,26 @@ def _parse(device: object, index: object) -> tuple[str, int]:
 cpu: Final = Device("cpu")
 meta: Final = Device("meta")
 
+DeviceLike: TypeAlias = Device | str | int  # what names a device in a call
 
-def as_device(value: "str | int | Device | None") -> Device:
+
+def as_device(value: DeviceLike | None) -> Device:
     """Return `value` as a Device that can be used; None is the default device."""
     if value is None:
-        return _default.now() or cpu
+        return made_on.now() or cpu
     return require(value if isinstance(value, Device) else Device(value))
 
 
 # public: flow
-def set_default_device(device: "str | int | Device | None") -> None:
+def set_default_device(device: DeviceLike | None) -> None:
     """Set the device on which this thread makes new tensors; None: the CPU.
 
     >>> flow.set_default_device("cpu")
     >>> flow.ones(2).device.type
     'cpu'
     """
-    _default.set(None if device is None else as_device(device))
+    place = cpu if device is None else as_device(device)
+    made_on.set(None if place is cpu else place)
 
 
 # public: flow
@@ -140,7 +147,7 @@ def get_default_device() -> Device:
     >>> flow.get_default_device().type
     'cpu'
     """
-    return _default.now() or cpu
+    return made_on.now() or cpu
 
 
 # by type of device, but the CPU: why the one of an index cannot be used, "" if it can

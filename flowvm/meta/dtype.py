@@ -20,7 +20,7 @@ Python's names are kept out of this module's way by an underscore: `flowvm/__ini
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Final, NoReturn, SupportsIndex
+from typing import Any, Final, NoReturn, SupportsIndex, TypeAlias
 
 import numpy as np
 
@@ -220,6 +220,9 @@ def from_numpy(dtype: "np.dtype[Any] | type[np.generic]") -> DType:
             f"{', '.join(known.name for known in _BY_NUMPY.values())}"
         )
     return entry
+
+
+DTypeLike: TypeAlias = "DType | type | np.dtype[Any]"  # what names a dtype in a call
 
 
 # not public

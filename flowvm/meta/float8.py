@@ -12,9 +12,11 @@ the middle; those beyond all others become what PyTorch makes of them, `Format.b
 from __future__ import annotations
 
 import functools
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
+
+from flowvm.meta.arrays import Array
 
 QUIET: Final = 0x7FC00000  # a NaN of float32
 
@@ -64,12 +66,12 @@ class Format(NamedTuple):
         """A code's bits, at the place where float32 has them, times this are the number."""
         return 2.0 ** (127 - self.bias)
 
-    def decoded(self, codes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def decoded(self, codes: Array) -> Array:
         """The numbers of codes, as float32."""
-        values: np.ndarray[Any, Any] = _table(self)[codes]
+        values: Array = _table(self)[codes]
         return values
 
-    def encoded(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def encoded(self, values: Array) -> Array:
         """The codes of float32 numbers."""
         bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
         if not self.digits:
@@ -85,14 +87,14 @@ class Format(NamedTuple):
         code = np.where(code > self.largest, self.beyond, code)
         code = np.where(size > 0x7F800000, self.nan, code)
         if self.signed_zero:
-            signed: np.ndarray[Any, Any] = (code | sign).astype(np.uint8)
+            signed: Array = (code | sign).astype(np.uint8)
             return signed
         code = np.where(size >= 0x7F800000, self.nan, code)
         return np.where((code == 0) | (code == self.nan), code, code | sign).astype(np.uint8)
 
 
 @functools.cache
-def _table(form: Format) -> np.ndarray[Any, Any]:
+def _table(form: Format) -> Array:
     codes = np.arange(256, dtype=np.uint32)
     if not form.digits:
         bits = np.where(codes == 0, 0x400000, codes << 23)

@@ -147,7 +147,7 @@ def _of_order(shape: Sequence[int], order: Sequence[int]) -> Strides:
     return tuple(stride)
 
 
-def format_stride(name: str, meta: TensorMeta, memory_format: Any) -> Strides | None:
+def format_stride(name: str, meta: TensorMeta, memory_format: object) -> Strides | None:
     """Return the strides of a copy of `meta` in a memory format, None for C order.  With None or
     `preserve_format` they are the strides of `meta`.  Errors name the call `name`.
 

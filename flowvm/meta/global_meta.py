@@ -30,7 +30,7 @@ from flowvm.meta.placements import (
     placement,
 )
 
-_kept = LRUCache("global metas", one_each=True)
+_cache = LRUCache("global metas", one_each=True)
 _META_BYTES = 1500
 
 
@@ -63,15 +63,15 @@ class GlobalMeta(TensorMeta):
         """
         size = shape if type(shape) is Size else as_shape(shape)
         key = size, dtype, device, sbp, local_stride, stride, is_copy
-        interned: GlobalMeta | None = _kept.young.get(key)
+        interned: GlobalMeta | None = _cache.young.get(key)
         if interned is None:
-            interned = _kept.find(key)
+            interned = _cache.find(key)
         if interned is None:
-            interned = _kept.put(key, _made(*key), _META_BYTES)
+            interned = _cache.put(key, _new_meta(*key), _META_BYTES)
         return interned
 
     @property
-    def placement(self) -> Any:
+    def placement(self) -> placement:
         """The placement of the tensor."""
         where: placement = self.device.placement
         return where
@@ -100,7 +100,7 @@ class GlobalMeta(TensorMeta):
         held = tuple(broadcast if s is partial_sum else s for s in self.sbp)
         return GlobalMeta.make(self.shape, dtype or self.dtype, self.device, held)
 
-    def with_shape(self, shape: Any, dtype: DType | None = None) -> GlobalMeta:
+    def with_shape(self, shape: object, dtype: DType | None = None) -> GlobalMeta:
         """Return the meta of a new tensor of `shape` on this placement: every rank holds it
         whole.
         """
@@ -120,11 +120,13 @@ class GlobalMeta(TensorMeta):
         return _again, (self.shape, self.dtype, self.placement, self.sbp, local_stride)
 
 
-def _again(shape: Size, dtype: DType, where: placement, sbp: Sbps, local_stride: Any) -> GlobalMeta:
+def _again(
+    shape: Size, dtype: DType, where: placement, sbp: Sbps, local_stride: tuple[int, ...] | None
+) -> GlobalMeta:
     return GlobalMeta.make(shape, dtype, placed_device(where), sbp, local_stride)
 
 
-def _made(
+def _new_meta(
     size: Size,
     dtype: DType,
     device: PlacedDevice,
@@ -142,7 +144,7 @@ def _made(
     meta.inside = place is not None
     if place is None:
         meta.bounds = ((0, 0),) * len(size)
-        local: Any = (0,) * max(1, len(size))
+        local: tuple[int, ...] = (0,) * max(1, len(size))
         local_stride = None
     else:
         meta.bounds = part(size, device.placement, sbp, place)

@@ -11,12 +11,14 @@ import math
 import operator
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, SupportsIndex, overload
+from typing import Any, ClassVar, SupportsIndex, TypeAlias, overload
 
 from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfMemoryError
 from flowvm.guards.lru_cache import LRUCache
 from flowvm.meta.device import Device, cpu
 from flowvm.meta.dtype import DType
+
+Attrs: TypeAlias = tuple[Any, ...]  # a call's attribute values, each of the kind its op declares
 
 
 # public: flow
@@ -36,13 +38,13 @@ class Size(tuple[int, ...]):
     @overload
     def __getitem__(self, index: slice) -> Size: ...
     def __getitem__(self, index: Any) -> Any:
-        dims: Any = tuple.__getitem__(self, index)
+        dims = tuple.__getitem__(self, index)
         return Size(dims) if index.__class__ is slice else dims
 
     def __add__(self, other: Any) -> Size:
         return Size(tuple.__add__(self, other))
 
-    def __radd__(self, other: Any) -> Any:
+    def __radd__(self, other: object) -> Any:
         return Size(other + tuple(self)) if isinstance(other, tuple) else NotImplemented
 
     def __mul__(self, times: SupportsIndex) -> Size:
@@ -90,8 +92,8 @@ def reach(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, int]:
     return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0)
 
 
-_kept = LRUCache("metas", one_each=True)
-_interned: dict[tuple[Any, ...], TensorMeta] = _kept.young
+_cache = LRUCache("metas", one_each=True)
+_interned: dict[tuple[Any, ...], TensorMeta] = _cache.young
 about_memory: list[Callable[[], str]] = []  # what an error says of who has memory, see providers
 _META_BYTES = 900  # of a meta of some dimensions, with its key
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -168,7 +170,7 @@ class TensorMeta:
 def _make(
     key: tuple[Any, ...], size: Size, dtype: DType, device: Device, stride: tuple[int, ...] | None
 ) -> TensorMeta:
-    known: TensorMeta | None = _kept.find(key)
+    known: TensorMeta | None = _cache.find(key)
     if known is not None:
         return known
     if device.__class__ is not Device:  # of a placement: see flowvm.meta.global_meta
@@ -183,7 +185,7 @@ def _make(
         s == e for d, s, e in zip(size, steps, dense, strict=True) if d != 1
     )
     if stride is None or contiguous:  # equal layouts share one object
-        shared = _kept.find((size, dtype, device, None)) if contiguous else None
+        shared = _cache.find((size, dtype, device, None)) if contiguous else None
         if shared is not None:
             return _put(key, shared)
         steps = dense
@@ -197,15 +199,15 @@ def _make(
         raise OutOfMemoryError(
             f"a tensor of shape {tuple(size)} and dtype {dtype.name} takes "
             f"{meta.span / 2**30:.4g} GiB; "
-            f"this machine has {_MEMORY / 2**30:.4g} GiB" + "".join(said() for said in about_memory)
+            f"this machine has {_MEMORY / 2**30:.4g} GiB" + "".join(note() for note in about_memory)
         )
     if contiguous:
         meta = _put((size, dtype, device, None), meta)
     return _put(key, meta)
 
 
-def _put(key: tuple[Any, ...], meta: TensorMeta) -> TensorMeta:
-    interned: TensorMeta = _kept.put(key, meta, _META_BYTES)
+def _put(key: tuple[object, ...], meta: TensorMeta) -> TensorMeta:
+    interned: TensorMeta = _cache.put(key, meta, _META_BYTES)
     return interned
 
 

@@ -22,7 +22,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.meta.device import Device, _usable, require
+from flowvm.meta.arrays import Array
+from flowvm.meta.device import Device, _usable, own_number, require
 
 
 def _alone() -> tuple[int, int]:
@@ -35,9 +36,12 @@ world: list[Callable[[], tuple[int, int]]] = [_alone]
 own_device: list[Callable[[str], Device]] = [Device]
 
 
-def here() -> tuple[int, int]:
+def rank_and_size() -> tuple[int, int]:
     """This process's rank, and the number of ranks."""
     return world[-1]()
+
+
+own_number.append(lambda: rank_and_size()[0])
 
 
 # --- sbp ------------------------------------------------------------------------------------------
@@ -53,7 +57,7 @@ class sbp:  # noqa: N801 - OneFlow's name, which users write
     __slots__ = ("dim",)
     dim: int  # that is split; BROADCAST or PARTIAL
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> sbp:
+    def __new__(cls, *args: object, **kwargs: object) -> sbp:
         raise ArgumentTypeError(
             "flow.sbp.sbp is the type; write flow.sbp.split(dim), flow.sbp.broadcast or "
             "flow.sbp.partial_sum"
@@ -83,7 +87,7 @@ class sbp:  # noqa: N801 - OneFlow's name, which users write
         """The short name: S(0), B or P."""
         return f"S({self.dim})" if self.dim >= 0 else "B" if self.dim == BROADCAST else "P"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Callable[[int], sbp], tuple[int]]:
         return _sbp_of, (self.dim,)
 
 
@@ -111,8 +115,8 @@ def split(dim: int) -> sbp:
     try:
         at = operator.index(dim)
     except TypeError:
-        got = type(dim).__name__
-        raise ArgumentTypeError(f"sbp.split: a dimension is an int, got {got}") from None
+        kind = type(dim).__name__
+        raise ArgumentTypeError(f"sbp.split: a dimension is an int, got {kind}") from None
     if at < 0:
         raise ArgumentError(
             f"sbp.split: a dimension counts from the front, 0 or more, got {at}: an sbp is not "
@@ -121,7 +125,7 @@ def split(dim: int) -> sbp:
     return _sbp_of(at)
 
 
-def as_sbps(value: Any, placement: placement, ndim: int | None = None) -> Sbps:
+def as_sbps(value: object, placement: placement, ndim: int | None = None) -> Sbps:
     """Return `value` as a tuple of sbp, one for each dimension of `placement`; a single sbp stands
     for a tuple of one.  An object with a method `as_sbp(ndim)` counts as an sbp, as PyTorch's
     `Shard` of `flowvm.distributed.tensor`.
@@ -149,14 +153,16 @@ def as_sbps(value: Any, placement: placement, ndim: int | None = None) -> Sbps:
 # --- placements -----------------------------------------------------------------------------------
 
 
-def _ranks_of(device_ids: Any) -> Any:
+def _ranks_of(device_ids: object) -> Any:
     """The ranks that OneFlow's `device_ids` name."""
     if not isinstance(device_ids, dict):
         return device_ids
     hosts = {int(k): [v] if isinstance(v, int) else list(v) for k, v in device_ids.items()}
-    each, rest = divmod(here()[1], max(hosts) + 1)
+    each, rest = divmod(rank_and_size()[1], max(hosts) + 1)
     if rest or any(number >= each for ids in hosts.values() for number in ids):
-        raise ArgumentError(f"placement: device_ids {device_ids} do not fit {here()[1]} ranks")
+        raise ArgumentError(
+            f"placement: device_ids {device_ids} do not fit {rank_and_size()[1]} ranks"
+        )
     return [host * each + number for host, ids in sorted(hosts.items()) for number in ids]
 
 
@@ -170,7 +176,8 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
     flat    the ranks in C order
 
     ArgumentError for another type, or if `ranks` is no array of ranks.  OneFlow's earlier
-    `device_type` and `device_ids` are taken, too: ranks, or a dict of those of each host.
+    `device_type`, `device_ids` and `hierarchy` are taken, too: ranks, or a dict of those of each
+    host, and the shape.
 
     >>> flow.placement("cpu", ranks=[0])
     flow.placement(type="cpu", ranks=[0])
@@ -184,7 +191,13 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
     devices: dict[Any, PlacedDevice]  # by rank, and by (rank, sbp)
 
     def __new__(
-        cls, type: str = "", ranks: Any = None, *, device_type: str = "", device_ids: Any = None
+        cls,
+        type: str = "",
+        ranks: object = None,
+        *,
+        device_type: str = "",
+        device_ids: object = None,
+        hierarchy: Any = None,
     ) -> placement:
         if device_ids is not None or device_type:  # OneFlow's earlier names
             if type or ranks is not None:
@@ -199,15 +212,18 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
                 f"{ranks!r}"
             )
         flat = tuple(int(r) for r in array.ravel())
+        shape = tuple(array.shape) if hierarchy is None else tuple(hierarchy)
+        if math.prod(shape) != len(flat):
+            raise ArgumentError(f"placement: hierarchy {shape} is not of {len(flat)} ranks")
         if len(set(flat)) != len(flat):
             raise ArgumentError(f"placement: a rank appears more than once in {array.tolist()}")
-        size = here()[1]
+        size = rank_and_size()[1]
         if min(flat) < 0 or max(flat) >= size:
             raise ArgumentError(
                 f"placement: ranks go from 0 to {size - 1} here, got {array.tolist()}; start more "
                 f"processes: flowvm launch -n {max(flat) + 1}, or mpiexec -n {max(flat) + 1}"
             )
-        return cls._of(type, tuple(array.shape), flat)
+        return cls._of(type, shape, flat)
 
     @classmethod
     def _of(cls, type: str, shape: tuple[int, ...], flat: tuple[int, ...]) -> placement:
@@ -223,10 +239,10 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
     @staticmethod
     def all(type: str) -> placement:
         """Return the placement of all ranks, in one dimension."""
-        return placement(type, list(range(here()[1])))
+        return placement(type, list(range(rank_and_size()[1])))
 
     @property
-    def ranks(self) -> np.ndarray[Any, Any]:
+    def ranks(self) -> Array:
         """The ranks, as an array of `shape`."""
         return np.array(self.flat).reshape(self.shape)
 
@@ -303,13 +319,13 @@ class PlacedDevice(Device):
     def __repr__(self) -> str:
         return repr(self.placement)
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
         return placed_device, (self.placement,)
 
 
 def placed_device(where: placement) -> PlacedDevice:
     """The device of `where` on this rank."""
-    return where.device(here()[0])
+    return where.device(rank_and_size()[0])
 
 
 # --- parts ----------------------------------------------------------------------------------------

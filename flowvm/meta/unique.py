@@ -6,7 +6,7 @@ A copy would look at memory that belongs to the first, which may be gone before 
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 
 class Unique:
@@ -17,5 +17,5 @@ class Unique:
     def __copy__(self) -> Self:
         return self
 
-    def __deepcopy__(self, memo: Any) -> Self:
+    def __deepcopy__(self, memo: object) -> Self:
         return self

@@ -60,19 +60,19 @@ def foretell(thread: int) -> None:
 
 
 def _foretell(frame: FrameType | None) -> None:
-    root, given = _model(frame)
+    root, input = _model(frame)
     if root is None and _is_making(frame):
         helpers.begin_ahead()
     if root is None or root in _known:
         return
     _known.add(root)
-    layers, facts = list(_layers(root))[-MOST:], None if given is None else _facts(given)
+    layers, facts = list(_layers(root))[-MOST:], None if input is None else _facts(input)
     while layers and not helpers.ahead(f"{JOB}:{_text(layers, facts)}"):
         layers = layers[len(layers) // 2 + 1 :]  # the text was too long
 
 
-def _text(layers: list[Layer], given: Facts | None) -> str:
-    return base64.b85encode(zlib.compress(pickle.dumps((layers, given)))).decode()
+def _text(layers: list[Layer], input_facts: Facts | None) -> str:
+    return base64.b85encode(zlib.compress(pickle.dumps((layers, input_facts)))).decode()
 
 
 def _model(frame: FrameType | None) -> tuple[Module | None, Tensor | None]:
@@ -83,9 +83,9 @@ def _model(frame: FrameType | None) -> tuple[Module | None, Tensor | None]:
     while frame is not None:
         names = frame.f_code.co_varnames[:2]
         if frame.f_code.co_name == "forward" and len(names) == 2:
-            own, given = map(frame.f_locals.get, names)
+            own, input = map(frame.f_locals.get, names)
             if isinstance(own, Module):
-                root = own, given if isinstance(given, Tensor) else None
+                root = own, input if isinstance(input, Tensor) else None
         frame = frame.f_back
     return root
 
@@ -143,16 +143,16 @@ def compile_layers(text: str) -> None:
 
 
 def _layers_of(text: str) -> tuple[list[Layer], Facts | None]:
-    layers, given = pickle.loads(zlib.decompress(base64.b85decode(text)))
-    return layers, given
+    layers, input_facts = pickle.loads(zlib.decompress(base64.b85decode(text)))
+    return layers, input_facts
 
 
-def _inputs(layers: list[Layer], given: Facts | None) -> Iterator[tuple[Layer, Facts]]:
+def _inputs(layers: list[Layer], input_facts: Facts | None) -> Iterator[tuple[Layer, Facts]]:
     """Yield each layer with the shape and dtype of its likely input."""
-    before = given
+    before = input_facts
     for layer in layers:
         module = _module(layer, _valueless)
-        for facts in _candidates(layer, before, given):
+        for facts in _candidates(layer, before, input_facts):
             with contextlib.suppress(Exception):  # it was not this one
                 result = module(_valueless(facts))
                 before = _facts(result[0] if isinstance(result, tuple) else result)
@@ -165,9 +165,9 @@ def _valueless(facts: Facts) -> Tensor:
     return empty(shape, dtype=dtype, device="meta")
 
 
-def _candidates(layer: Layer, before: Facts | None, given: Facts | None) -> Iterator[Facts]:
+def _candidates(layer: Layer, before: Facts | None, input_facts: Facts | None) -> Iterator[Facts]:
     """Yield inputs that a layer may take, the likeliest first."""
-    for facts in (before, given):
+    for facts in (before, input_facts):
         if facts is None:
             continue
         shape, dtype = facts

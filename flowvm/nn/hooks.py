@@ -76,7 +76,7 @@ class Hooks:
     load_pre: dict[int, Hook] = field(default_factory=dict)
     load: dict[int, Hook] = field(default_factory=dict)
 
-    def __new__(cls, *args: Any) -> Hooks:  # also of a copy, or what was pickled
+    def __new__(cls, *args: object) -> Hooks:  # also of a copy, or what was pickled
         hooked.append(True)
         del hooked[1:]
         return object.__new__(cls)
@@ -90,11 +90,11 @@ hooked.clear()
 REGISTRATION: dict[str, dict[int, Hook]] = {"_parameters": {}, "_buffers": {}, "_modules": {}}
 
 
-def registered(module: object, table: str, name: str, value: Any) -> Any:
+def registered(module: object, table: str, name: str, value: object) -> Any:
     """`value`, or what the registration hooks make of it."""
     for hook in list(REGISTRATION[table].values()):
-        seen = hook(module, name, value)
-        value = value if seen is None else seen
+        replacement = hook(module, name, value)
+        value = value if replacement is None else replacement
     return value
 
 
@@ -136,10 +136,10 @@ def call_with_hooks(
 
 
 def _run_hook(
-    module: Called, hook: Hook, with_kwargs: bool, args: Any, kwargs: Any, result: Any
+    module: Called, hook: Hook, with_kwargs: bool, args: object, kwargs: object, result: object
 ) -> Any:
-    seen = hook(module, args, kwargs, result) if with_kwargs else hook(module, args, result)
-    return result if seen is None else seen
+    replacement = hook(module, args, kwargs, result) if with_kwargs else hook(module, args, result)
+    return result if replacement is None else replacement
 
 
 def _run_pre_hook(
@@ -175,7 +175,7 @@ class _BackwardTap:
         self.slots: list[int] = []
         self.arguments = 0
 
-    def watch_inputs(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def watch_inputs(self, args: tuple[object, ...]) -> tuple[Any, ...]:
         self.arguments = len(args)
         self.slots = [
             i for i, arg in enumerate(args) if isinstance(arg, Tensor) and arg.requires_grad
@@ -189,7 +189,7 @@ class _BackwardTap:
             watched[slot] = tensor
         return tuple(watched)
 
-    def watch_outputs(self, result: Any) -> Any:
+    def watch_outputs(self, result: object) -> Any:
         outputs = result if isinstance(result, (tuple, list)) else (result,)
         slots = [
             i for i, out in enumerate(outputs) if isinstance(out, Tensor) and out.requires_grad
@@ -220,18 +220,18 @@ class _BackwardTap:
 
     def _run_hooks(self, grad_input: Grads) -> Grads:
         for hook in [*EVERYWHERE.backward.values(), *self.hooks.backward.values()]:
-            seen = hook(self.module, grad_input, self.grad_output)
-            grad_input = _replaced(seen, grad_input, "backward hook")
+            replacement = hook(self.module, grad_input, self.grad_output)
+            grad_input = _replaced(replacement, grad_input, "backward hook")
         return grad_input
 
-    def _pick(self, items: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _pick(self, items: tuple[object, ...]) -> tuple[Any, ...]:
         return tuple(items[slot] for slot in self.slots)
 
 
-def _replaced(seen: Any, grads: Grads, what: str) -> Grads:
-    if seen is None:
+def _replaced(replacement: object, grads: Grads, what: str) -> Grads:
+    if replacement is None:
         return grads
-    new = tuple(seen) if isinstance(seen, (tuple, list)) else (seen,)
+    new = tuple(replacement) if isinstance(replacement, (tuple, list)) else (replacement,)
     if len(new) != len(grads):
         raise RuntimeError(f"a {what} returned {len(new)} gradients where there are {len(grads)}")
     return new
@@ -246,10 +246,12 @@ class _Tap(Function):
     """The identity, whose backward passes on what `on_grad` makes of the gradients."""
 
     @staticmethod
-    def forward(ctx: Any, on_grad: Callable[[Grads], Grads], *tensors: Tensor) -> Any:
+    def forward(
+        ctx: Any, on_grad: Callable[[Grads], Grads], *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
         ctx.on_grad = on_grad
         return tensors
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
         return (None, *ctx.on_grad(grads))

@@ -19,6 +19,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.loading.listing import listing, own_names
 from flowvm.loading.missing_names import other_names
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import float64
 
 _GAINS = {
@@ -54,7 +55,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     return _GAINS[nonlinearity]
 
 
-def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Any = None) -> Tensor:
+def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: object = None) -> Tensor:
     """Draw from U(a, b).
 
     >>> w = nn.init.uniform_(flow.empty(100), 2.0, 3.0)
@@ -66,7 +67,9 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Any = No
     return tensor
 
 
-def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> Tensor:
+def normal_(
+    tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: object = None
+) -> Tensor:
     """Draw from N(mean, std^2).
 
     >>> nn.init.normal_(flow.empty(3), mean=5.0, std=0.0)
@@ -270,7 +273,7 @@ def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> floa
     return calculate_gain(nonlinearity, a) / math.sqrt(fan) if fan else 0.0
 
 
-def _fill(tensor: Tensor, values: np.ndarray[Any, Any]) -> Tensor:
+def _fill(tensor: Tensor, values: Array) -> Tensor:
     with no_grad():
         tensor.copy_(ops.tensor(values).to(tensor.dtype))
     return tensor
@@ -283,7 +286,7 @@ def _older(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     new = function.__name__
     old = new.removesuffix("_")
 
-    def renamed(*args: Any, **kwargs: Any) -> Tensor:
+    def renamed(*args: object, **kwargs: object) -> Tensor:
         warnings.warn(f"nn.init.{old} is now nn.init.{new}", FutureWarning, stacklevel=2)
         return function(*args, **kwargs)
 

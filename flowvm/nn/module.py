@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from operator import setitem
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from flowvm import ops
 from flowvm.autograd import no_grad
@@ -63,13 +63,13 @@ def leave(error: FlowError, module: Module) -> None:
     if error.layer is None:
         error.layer = type(module).__name__, "", module, ""
         return
-    kind, path, inner, said = error.layer
+    kind, path, inner, message = error.layer
     own = next((name for name, below in module.named_modules() if below is inner), "")
     if own:  # else what called it is no part of this one
         path = f"{own}.{path}" if path else own
         note = printable(f"in {path} ({kind}) of {type(module).__name__}")
         error.layer = kind, path, module, note
-        error.__notes__ = [*(n for n in getattr(error, "__notes__", ()) if n != said), note]
+        error.__notes__ = [*(n for n in getattr(error, "__notes__", ()) if n != message), note]
 
 
 NOTHING: Any = object()  # no argument was given
@@ -276,20 +276,20 @@ class Module:
         self, memo: set[int] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Module]]:
         """(path, module) for this module and everything below it, parents first."""
-        seen = set() if memo is None else memo
-        if id(self) in seen:
+        visited = set() if memo is None else memo
+        if id(self) in visited:
             return
         if remove_duplicate:
-            seen.add(id(self))
+            visited.add(id(self))
         yield prefix, self
         for name, child in self._modules.items():
             if child is not None:
-                yield from child.named_modules(seen, _join(prefix, name), remove_duplicate)
+                yield from child.named_modules(visited, _join(prefix, name), remove_duplicate)
 
     def _named_members(
         self, table: str, prefix: str, recurse: bool, remove_duplicate: bool
     ) -> Iterator[tuple[str, Any]]:
-        seen: set[int] = set()
+        visited: set[int] = set()
         modules = (
             self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate)
             if recurse
@@ -297,10 +297,10 @@ class Module:
         )
         for path, module in modules:
             for name, member in getattr(module, table).items():
-                if member is None or id(member) in seen:
+                if member is None or id(member) in visited:
                     continue
                 if remove_duplicate:
-                    seen.add(id(member))
+                    visited.add(id(member))
                 yield _join(path, name), member
 
     def named_parameters(
@@ -317,10 +317,10 @@ class Module:
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """(name, module) for the direct children."""
-        seen: set[int] = set()
+        visited: set[int] = set()
         for name, child in self._modules.items():
-            if child is not None and id(child) not in seen:
-                seen.add(id(child))
+            if child is not None and id(child) not in visited:
+                visited.add(id(child))
                 yield name, child
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
@@ -440,16 +440,15 @@ class Module:
             raise ArgumentTypeError(
                 f"nn.Module.to only accepts floating point dtypes, but got dtype={dtype}"
             )
-        where, wanted = device, dtype
+        where, target_dtype = device, dtype
 
         def moved(t: Tensor) -> Tensor:
-            kept = wanted is None or not t.dtype.inexact
-            moved_tensor = t.to(
+            keeps_dtype = target_dtype is None or not t.dtype.inexact
+            return t.to(
                 device=t.device if where is None else where,
-                dtype=t.dtype if kept else wanted,
+                dtype=t.dtype if keeps_dtype else target_dtype,
                 non_blocking=non_blocking,
             )
-            return cast(Tensor, moved_tensor)
 
         return self._apply(moved)
 
@@ -469,7 +468,7 @@ class Module:
 
     def type(self, dst_type: DType) -> Self:
         """Every parameter and buffer as `dst_type`, whatever it was."""
-        return self._apply(lambda t: cast(Tensor, t.to(dst_type)))
+        return self._apply(lambda t: t.to(dst_type))
 
     def to_empty(self, *, device: str | int | Device | None, recurse: bool = True) -> Self:
         """Every parameter and buffer as memory of its shape on `device`, with no values yet."""
@@ -499,9 +498,10 @@ class Module:
         """to(float64)."""
         return Module.to(self, float64)
 
-    def to_global(self, placement: Any, sbp: Any) -> Self:
+    def to_global(self, placement: Any = None, sbp: Any = None) -> Self:
         """Make every parameter and buffer a global tensor on `placement`, held as `sbp` says; the
-        module itself.  Local ones become the first rank's; see `Tensor.to_global`.
+        module itself.  Local ones become the first rank's; see `Tensor.to_global`.  Global ones
+        keep what is None.
         """
         return self._apply(lambda t: t.to_global(placement, sbp))
 
@@ -535,9 +535,10 @@ class Module:
         An OrderedDict whose `_metadata` has the versions of the modules.  The three arguments may
         also come by position.
         """
-        given = dict(zip(("destination", "prefix", "keep_vars"), args, strict=False))
-        destination = given.get("destination", destination)
-        prefix, keep_vars = given.get("prefix", prefix), given.get("keep_vars", keep_vars)
+        by_position = dict(zip(("destination", "prefix", "keep_vars"), args, strict=False))
+        destination = by_position.get("destination", destination)
+        prefix = by_position.get("prefix", prefix)
+        keep_vars = by_position.get("keep_vars", keep_vars)
         return state.collect(self, destination, prefix, keep_vars)
 
     def load_state_dict(
@@ -590,8 +591,8 @@ class Module:
     def _own_hooks(self) -> Hooks:
         own = self.__dict__
         if own.get("_hooks") is None:
-            made = (setitem, (own, "_hooks", Hooks()))
-            exchange(map(own.get, ("_hooks",)), (None,), (made,))
+            change = (setitem, (own, "_hooks", Hooks()))
+            exchange(map(own.get, ("_hooks",)), (None,), (change,))
         hooks: Hooks = own["_hooks"]
         return hooks
 

@@ -89,10 +89,10 @@ class Paths:
             if id(module) in self.known:
                 return self.known[id(module)]
         name = type(module).__name__
-        taken = self._roots.setdefault(name, set())
-        number = next(n for n in range(1, len(taken) + 2) if n not in taken)
-        taken.add(number)
-        self._name(module, name if number == 1 else f"{name}({number})", (taken, number))
+        numbers = self._roots.setdefault(name, set())
+        number = next(n for n in range(1, len(numbers) + 2) if n not in numbers)
+        numbers.add(number)
+        self._name(module, name if number == 1 else f"{name}({number})", (numbers, number))
         self._add_below(module, self.known[id(module)])
         return self.known[id(module)]
 
@@ -133,7 +133,7 @@ paths = Paths()
 _note, _known = engine.flight.scopes.calls.append, paths.known
 
 
-def _noted(self: Module, input: Any = NOTHING, /, *args: Any, **kwargs: Any) -> Any:
+def _noted(self: Module, input: object = NOTHING, /, *args: object, **kwargs: object) -> object:
     """`Module.__call__`, noted when it is over: where calls are not native, and what those leave.
     In one place, for a function more, and two notes in place of one, would each be felt.  What
     comes next is read as `issued` does, whose question whether it may be is asked when this is

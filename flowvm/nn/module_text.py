@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowvm.profiler import markup
+
+if TYPE_CHECKING:
+    from flowvm.eager.tensor import Tensor
+
 
 T = TypeVar("T")
 
@@ -44,7 +48,7 @@ def module_html(module: Any, plain: Any) -> str:
     return markup.tree([markup.row(title, below)])
 
 
-def _node(module: Any, plain: Any) -> tuple[str, list[markup.Node]]:
+def _node(module: Any, plain: object) -> tuple[str, list[markup.Node]]:
     if type(module).__repr__ is plain:
         title = f"{module._get_name()}({module.extra_repr()})"
     else:
@@ -64,7 +68,7 @@ def _node(module: Any, plain: Any) -> tuple[str, list[markup.Node]]:
     return title, below
 
 
-def _tensor(tensor: Any, kind: str) -> str:
+def _tensor(tensor: Tensor, kind: str) -> str:
     """Return the text of a tensor, as "parameter f32[64,64]"."""
     if _is_lazy(tensor):
         return f"{kind}, its shape is not known yet"
@@ -73,5 +77,5 @@ def _tensor(tensor: Any, kind: str) -> str:
     return f"{kind} {tensor._meta!r}{place}{frozen}"
 
 
-def _is_lazy(tensor: Any) -> bool:
+def _is_lazy(tensor: object) -> bool:
     return hasattr(tensor, "materialize")

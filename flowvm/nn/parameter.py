@@ -17,10 +17,11 @@ from flowvm.eager.overrides import disabled, take_no_calls
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentTypeError, DTypeError
 from flowvm.loading.listing import listing
-from flowvm.ops.declare.outputs import become
+from flowvm.ops.declare.renewal import become
 from flowvm.vm.watch.purposes import made_for
 
 if TYPE_CHECKING:
+    from flowvm.meta.device import DeviceLike
     from flowvm.meta.dtype import DType
     from flowvm.meta.meta import Size
 
@@ -141,13 +142,19 @@ class UninitializedParameter(_Uninitialized, Parameter):
     cls_to_become = Parameter
 
     def __new__(
-        cls, requires_grad: bool = True, device: Any = None, dtype: DType | None = None
+        cls,
+        requires_grad: bool = True,
+        device: DeviceLike | None = None,
+        dtype: DType | None = None,
     ) -> UninitializedParameter:
         data = ops.empty(0, device=device, dtype=dtype)
         return cast(UninitializedParameter, _alias(cls, data, requires_grad))
 
     def __init__(
-        self, requires_grad: bool = True, device: Any = None, dtype: DType | None = None
+        self,
+        requires_grad: bool = True,
+        device: DeviceLike | None = None,
+        dtype: DType | None = None,
     ) -> None:
         """Everything happens in __new__."""
 
@@ -166,7 +173,7 @@ class UninitializedBuffer(_Uninitialized, Tensor):
     def __new__(
         cls,
         requires_grad: bool = False,
-        device: Any = None,
+        device: DeviceLike | None = None,
         dtype: DType | None = None,
         persistent: bool = True,
     ) -> UninitializedBuffer:
@@ -178,7 +185,7 @@ class UninitializedBuffer(_Uninitialized, Tensor):
     def __init__(
         self,
         requires_grad: bool = False,
-        device: Any = None,
+        device: DeviceLike | None = None,
         dtype: DType | None = None,
         persistent: bool = True,
     ) -> None:

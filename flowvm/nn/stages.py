@@ -13,7 +13,7 @@ from typing import Any
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError
 from flowvm.meta.global_meta import GlobalMeta
-from flowvm.meta.placements import here, placement
+from flowvm.meta.placements import placement, rank_and_size
 from flowvm.nn.hooks import Hooks
 from flowvm.ops.collectives.exchanges import TRAFFIC
 
@@ -26,7 +26,7 @@ class Stage:
     def __init__(self, number: int, where: placement) -> None:
         self.number, self.placement = number, where
 
-    def __call__(self, module: Any, args: Any, kwargs: Any) -> Any:
+    def __call__(self, module: object, args: object, kwargs: object) -> Any:
         """The hook: arguments on the stage's placement."""
         return self._moved(args), self._moved(kwargs)
 
@@ -42,7 +42,7 @@ class Stage:
             return type(value)(map(self._moved, value))
         return value
 
-    def __deepcopy__(self, memo: Any) -> Stage:
+    def __deepcopy__(self, memo: object) -> Stage:
         return self
 
     def __repr__(self) -> str:
@@ -113,7 +113,7 @@ class ModuleConfig:
         if where is not None and not isinstance(where, placement):
             raise ArgumentTypeError(f"set_stage: placement is a flow.placement, got {where!r}")
         for path, p in self._module.named_parameters():
-            meta: Any = p._meta
+            meta: object = p._meta
             if not isinstance(meta, GlobalMeta):
                 raise ArgumentError(
                     f"set_stage: parameter {path} of {name} is local; make the module global "
@@ -134,13 +134,13 @@ class ModuleConfig:
 class Configured:
     """`Module.config`.  A module's own attribute of that name comes first."""
 
-    def __get__(self, module: Any, owner: Any = None) -> Any:
+    def __get__(self, module: Any, owner: object = None) -> Any:
         return self if module is None else ModuleConfig(module)
 
 
-def in_flight(modules: Iterable[Any], name: str) -> int:
+def in_flight(modules: Iterable[Any], name: str, every: int = 0) -> int:
     """Return the number of micro-batches that this rank may have in flight, by the stages of a
-    graph's modules.
+    graph's modules; where there are stages, `every` if it is not 0.
 
     CaptureError if a stage is left out.
     """
@@ -153,7 +153,9 @@ def in_flight(modules: Iterable[Any], name: str) -> int:
             f"{name}: stages {sorted(numbers)} are set, and {missing} are not: stages count from 0 "
             f"without a gap, in the order in which data passes"
         )
-    own = here()[0]
+    if stages and every:
+        return every
+    own = rank_and_size()[0]
     mine = [stage.number for stage in stages if own in stage.placement.flat]
     return count - min(mine, default=count - 1)
 
@@ -163,7 +165,7 @@ def stays_in_stage(nodes: Iterable[Any], modules: Iterable[Any]) -> bool:
     all members have as many micro-batches in flight.
     """
     stages = [stage for m in modules if (stage := ModuleConfig(m).stage) is not None]
-    own = here()[0]
+    own = rank_and_size()[0]
     mine = {stage.number: stage.placement.flat for stage in stages if own in stage.placement.flat}
     if len(mine) != 1:
         return False

@@ -75,8 +75,8 @@ def collect(
                 destination=destination, prefix=f"{prefix}{name}.", keep_vars=keep_vars
             )
     for hook in list(hooks.get("state", {}).values()):
-        seen = hook(module, destination, prefix, about)
-        destination = destination if seen is None else seen
+        replacement = hook(module, destination, prefix, about)
+        destination = destination if replacement is None else replacement
     return destination
 
 
@@ -136,6 +136,9 @@ def _change(changes: list[Callable[[], None]]) -> None:
     with no_grad():
         for change in changes:
             change()
+
+
+alike = [False]  # whether a local tensor is refused for a global one, as OneFlow refuses it
 
 
 def load_own(
@@ -228,6 +231,12 @@ def _source(key: str, value: Any, target: Tensor) -> tuple[Tensor, str]:
             f"size mismatch for {key}: copying a param with shape {tuple(value.shape)} from "
             f"checkpoint, the shape in current model is {tuple(target.shape)}."
         )
+    if alike[0] and value.is_global != target.is_global:
+        kinds = ["global" if t.is_global else "local" for t in (value, target)]
+        return target, (
+            f"local / global mismatch for {key}: the tensor of the checkpoint is {kinds[0]}, and "
+            f"that of the model is {kinds[1]}; make both global, or load with global_src_rank="
+        )
     return value, ""
 
 
@@ -236,7 +245,9 @@ def _store(owner: Any, name: str, source: Tensor, assign: bool) -> None:
     if not assign:
         target.copy_(source)
     elif isinstance(target, Parameter):
-        taken = source if isinstance(source, Parameter) else Parameter(source, target.requires_grad)
-        owner._put("_parameters", name, taken)
+        parameter = (
+            source if isinstance(source, Parameter) else Parameter(source, target.requires_grad)
+        )
+        owner._put("_parameters", name, parameter)
     else:
         owner._put("_buffers", name, source)

@@ -25,7 +25,7 @@ class Table(dict[str, Any]):
 
     __slots__ = ("_owner",)
 
-    def __init__(self, owner: Any, items: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, owner: object, items: Mapping[str, object] | None = None) -> None:
         self._owner = weakref.ref(owner)
         if items:
             super().update(items)
@@ -34,7 +34,7 @@ class Table(dict[str, Any]):
         """Return True if this is a table of `module`, and not of another one."""
         return self._owner() is module
 
-    def note(self, name: str, value: Any) -> None:
+    def note(self, name: str, value: object) -> None:
         """Write it here alone: the module writes the attribute."""
         super().__setitem__(name, value)
 
@@ -52,7 +52,7 @@ class Table(dict[str, Any]):
             owner.__dict__.pop(name, None)
         note_change()
 
-    def pop(self, name: str, default: Any = _NONE) -> Any:
+    def pop(self, name: str, default: object = _NONE) -> Any:
         """Take an entry out, and the attribute."""
         if name not in self and default is not _NONE:
             return default
@@ -70,18 +70,18 @@ class Table(dict[str, Any]):
         for name in list(self):
             del self[name]
 
-    def update(self, *others: Any, **more: Any) -> None:
+    def update(self, *others: object, **more: object) -> None:
         """Put in what others have."""
         for name, value in dict(*others, **more).items():
             self[name] = value
 
-    def setdefault(self, name: str, default: Any = None) -> Any:
+    def setdefault(self, name: str, default: object = None) -> Any:
         """Return the entry of `name`; without one, set it to `default` first."""
         if name not in self:
             self[name] = default
         return self[name]
 
-    def __ior__(self, other: Any) -> Table:  # type: ignore[override,misc]
+    def __ior__(self, other: object) -> Table:  # type: ignore[override,misc]
         self.update(other)
         return self
 
@@ -89,5 +89,5 @@ class Table(dict[str, Any]):
         """A plain dict."""
         return dict(self)
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
         return dict, (dict(self),)

@@ -14,14 +14,14 @@ Axes = dict[int, str]  # a dimension of a tensor -> the name of its size
 _FORMS = "names of dimensions: {0: 'batch'} for a tensor, or a name or None for each dimension"
 
 
-def by_name(asked: Mapping[str, Any], ndims: Mapping[str, int]) -> dict[str, Axes]:
+def by_name(names: Mapping[str, Any], ndims: Mapping[str, int]) -> dict[str, Axes]:
     """Return the names of `dynamic_axes`: inputs and outputs by name, {dimension: name} or a list
     of dimensions.
     """
-    if not isinstance(asked, Mapping):
-        raise ArgumentError(f"onnx.export: dynamic_axes is a dict by name, got {asked!r}")
+    if not isinstance(names, Mapping):
+        raise ArgumentError(f"onnx.export: dynamic_axes is a dict by name, got {names!r}")
     axes_of = {}
-    for name, axes in asked.items():
+    for name, axes in names.items():
         if name not in ndims:
             raise ArgumentError(
                 f"onnx.export: dynamic_axes names {name!r}, which is none of {', '.join(ndims)}"
@@ -34,39 +34,39 @@ def by_name(asked: Mapping[str, Any], ndims: Mapping[str, int]) -> dict[str, Axe
     return axes_of
 
 
-def by_tree(asked: Any, args: Sequence[Any], kwargs: Mapping[str, Any], parameters: Sequence[str],
-            names: Sequence[str]) -> dict[str, Axes]:  # fmt: skip
+def by_tree(requested: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
+            parameters: Sequence[str], names: Sequence[str]) -> dict[str, Axes]:  # fmt: skip
     """Return the names of `dynamic_shapes`: in the form of the arguments, or a dict by parameter.
 
     parameters   of the positional arguments
     names        of the inputs, in the order of the tensors among the arguments
     """
     values = {**dict(zip(parameters, args, strict=True)), **kwargs}
-    if isinstance(asked, Mapping):
-        unknown = [name for name in asked if name not in values]
+    if isinstance(requested, Mapping):
+        unknown = [name for name in requested if name not in values]
         if unknown:
             raise ArgumentError(
                 f"onnx.export: dynamic_shapes names {unknown[0]!r}, which is none of "
                 f"{', '.join(values)}"
             )
-        specs = [asked.get(name) for name in values]
+        specs = [requested.get(name) for name in values]
     else:
-        if not isinstance(asked, (tuple, list)) or len(asked) != len(values):
+        if not isinstance(requested, (tuple, list)) or len(requested) != len(values):
             raise ArgumentError(
                 f"onnx.export: dynamic_shapes has one entry for each of the {len(values)} "
-                f"arguments, or is a dict by parameter, got {asked!r}"
+                f"arguments, or is a dict by parameter, got {requested!r}"
             )
-        specs = list(asked)
+        specs = list(requested)
     axes: list[Axes] = []
     for spec, value in zip(specs, values.values(), strict=True):
         _walk(spec, value, names, axes)
     return dict(zip(names, axes, strict=True))
 
 
-def _walk(spec: Any, value: Any, names: Sequence[str], found: list[Axes]) -> None:
-    """Walk an entry beside its argument, and add the names of each tensor in it to `found`."""
+def _walk(spec: Any, value: Any, names: Sequence[str], axes: list[Axes]) -> None:
+    """Walk an entry beside its argument, and add the names of each tensor in it to `axes`."""
     if isinstance(value, Tensor):
-        name, ndim = names[len(found)], value.ndim
+        name, ndim = names[len(axes)], value.ndim
         if isinstance(spec, (tuple, list)):
             if len(spec) != ndim:
                 raise ArgumentError(
@@ -76,12 +76,12 @@ def _walk(spec: Any, value: Any, names: Sequence[str], found: list[Axes]) -> Non
             spec = dict(enumerate(spec))
         if spec is not None and not isinstance(spec, Mapping):
             raise ArgumentError(f"onnx.export: dynamic_shapes of {name} are {_FORMS}: {spec!r}")
-        found.append(_axes(spec or {}, name, ndim, tuple(value.shape)))
+        axes.append(_axes(spec or {}, name, ndim, tuple(value.shape)))
         return
     if spec is None or not isinstance(value, (tuple, list, dict)):
         leaves: list[Tensor] = []
         flatten(value, leaves)
-        found += [{} for _ in leaves]
+        axes += [{} for _ in leaves]
         return
     pairs: list[tuple[Any, Any]] | None = None
     if isinstance(value, dict):
@@ -95,7 +95,7 @@ def _walk(spec: Any, value: Any, names: Sequence[str], found: list[Axes]) -> Non
             f"a {type(value).__name__} of {len(value)}"
         )
     for inner, item in pairs:
-        _walk(inner, item, names, found)
+        _walk(inner, item, names, axes)
 
 
 def _axes(

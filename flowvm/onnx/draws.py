@@ -88,6 +88,6 @@ def dropout(c: Call) -> Values:
     train.
     """
     keep = 1 - c.attrs["p"]
-    kept = _hits(c, c.number(keep, float32), float32)
+    mask = _hits(c, c.number(keep, float32), float32)
     scaled = c.w.op("Mul", c.x(), c.number(1 / keep if keep else 0.0))
-    return [c.w.op("Where", kept, scaled, c.number(0))]
+    return [c.w.op("Where", mask, scaled, c.number(0))]

@@ -63,12 +63,12 @@ def export(
     artifacts_dir: str | os.PathLike[str] = ".",
     export_params: bool = True,
     keep_initializers_as_inputs: bool = False,
-    dynamic_axes: Any = None,
+    dynamic_axes: Mapping[str, object] | None = None,
     training: TrainingMode = TrainingMode.EVAL,
-    operator_export_type: Any = None,
+    operator_export_type: object = None,
     do_constant_folding: bool = True,
     custom_opsets: Mapping[str, int] | None = None,
-    export_modules_as_functions: bool | Collection[Any] = False,
+    export_modules_as_functions: bool | Collection[object] = False,
     autograd_inlining: bool = True,
     fallback: bool = False,
 ) -> Any:
@@ -108,13 +108,13 @@ def export(
     >>> [d.dim_param or d.dim_value for d in proto.graph.output[0].type.tensor_type.shape.dim]
     ['batch', 2]
     """
-    asked = {
+    options = {
         "custom_translation_table": custom_translation_table,
         "custom_opsets": custom_opsets,
         "verify": verify,
         "export_modules_as_functions": export_modules_as_functions,
     }
-    for name, value in asked.items():
+    for name, value in options.items():
         if value:
             raise ArgumentError(f"onnx.export: {name} {_INSTEAD[name]}")
     need_onnx("onnx.export")
@@ -143,16 +143,18 @@ def export(
         names = parameter_names(model, len(args))
         axes = by_tree(dynamic_shapes, args, kwargs or {}, names, inputs)
     if any(axes.get(n) for n in inputs):
-        w, given, made = _of_any_size(
+        w, input_infos, results = _of_any_size(
             (model, training, args, kwargs or {}), opset, trace, inputs, outputs, axes
         )
     else:
         w = translated(trace, Writer(opset), inputs, outputs)
-        given, made = (
+        input_infos, results = (
             _as_traced(inputs, trace.graph.inputs),
             _as_traced(outputs, trace.graph.outputs),
         )
-    proto = w.model(trace.graph.name, given, made, keep_initializers_as_inputs, export_params)
+    proto = w.model(
+        trace.graph.name, input_infos, results, keep_initializers_as_inputs, export_params
+    )
     if f is not None:
         _save(proto, f, external_data)
     return proto
@@ -178,20 +180,20 @@ def _opset(version: int | None) -> int:
     return version
 
 
-def _named(what: str, given: Sequence[str] | None, own: list[str]) -> list[str]:
+def _named(what: str, first_names: Sequence[str] | None, own: list[str]) -> list[str]:
     """Return names, the given ones first."""
-    if given is None:
+    if first_names is None:
         return own
-    names = [*given, *own[len(given) :]]
+    names = [*first_names, *own[len(first_names) :]]
     strings = all(isinstance(n, str) and n for n in names)
-    if len(given) > len(own) or not strings or len(set(names)) != len(names):
+    if len(first_names) > len(own) or not strings or len(set(names)) != len(names):
         raise ArgumentError(
-            f"onnx.export: {what} are at most {len(own)} different names, got {list(given)}"
+            f"onnx.export: {what} are at most {len(own)} different names, got {list(first_names)}"
         )
     return names
 
 
-def _mode(model: Any, training: Any) -> reverting:
+def _mode(model: object, training: TrainingMode) -> reverting:
     """Set modules of `model` to this mode, and restore theirs afterwards."""
     name = getattr(training, "name", "")  # torch.onnx's enumeration has the same names
     if name not in TrainingMode.__members__:
@@ -250,19 +252,19 @@ def _of_any_size(
         shapes = [tuple(o.meta.shape) for o in again.graph.outputs]
         return translated(again, Writer(opset, values), inputs, outputs), shapes
 
-    taken = {n for node in trace.graph.nodes for o in node.inputs for n in o.meta.shape}
-    probe, writers, shapes = sizes.translated(sizes.probes(examples, taken), translate)
+    sizes_in_use = {n for node in trace.graph.nodes for o in node.inputs for n in o.meta.shape}
+    probe, writers, shapes = sizes.translated(sizes.probes(examples, sizes_in_use), translate)
     where = {dim: (n, axis) for n in reversed(inputs) for axis, dim in axes.get(n, {}).items()}
     merged = sizes.Merged(probe, writers, where, examples)
-    given: list[Place] = []
+    input_infos: list[Place] = []
     for n, t in zip(inputs, leaves, strict=True):
         own = axes.get(n, {})
-        given.append((n, t.dtype, [own.get(d, size) for d, size in enumerate(t.shape)]))
+        input_infos.append((n, t.dtype, [own.get(d, size) for d, size in enumerate(t.shape)]))
     results: list[Place] = [
         (n, o.meta.dtype, merged.dims(n, [s[k] for s in shapes], o.meta.shape, axes.get(n, {})))
         for k, (n, o) in enumerate(zip(outputs, trace.graph.outputs, strict=True))
     ]
-    return merged.w, given, results
+    return merged.w, input_infos, results
 
 
 # --- the file -------------------------------------------------------------------------------------

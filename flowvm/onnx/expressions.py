@@ -11,7 +11,7 @@ import ast
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.meta.dtype import DType, bool_, int32
 from flowvm.onnx.writer import Writer
@@ -19,6 +19,9 @@ from flowvm.ops.declare.elementwise import Elementwise
 from flowvm.ops.declare.facts import Fact
 from flowvm.ops.declare.registry import broadcast_shapes
 from flowvm.ops.pointwise import activation
+
+if TYPE_CHECKING:
+    from flowvm.meta.meta import TensorMeta
 
 
 class Untranslated(Exception):  # noqa: N818 - caught where the node is known
@@ -43,7 +46,7 @@ def elementwise(
     metas: Sequence[Any],
     kinds: Sequence[type],
     numbers: Sequence[Any],
-    out: Any,
+    out: TensorMeta,
 ) -> str:
     """Translate an elementwise op on these values and numbers.  Return a value of the shape and
     dtype of `out`.
@@ -63,8 +66,8 @@ def elementwise(
         value, meta = next(values)
         # a bool has no arithmetic in ONNX: it is 0 or 1, and every number but 0 is true
         truth = dtype is bool_ and (op.types == "logical" or op.args[name] == "bool")
-        wanted = dtype.compute if truth or dtype is not bool_ or op.types == "int" else int32
-        scope[name] = Value(_cast(w, value, meta.dtype, wanted), wanted)
+        compute_dtype = dtype.compute if truth or dtype is not bool_ or op.types == "int" else int32
+        scope[name] = Value(_cast(w, value, meta.dtype, compute_dtype), compute_dtype)
         if name in named:
             shapes.append(meta.shape)
     computing = next((d for d in compute if d is not bool_), bool_).compute
@@ -72,13 +75,13 @@ def elementwise(
     if direct is not None and computing.is_floating_point and isinstance(scope["x"], Value):
         kind, names = direct
         attributes = {n: float(_number(scope[own])) for n, own in names.items()}
-        made: Part = Value(w.op(kind, scope["x"].name, **attributes), scope["x"].dtype)
+        part: Part = Value(w.op(kind, scope["x"].name, **attributes), scope["x"].dtype)
     else:
-        made = walk.part(tree)
-    ready = walk.value(made)
-    given = _cast(w, _cast(w, ready.name, ready.dtype, result), result, out.dtype)
+        part = walk.part(tree)
+    ready = walk.value(part)
+    converted = _cast(w, _cast(w, ready.name, ready.dtype, result), result, out.dtype)
     shape = tuple(broadcast_shapes(*shapes)) if shapes else ()
-    return given if shape == tuple(out.shape) else w.expand(given, out.shape)
+    return converted if shape == tuple(out.shape) else w.expand(converted, out.shape)
 
 
 # ONNX's own op, and its attributes by the expression's arguments
@@ -93,14 +96,14 @@ def _as(number: Any, dtype: DType) -> Any:
     return float(number) if dtype.is_floating_point else number
 
 
-def _number(part: Part) -> Any:
+def _number(part: Part) -> float:
     if isinstance(part, Value):
         raise Untranslated("a parameter that is a tensor")
     return part
 
 
-def _cast(w: Writer, name: str, dtype: DType, wanted: DType) -> str:
-    return name if dtype is wanted else w.cast(name, wanted)
+def _cast(w: Writer, name: str, dtype: DType, target: DType) -> str:
+    return name if dtype is target else w.cast(name, target)
 
 
 class _Walk:
@@ -198,7 +201,9 @@ class _Walk:
         return Value(self.w.op(word, *_names(values)), values[0].dtype)
 
     def unary(self, kind: type, a: Part) -> Part:
-        """Translate -x, not x, ~x."""
+        """Translate +x, -x, not x, ~x."""
+        if kind is ast.UAdd:
+            return a
         if kind is ast.Not:
             return self.no(a)
         if kind is ast.USub:

@@ -8,7 +8,6 @@ makes a new value, from which later views are taken.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from flowvm.eager.tensor import new_tensor
 from flowvm.errors import ArgumentError
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import DType, int64
 from flowvm.meta.meta import TensorMeta
 from flowvm.onnx.writer import Writer
@@ -105,7 +105,7 @@ class Memory:
         else:
             meta = read[0].meta.with_shape((buffer.nbytes // dtype.itemsize,))
 
-        def values() -> np.ndarray[Any, Any]:
+        def values() -> Array:
             tensor = new_tensor(buffer.held.id, meta, buffer.held).cpu()
             array = tensor.float().numpy() if dtype.name == "bfloat16" else tensor.numpy()
             return meta.dtype.stored(array)
@@ -213,7 +213,7 @@ def _dense_order(meta: TensorMeta) -> list[int] | None:
     return order
 
 
-def places(operand: Operand) -> np.ndarray[Any, Any]:
+def places(operand: Operand) -> Array:
     """Return, for each element of the operand, the index of its element in the storage."""
     meta = operand.meta
     indices = np.zeros(tuple(meta.shape), np.int64) + operand.offset // meta.dtype.itemsize

@@ -66,13 +66,13 @@ def translated(trace: Traced, w: Writer, inputs: Sequence[str], outputs: Sequenc
 
 def needed(graph: LogicalGraph) -> list[OpNode]:
     """Return the nodes on which outputs or variables depend; all others are left out."""
-    wanted = {o.buffer for o in graph.outputs}
+    needed_buffers = {o.buffer for o in graph.outputs}
     nodes = []
     for node in reversed(graph.nodes):
         written = {o.buffer for o in node.written()}
-        if written & wanted or any(b.held is not None for b in written):
+        if written & needed_buffers or any(b.held is not None for b in written):
             nodes.append(node)
-            wanted.update(o.buffer for o in node.inputs)
+            needed_buffers.update(o.buffer for o in node.inputs)
     return nodes[::-1]
 
 

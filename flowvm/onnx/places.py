@@ -17,13 +17,13 @@ from flowvm.ops.places.gather import split_at
 def index_select(c: Call) -> Values:
     w, index, zero = c.w, c.x(1), c.attrs["zero"]
     x = c.x() if c.metas[0].ndim else w.reshape(c.x(), [1])
-    taken = w.op("Gather", x, index, axis=c.attrs["dim"])
+    gathered = w.op("Gather", x, index, axis=c.attrs["dim"])
     if zero == NONE:
-        return [taken]
+        return [gathered]
     mask = w.op("Equal", index, c.number(zero, int64))
     inner = c.metas[0].ndim - c.attrs["dim"] - 1
     mask = w.reshape(mask, (*c.metas[1].shape, *(1,) * inner))
-    return [w.op("Where", mask, c.number(0), taken)]
+    return [w.op("Where", mask, c.number(0), gathered)]
 
 
 def gather(c: Call) -> Values:
@@ -104,8 +104,8 @@ def masked_scatter(c: Call) -> Values:
     mask = w.expand(c.x(1), shape)
     count = w.op("CumSum", w.cast(w.reshape(mask, [-1]), int64), c.number(0, int64))
     place = w.op("Max", w.op("Sub", count, c.number(1, int64)), c.number(0, int64))
-    taken = w.op("Gather", w.reshape(c.x(2), [-1]), place)
-    return [w.op("Where", mask, w.reshape(taken, shape), c.x(0))]
+    gathered = w.op("Gather", w.reshape(c.x(2), [-1]), place)
+    return [w.op("Where", mask, w.reshape(gathered, shape), c.x(0))]
 
 
 def searchsorted(c: Call) -> Values:
@@ -129,8 +129,8 @@ def _bags(c: Call) -> tuple[str, str]:
     )
     inside = w.op("And", w.op("GreaterOrEqual", order, starts), w.op("Less", order, ends))
     if c.attrs["skip"] >= 0:
-        kept = w.op("Not", w.op("Equal", index, c.number(c.attrs["skip"], int64)))
-        inside = w.op("And", inside, kept)
+        counted = w.op("Not", w.op("Equal", index, c.number(c.attrs["skip"], int64)))
+        inside = w.op("And", inside, counted)
     return w.op("Gather", c.x(0), index), inside
 
 

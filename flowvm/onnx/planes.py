@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import float64, int64
 from flowvm.onnx.call import Call
 from flowvm.onnx.expressions import Untranslated
@@ -76,7 +76,7 @@ def _axes(c: Call) -> list[tuple[int, int, int, int, int, int]]:
     return both[-n:]
 
 
-def _pool(c: Call, kind: str, count: int, **more: Any) -> list[str]:
+def _pool(c: Call, kind: str, count: int, **more: object) -> list[str]:
     """A pooling node on planes with one channel, if the input's dimensions are others."""
     axes, shape = _axes(c), c.metas[0].shape
     n = len(axes)
@@ -147,7 +147,7 @@ def avg_pool(c: Call) -> Values:
     return [c.w.op("Mul", value, c.number(whole / counts))]
 
 
-def _shares(size: int, out: int, kernel: int, stride: int, front: int) -> np.ndarray[Any, Any]:
+def _shares(size: int, out: int, kernel: int, stride: int, front: int) -> Array:
     """Return what each element of an axis gives to each window, the padding's share left out."""
     weights = np.zeros((out, size))
     for place in range(out):
@@ -156,7 +156,7 @@ def _shares(size: int, out: int, kernel: int, stride: int, front: int) -> np.nda
     return weights
 
 
-def _averages(size: int, out: int) -> np.ndarray[Any, Any]:
+def _averages(size: int, out: int) -> Array:
     weights = np.zeros((out, size))
     for place in range(out):
         start, end = _window(size, out, place)
@@ -164,7 +164,7 @@ def _averages(size: int, out: int) -> np.ndarray[Any, Any]:
     return weights
 
 
-def _along(c: Call, matrices: Sequence[np.ndarray[Any, Any]]) -> str:
+def _along(c: Call, matrices: Sequence[Array]) -> str:
     """The last axes, each through its matrix (out, in)."""
     w, value, n = c.w, c.x(), c.metas[0].ndim
     for k, matrix in enumerate(matrices):
@@ -186,7 +186,7 @@ def _along(c: Call, matrices: Sequence[np.ndarray[Any, Any]]) -> str:
 # --- resizing, patches ----------------------------------------------------------------------------
 
 
-def _tables(c: Call) -> list[tuple[int, np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+def _tables(c: Call) -> list[tuple[int, Array, Array]]:
     """(size, places, weights) of each axis, as the kernels write them."""
     t, n = c.attrs["t"], c.attrs["n"]
     axes = [
@@ -244,8 +244,8 @@ def unfold(c: Call) -> Values:
     columns = np.arange(t.kw)[:, None] * t.dw + np.arange(t.ow) * t.sw
     places = rows[:, None, :, None] * wide + columns[None, :, None, :]
     flat = w.reshape(x, (*shape[:-2], high * wide))
-    taken = w.op("Gather", flat, w.ints(*places.reshape(-1).tolist()), axis=len(shape) - 2)
-    return [w.reshape(taken, c.out.shape)]
+    gathered = w.op("Gather", flat, w.ints(*places.reshape(-1).tolist()), axis=len(shape) - 2)
+    return [w.reshape(gathered, c.out.shape)]
 
 
 def roi_align(c: Call) -> Values:

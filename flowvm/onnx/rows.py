@@ -6,8 +6,7 @@ A translation gives the values of a node's outputs, None where nothing looks at 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -246,7 +245,7 @@ def _apart(c: Call, x: str, dims: list[int], center: bool) -> str:
     return w.op("Div", x, w.op("Sqrt", w.op("Add", var, c.number(c.attrs["eps"]))))
 
 
-def _scaled(c: Call, x: str, shape: Any) -> str:
+def _scaled(c: Call, x: str, shape: Sequence[int]) -> str:
     for place, kind in ((1, "Mul"), (2, "Add")):
         if c.count > place:
             x = c.w.op(kind, x, c.w.reshape(c.x(place), shape))

@@ -67,10 +67,10 @@ def recurrent(c: Call) -> Values:
     kind, order, more = _CELLS[c.attrs["cell"]]
     gates, size = c.metas[1].shape
     rows = np.concatenate([np.arange(g * size, (g + 1) * size) for g in order])
-    taken = w.ints(*rows.tolist())
+    row_order = w.ints(*rows.tolist())
     x = w.reshape(c.x(0), (steps, samples, gates))
-    weight = w.op("Gather", c.x(1), taken, axis=0)
-    bias = w.op("Gather", c.x(2), taken, axis=0)
+    weight = w.op("Gather", c.x(1), row_order, axis=0)
+    bias = w.op("Gather", c.x(2), row_order, axis=0)
     both = w.op("Concat", c.number(np.zeros(gates)), bias, axis=0)
     inputs = [
         x, c.number(np.eye(gates)[rows][None], dtype), w.reshape(weight, (1, gates, size)),

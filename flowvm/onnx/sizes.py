@@ -18,6 +18,7 @@ import numpy as np
 
 from flowvm.errors import ArgumentError, FlowError
 from flowvm.loading.lazy import lazy
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import int64
 from flowvm.onnx.axes import Axes
 from flowvm.onnx.writer import Writer
@@ -51,11 +52,11 @@ class Probes:
         ]
         self.at += [{n: values[n][k] for n in self.names} for k in (2, 3)]
 
-    def formula(self, found: Sequence[int]) -> Formula | None:
+    def formula(self, values: Sequence[int]) -> Formula | None:
         """Return the formula that gives these numbers at the points.  None if it is no sum of
         products of sizes.
         """
-        by_corner = dict(zip(self.corners, found, strict=False))
+        by_corner = dict(zip(self.corners, values, strict=False))
         terms: dict[frozenset[str], Fraction] = {}
         for corner in self.corners:
             inside = [s for s in self.corners if s <= corner]
@@ -67,7 +68,7 @@ class Probes:
         terms = {s: f for s, f in terms.items() if f}
         whole = math.lcm(*[f.denominator for f in terms.values()])
         formula = Formula({s: int(f * whole) for s, f in terms.items()}, whole)
-        right = all(formula.at(p) == v for p, v in zip(self.at, found, strict=True))
+        right = all(formula.at(p) == v for p, v in zip(self.at, values, strict=True))
         return formula if right and (whole == 1 or self.parts) else None
 
 
@@ -84,19 +85,20 @@ class Formula:
         return Fraction(total, self.under)
 
     def __str__(self) -> str:
+        signs = {1: "", -1: "-"}
         parts = [
-            "*".join([*([str(f)] if f != 1 or not names else []), *sorted(names)])
+            signs.get(f, f"{f}*") + "*".join(sorted(names)) if names else str(f)
             for names, f in self.terms
         ]
-        text = " + ".join(parts).replace("+ -", "- ")
+        text = " + ".join(parts or ["0"]).replace("+ -", "- ")
         return text if self.under == 1 else f"({text})/{self.under}"
 
 
-def probes(examples: Sizes, taken: set[int]) -> list[Probes]:
+def probes(examples: Sizes, sizes_in_use: set[int]) -> list[Probes]:
     """Return sets of points to try, one after another: sizes above the examples' sizes, below them,
     and multiples.
 
-    taken   sizes that other dimensions have, which a probe must not be mistaken for
+    sizes_in_use  sizes that other dimensions have, which a probe must not be mistaken for
     """
     if len(examples) > MOST:
         raise ArgumentError(
@@ -105,14 +107,14 @@ def probes(examples: Sizes, taken: set[int]) -> list[Probes]:
         )
 
     def pick(ways: Callable[[int], Any]) -> dict[str, list[int]]:
-        used, found = set(taken), {}
+        used, choice = set(sizes_in_use), {}
         for name, n in examples.items():
             free = [v for v in itertools.islice(ways(n), 4096) if v > 2 and v not in used][:4]
             if len(free) < 4:
                 free = [v for v in range(n + 3, n + 4096) if v not in used][:4]
             used.update(free)
-            found[name] = free
-        return found
+            choice[name] = free
+        return choice
 
     above = pick(lambda n: iter(range(max(n, 4) + 1, n + 4096)))
     below = pick(lambda n: iter(range(n - 1, 2, -1)))
@@ -147,8 +149,8 @@ def translated(
                 shapes.append(outputs)
         except FlowError as error:
             if first is None:
-                said = ", ".join(f"{n} = {v}" for n, v in sizes.items())
-                first = ArgumentError(f"onnx.export: the model fails with {said}: {error}")
+                text = ", ".join(f"{n} = {v}" for n, v in sizes.items())
+                first = ArgumentError(f"onnx.export: the model fails with {text}: {error}")
             continue
         return probe, writers, shapes
     assert first is not None
@@ -171,7 +173,7 @@ class Merged:
     ) -> None:
         self.examples = examples
         self.probe, self.writers, self.w, self.where = probe, writers, writers[0], where
-        self._made: dict[Any, str] = {}
+        self._results: dict[Any, str] = {}
         nodes, self.w.nodes = self.w.nodes, []  # nodes that compute sizes come in front
         self._merge(nodes)
         self.w.nodes += nodes
@@ -203,7 +205,7 @@ class Merged:
 
     # --- comparing ------------------------------------------------------------------------------
 
-    def _merge(self, nodes: Sequence[Any]) -> None:
+    def _merge(self, nodes: Sequence[object]) -> None:
         everywhere = [nodes, *[w.nodes for w in self.writers[1:]]]
         before: list[dict[str, tuple[int, int]]] = [{} for _ in everywhere]
         for place, same in enumerate(itertools.zip_longest(*everywhere)):
@@ -221,8 +223,8 @@ class Merged:
                     any(held) or len({b.get(n, n) for b, n in zip(before, names, strict=True)}) > 1
                 ):
                     self._refuse(first, "other operands for other sizes")
-            for seen, node in zip(before, same, strict=True):
-                seen.update({n: (place, k) for k, n in enumerate(node.output)})
+            for places, node in zip(before, same, strict=True):
+                places.update({n: (place, k) for k, n in enumerate(node.output)})
 
     def _constant(self, node: Any, k: int, held: Sequence[Any]) -> None:
         """Replace constant input `k` of a node by a formula; `held` are its values at the
@@ -265,11 +267,11 @@ class Merged:
 
     # --- computing ------------------------------------------------------------------------------
 
-    def _once(self, kind: str, *inputs: str, **attributes: Any) -> str:
+    def _once(self, kind: str, *inputs: str, **attributes: object) -> str:
         key = kind, inputs, tuple(attributes.items())
-        if key not in self._made:
-            self._made[key] = self.w.op(kind, *inputs, **attributes)
-        return self._made[key]
+        if key not in self._results:
+            self._results[key] = self.w.op(kind, *inputs, **attributes)
+        return self._results[key]
 
     def _value(self, formula: Formula) -> str:
         """A vector of one integer."""
@@ -277,8 +279,8 @@ class Merged:
         for names, factor in formula.terms:
             parts = []
             for n in sorted(names):
-                given, axis = self.where[n]
-                parts.append(self._once("Shape", given, start=axis, end=axis + 1))
+                name, axis = self.where[n]
+                parts.append(self._once("Shape", name, start=axis, end=axis + 1))
             if factor != 1 or not parts:
                 parts.append(self.w.ints(factor))
             terms.append(self._joined("Mul", parts))
@@ -296,7 +298,7 @@ def _attributes(node: Any) -> list[bytes]:
     return [a.SerializeToString(deterministic=True) for a in node.attribute]
 
 
-def _whole(arrays: Sequence[np.ndarray[Any, Any]]) -> bool:
+def _whole(arrays: Sequence[Array]) -> bool:
     """Return True if the arrays hold integers that int64 can represent."""
     for a in arrays:
         if a.dtype.kind == "b":

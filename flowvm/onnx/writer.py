@@ -13,6 +13,7 @@ import numpy as np
 
 from flowvm.errors import ArgumentError
 from flowvm.loading.lazy import lazy
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import DType, int64
 from flowvm.meta.meta import TensorMeta
 from flowvm.version import VERSION
@@ -65,20 +66,20 @@ class Writer:
         self._constants: dict[Any, str] = {}
         self._names: set[str] = set()
 
-    def name(self, wanted: str) -> str:
-        """`wanted`, or with a number behind it if that name is taken."""
-        name, number = wanted, 0
+    def name(self, base: str) -> str:
+        """`base`, or with a number behind it if that name is taken."""
+        name, number = base, 0
         while name in self._names:
             number += 1
-            name = f"{wanted}_{number}"
+            name = f"{base}_{number}"
         self._names.add(name)
         return name
 
-    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
+    def op(self, kind: str, *inputs: str, **attributes: object) -> str:
         """Add a node of one output.  Return the output's name."""
         return self.ops(kind, 1, *inputs, **attributes)[0]
 
-    def ops(self, kind: str, count: int, *inputs: str, **attributes: Any) -> list[str]:
+    def ops(self, kind: str, count: int, *inputs: str, **attributes: object) -> list[str]:
         """Add a node of `count` outputs.  Return their names."""
         place = "/".join(["", *self.scope.split(".")]) if self.scope else ""
         name = self.name(f"{place}/{kind}")
@@ -102,7 +103,7 @@ class Writer:
         """A vector of int64."""
         return self.constant(np.array(values, np.int64), int64)
 
-    def initializer(self, name: str, stored: np.ndarray[Any, Any], dtype: DType) -> str:
+    def initializer(self, name: str, stored: Array, dtype: DType) -> str:
         """Values that are in the file, from an array as `DType.stored` gives it."""
         name = self.name(name)
         self.initializers[name] = onnx.helper.make_tensor(
@@ -110,9 +111,7 @@ class Writer:
         )
         return name
 
-    def variable(
-        self, name: str, held: Any, meta: TensorMeta, read: Callable[[], np.ndarray[Any, Any]]
-    ) -> str:
+    def variable(self, name: str, held: Any, meta: TensorMeta, read: Callable[[], Array]) -> str:
         """Return the name of a value from outside: the tensor `held`, as the array that `read`
         returns.
         """
@@ -170,13 +169,13 @@ class Writer:
                 nodes.append(node)
                 needed.update(node.input)
         values = {n: v for n, v in self.initializers.items() if n in needed}
-        given = list(inputs)
+        entries = list(inputs)
         if as_inputs or not with_values:
-            given += [(n, m.dtype, m.shape) for n, m in self.parameters.items() if n in needed]
+            entries += [(n, m.dtype, m.shape) for n, m in self.parameters.items() if n in needed]
         if not with_values:
             values = {n: v for n, v in values.items() if n not in self.parameters}
         graph = onnx.helper.make_graph(
-            nodes[::-1], name, [_info(*one) for one in given], [_info(*one) for one in outputs],
+            nodes[::-1], name, [_info(*one) for one in entries], [_info(*one) for one in outputs],
             list(values.values()),
         )  # fmt: skip
         opsets = [onnx.helper.make_opsetid("", self.opset)]

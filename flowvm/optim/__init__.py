@@ -24,10 +24,12 @@ from flowvm.optim.lbfgs import LBFGS
 from flowvm.optim.optimizer import Optimizer
 from flowvm.optim.rprop import ASGD, Rprop
 from flowvm.optim.sgd import SGD
+from flowvm.optim.sparse_adam import SparseAdam
 
 __all__ = [
     "ASGD", "LAMB", "LBFGS", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax",
-    "Muon", "NAdam", "Optimizer", "RAdam", "RMSprop", "Rprop", "lr_scheduler", "swa_utils",
+    "Muon", "NAdam", "Optimizer", "RAdam", "RMSprop", "Rprop", "SparseAdam", "lr_scheduler",
+    "swa_utils",
 ]
 # fmt: on
 # isort: on
@@ -39,10 +41,4 @@ __dir__ = listing(globals())
 
 @border
 def __getattr__(name: str) -> Any:
-    if name == "SparseAdam":
-        raise MissingNameError(
-            "flowvm.optim has no SparseAdam: gradients are dense here, also those of embeddings; "
-            "use Adam",
-            name,
-        )
     raise MissingNameError(f"flowvm.optim has no {name!r}", name, lambda: __all__)

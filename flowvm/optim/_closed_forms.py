@@ -27,6 +27,8 @@ class LambdaLR(LRScheduler):
     [8.0, 4.0, 2.67, 2.0]
     """
 
+    _overwrites = True
+
     def __init__(
         self,
         optimizer: Optimizer,
@@ -178,9 +180,9 @@ class LinearLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def lr_at(self, group: int, t: int) -> float:
-        done = min(t, self.total_iters) / self.total_iters
+        share = min(t, self.total_iters) / self.total_iters
         return self.base_lrs[group] * (
-            self.start_factor + (self.end_factor - self.start_factor) * done
+            self.start_factor + (self.end_factor - self.start_factor) * share
         )
 
 
@@ -248,10 +250,10 @@ class PolynomialLR(LRScheduler):
         end_learning_rate: float | None = None,
         cycle: bool = False,
     ) -> None:
-        given = steps if steps is not None else decay_batch
-        name = "total_iters" if given is None else "steps"
-        self.total_iters = positive(name, total_iters if given is None else given)
-        ends = end_learning_rate is not None or given is not None
+        steps_or_batch = steps if steps is not None else decay_batch
+        name = "total_iters" if steps_or_batch is None else "steps"
+        self.total_iters = positive(name, total_iters if steps_or_batch is None else steps_or_batch)
+        ends = end_learning_rate is not None or steps_or_batch is not None
         self.end_learning_rate = (1e-4 if end_learning_rate is None else end_learning_rate) * ends
         self.power, self.cycle = power, cycle
         super().__init__(optimizer, last_epoch)
@@ -261,8 +263,8 @@ class PolynomialLR(LRScheduler):
         if self.cycle:
             t = max(t, 1)
             whole *= math.ceil(t / whole)
-        left = 1.0 - min(t, whole) / whole
-        return float((self.base_lrs[group] - end) * left**self.power + end)
+        share_left = 1.0 - min(t, whole) / whole
+        return float((self.base_lrs[group] - end) * share_left**self.power + end)
 
 
 class CosineDecayLR(LRScheduler):
@@ -327,6 +329,8 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     >>> rates
     [8.0, 4.0, 8.0, 4.0]
     """
+
+    _overwrites = True
 
     def __init__(
         self,

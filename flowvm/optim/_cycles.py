@@ -66,6 +66,8 @@ class CyclicLR(_Momenta):
     [1.0, 2.0, 3.0, 2.0]
     """
 
+    _overwrites = True
+
     def __init__(
         self,
         optimizer: Optimizer,
@@ -136,6 +138,8 @@ class OneCycleLR(_Momenta):
     [1.0, 4.5, 8.0, 6.4]
     """
 
+    _overwrites = True
+
     def __init__(
         self,
         optimizer: Optimizer,
@@ -189,7 +193,7 @@ class OneCycleLR(_Momenta):
 
     def _at(self, t: int, levels: list[float]) -> float:
         """The value at t of a curve through `levels`: start, top, (start again,) end."""
-        if t >= self.total_steps:
+        if t > self.total_steps:  # PyTorch's: a program that steps so often ends with a step
             raise ArgumentError(
                 f"Tried to step {t} times. "
                 f"The specified number of total steps is {self.total_steps}"
@@ -201,9 +205,9 @@ class OneCycleLR(_Momenta):
             if t <= end or phase == len(self._ends) - 1:
                 break
             begin = end
-        done = (t - begin) / (end - begin) if end != begin else 1.0
+        share = (t - begin) / (end - begin) if end != begin else 1.0
         a, b = levels[phase], levels[phase + 1]
-        return a + (b - a) * done if self._linear else cosine(a, b, done)
+        return a + (b - a) * share if self._linear else cosine(a, b, share)
 
 
 class ReduceLROnPlateau(LRScheduler):

@@ -56,7 +56,7 @@ def strong_wolfe(
     most    evaluations at most, and one
     """
     new, previous = evaluate(t), start
-    evaluated, steps, done = 1, 0, False
+    evaluated, steps, finished = 1, 0, False
     bracket: list[Point] = []
     while steps < most:
         too_high = new.value > start.value + c1 * new.t * start.slope
@@ -64,7 +64,7 @@ def strong_wolfe(
             bracket = [previous, new]
             break
         if abs(new.slope) <= -c2 * start.slope:
-            bracket, done = [new], True
+            bracket, finished = [new], True
             break
         if new.slope >= 0:
             bracket = [previous, new]
@@ -78,7 +78,7 @@ def strong_wolfe(
 
     stuck = False
     low, high = _order(bracket)
-    while not done and steps < most:
+    while not finished and steps < most:
         if abs(bracket[1].t - bracket[0].t) * reach < tolerance:
             break
         t = cubic_minimum(bracket[0], bracket[1])
@@ -99,7 +99,7 @@ def strong_wolfe(
             low, high = _order(bracket)
             continue
         if abs(new.slope) <= -c2 * start.slope:
-            done = True
+            finished = True
         elif new.slope * (bracket[high].t - bracket[low].t) >= 0:
             bracket[high] = bracket[low]
         bracket[low] = new

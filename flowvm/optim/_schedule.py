@@ -37,6 +37,7 @@ class LRScheduler:
     """
 
     _has_watched_state = True  # captured code that uses it depends on its attributes
+    _overwrites = False  # a rate that somebody else has set is lost, as in PyTorch's of that name
     _step_count = 0
     _is_initial = False  # in the step that the constructor takes
 
@@ -92,7 +93,7 @@ class LRScheduler:
             closed = self._closed(self.last_epoch)
             for group, own, new in zip(groups, self._own, closed, strict=True):
                 rate = number(group["lr"])
-                scale = rate / own if rate != own and own != 0 else 1.0
+                scale = rate / own if rate != own and own != 0 and not self._overwrites else 1.0
                 set_rate(group, new * scale)
             self._own = closed
         self._note()
@@ -107,7 +108,7 @@ class LRScheduler:
         """
         return {k: _saved(v) for k, v in vars(self).items() if k != "optimizer"}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
         """Take over a state_dict(); load the optimizer's too, it holds the current rates."""
         for name, value in state_dict.items():
             own = vars(self).get(name)
@@ -115,8 +116,10 @@ class LRScheduler:
                 _restore(own, value)
             else:
                 setattr(self, name, value)
-        if self.has_closed_form and "_own" not in state_dict and "last_epoch" in state_dict:
-            self._own = self._closed(self.last_epoch)  # PyTorch's, which keeps no such thing
+        # PyTorch's has no such thing
+        is_foreign = "_own" in vars(self) and "_own" not in state_dict
+        if is_foreign and self.has_closed_form and "last_epoch" in state_dict:
+            self._own = self._closed(self.last_epoch)
 
     def _closed(self, t: int) -> list[float]:
         return [self.lr_at(i, t) for i in range(len(self.base_lrs))]
@@ -151,11 +154,11 @@ def each_group(name: str, optimizer: Optimizer, value: Any) -> list[float]:
     return [float(item) for item in value]
 
 
-def _has_function(value: Any) -> bool:
+def _has_function(value: object) -> bool:
     return callable(value) or (isinstance(value, list) and any(callable(item) for item in value))
 
 
-def _saved(value: Any) -> Any:
+def _saved(value: object) -> Any:
     """A value as it is saved: of what is called, its own attributes; of a function None."""
     if isinstance(value, list) and _has_function(value):
         return [_saved(item) for item in value]
@@ -165,7 +168,7 @@ def _saved(value: Any) -> Any:
     return None if plain or not hasattr(value, "__dict__") else dict(vars(value))
 
 
-def _restore(own: Any, saved: Any) -> None:
+def _restore(own: object, saved: object) -> None:
     """Give what is called the attributes that were saved of it."""
     if isinstance(own, list) and isinstance(saved, (list, tuple)):
         for item, entry in zip(own, saved, strict=True):
@@ -174,9 +177,9 @@ def _restore(own: Any, saved: Any) -> None:
         vars(own).update(saved)
 
 
-def cosine(start: float, end: float, done: float) -> float:
+def cosine(start: float, end: float, share: float) -> float:
     """Half a cosine from start (done = 0) to end (done = 1)."""
-    return end + (start - end) * (1.0 + math.cos(math.pi * done)) / 2
+    return end + (start - end) * (1.0 + math.cos(math.pi * share)) / 2
 
 
 def rewind(optimizer: Optimizer) -> None:

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError
+from flowvm.errors import ArgumentError, ModeError
+from flowvm.loading.lazy import lazy
 from flowvm.optim.optimizer import (
     Group,
     Optimizer,
     Params,
     at_least,
     full_of,
+    is_sparse,
     number,
     options,
     zeros_of,
 )
+
+if TYPE_CHECKING:
+    from flowvm.ops.sparse import gradients
+else:
+    gradients = lazy("flowvm.ops.sparse.gradients")
 
 # public: optim
 
@@ -61,8 +68,8 @@ class RMSprop(Optimizer):
         for name in ("lr", "eps", "momentum", "weight_decay", "alpha"):
             at_least(name, group[name])
 
-    def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:
-        state: dict[str, Any] = {"step": 0, "square_avg": zeros_of(param)}
+    def _first_state(self, param: Tensor, group: Group) -> dict[str, object]:
+        state = {"step": 0, "square_avg": zeros_of(param)}
         if group["momentum"] > 0:
             state["momentum_buffer"] = zeros_of(param)
         if group["centered"]:
@@ -126,6 +133,8 @@ class Adagrad(Optimizer):
     fused: bool | None = None
     contiguous_params: bool = False
 
+    _takes_sparse = True
+
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
         super().add_param_group(param_group)
         group = self.param_groups[-1]
@@ -143,6 +152,17 @@ class Adagrad(Optimizer):
         lr, maximize = number(group["lr"]), group["maximize"]
         lr_decay, eps, decay = group["lr_decay"], group["eps"], group["weight_decay"]
         for param, grad, entry in self._with_state(group["params"], group):
+            if grad.__class__ is not Tensor and is_sparse(grad):
+                if decay:
+                    raise ModeError(
+                        "Adagrad: weight_decay option is not compatible with sparse gradients"
+                    )
+                entry["step"] += 1
+                rate = lr / (1 + (entry["step"] - 1) * lr_decay)
+                gradients.adagrad_step(
+                    param, -grad if maximize else grad, entry["sum"], rate, eps
+                )  # fmt: skip
+                continue
             step = entry["step"] = entry["step"] + 1
             ops.adagrad_step_(param, grad, entry["sum"], maximize, lr, lr_decay, eps, decay, step)
 
@@ -183,7 +203,7 @@ class Adadelta(Optimizer):
         if not 0.0 <= group["rho"] <= 1.0:
             raise ArgumentError(f"Invalid rho value: {group['rho']}, not in [0, 1]")
 
-    def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:
+    def _first_state(self, param: Tensor, group: Group) -> dict[str, object]:
         return {"step": 0, "square_avg": zeros_of(param), "acc_delta": zeros_of(param)}
 
     def _step_group(self, group: Group) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY
-from typing import Any
 
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
@@ -73,12 +72,12 @@ class Adam(Optimizer):
         amsgrad, maximize = group["amsgrad"], group["maximize"]
         decoupled = group["decoupled_weight_decay"]
         corrected = group.get("do_bias_correction", True)  # PyTorch's saved groups lack it
-        left = group["params"]
+        remaining = group["params"]
         if not amsgrad:
-            left = _each(
-                left, self.state, decoupled, maximize, corrected, lr, beta1, beta2, eps, decay
+            remaining = _each(
+                remaining, self.state, decoupled, maximize, corrected, lr, beta1, beta2, eps, decay
             )
-        for param, grad, entry in self._with_state(left, group):
+        for param, grad, entry in self._with_state(remaining, group):
             step = entry["step"] = entry["step"] + 1
             mean, square = entry["exp_avg"], entry["exp_avg_sq"]
             if not amsgrad:
@@ -94,7 +93,7 @@ class Adam(Optimizer):
                 decoupled, maximize, corrected, lr, beta1, beta2, eps, decay, step,
             )  # fmt: skip
 
-    def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:
+    def _first_state(self, param: Tensor, group: Group) -> dict[str, object]:
         return {"step": 0, "exp_avg": zeros_of(param), "exp_avg_sq": zeros_of(param)}
 
 
@@ -137,7 +136,7 @@ class AdamW(Adam):
             do_bias_correction=do_bias_correction, contiguous_params=contiguous_params,
         )  # fmt: skip
 
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
+    def __setstate__(self, state: Mapping[str, object]) -> None:
         super().__setstate__(state)
         for group in self.param_groups:
             group["decoupled_weight_decay"] = True  # what Adam saved

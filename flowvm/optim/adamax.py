@@ -57,7 +57,7 @@ class Adamax(Optimizer):
             at_least(name, group[name])
         check_betas(group)
 
-    def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:
+    def _first_state(self, param: Tensor, group: Group) -> dict[str, object]:
         return {"step": 0, "exp_avg": zeros_of(param), "exp_inf": zeros_of(param)}
 
     def _step_group(self, group: Group) -> None:
@@ -81,7 +81,7 @@ class _Decoupling(Optimizer):
             at_least(name, group[name])
         check_betas(group)
 
-    def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:
+    def _first_state(self, param: Tensor, group: Group) -> dict[str, object]:
         return {"step": 0, "exp_avg": zeros_of(param), "exp_avg_sq": zeros_of(param)}
 
 
@@ -120,7 +120,7 @@ class NAdam(_Decoupling):
         super()._check(group)
         at_least("momentum_decay", group["momentum_decay"])
 
-    def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:
+    def _first_state(self, param: Tensor, group: Group) -> dict[str, object]:
         return {**super()._first_state(param, group), "mu_product": 1.0}
 
     def _step_group(self, group: Group) -> None:
@@ -182,6 +182,6 @@ class RAdam(_Decoupling):
 
 
 # not public
-def in_default_precision(value: Any) -> Any:
+def in_default_precision(value: object) -> Any:
     """A number as a tensor of the default dtype would hold it."""
     return single(value) if get_default_dtype() is float32 else value

@@ -64,7 +64,7 @@ class Adafactor(Optimizer):
             if eps is not None or i:
                 at_least(f"eps[{i}]", eps)
 
-    def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:
+    def _first_state(self, param: Tensor, group: Group) -> dict[str, object]:
         refuse_complex("Adafactor", param)
         if param.ndim < 2:
             return {"step": 0, "variance": zeros_of(param)}
@@ -149,7 +149,7 @@ class LAMB(Optimizer):
             at_least(name, group[name])
         check_betas(group)
 
-    def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:
+    def _first_state(self, param: Tensor, group: Group) -> dict[str, object]:
         return {"step": 0, "exp_avg": zeros_of(param), "exp_avg_sq": zeros_of(param)}
 
     def _step_group(self, group: Group) -> None:
@@ -224,18 +224,18 @@ class Muon(Optimizer):
                     f"{tuple(param.shape)}; give the others to AdamW"
                 )
 
-    def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:
+    def _first_state(self, param: Tensor, group: Group) -> dict[str, object]:
         refuse_complex("Muon", param)
         return {"momentum_buffer": zeros_of(param)}
 
     def _step_group(self, group: Group) -> None:
-        lr, momentum, kept = number(group["lr"]), group["momentum"], group["weight_decay"]
+        lr, momentum, decay = number(group["lr"]), group["momentum"], group["weight_decay"]
         for param, grad, entry in self._with_state(group["params"], group):
             buffer = entry["momentum_buffer"]
             buffer.lerp_(grad, 1 - momentum)
             way = ops.lerp(grad, buffer, momentum) if group["nesterov"] else buffer
             change = _orthogonal(way, group["ns_coefficients"], group["ns_steps"], group["eps"])
-            param.mul_(1 - lr * kept)
+            param.mul_(1 - lr * decay)
             rate = lr * _stretch(group["adjust_lr_fn"], *param.shape)
             param.sub_(change.to(param.dtype) * rate)
 

@@ -59,7 +59,7 @@ class LBFGS(Optimizer):
         history_size: int = 100,
         line_search_fn: str | None = None,
     ) -> None:
-        defaults: dict[str, Any] = {
+        defaults = {
             "lr": lr,
             "max_iter": max_iter,
             "max_eval": max_iter * 5 // 4 if max_eval is None else max_eval,
@@ -75,7 +75,7 @@ class LBFGS(Optimizer):
         if self.param_groups:
             raise ArgumentError("LBFGS doesn't support per-parameter options (parameter groups)")
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Callable[[], object] | None = None) -> Any:
         """Several steps; returns what closure returned at first."""
         if closure is None:
             raise ArgumentTypeError(
@@ -101,9 +101,9 @@ class LBFGS(Optimizer):
         gradient = self._gradient()
         if _largest(gradient) <= group["tolerance_grad"]:
             return first
-        taken = 0
-        while taken < most:
-            taken += 1
+        count = 0
+        while count < most:
+            count += 1
             state["n_iter"] += 1
             direction = state["d"] = self._direction(gradient, group["history_size"], state)
             state["prev_flat_grad"], before = gradient.clone(), loss
@@ -117,24 +117,24 @@ class LBFGS(Optimizer):
                 break
             calls = 0
             if search is not None:
-                start, kept = Point(0.0, loss, gradient, slope), self._values()
-                found, calls = strong_wolfe(
-                    lambda t, d=direction, x=kept: self._evaluate(closure, t, d, x),  # type: ignore[misc]
+                start, values = Point(0.0, loss, gradient, slope), self._values()
+                point, calls = strong_wolfe(
+                    lambda t, d=direction, x=values: self._evaluate(closure, t, d, x),  # type: ignore[misc]
                     start, t, _largest(direction), group["max_eval"] - evaluated,
                 )  # fmt: skip
-                t, loss, gradient = found.t, found.value, found.gradient
+                t, loss, gradient = point.t, point.value, point.gradient
                 state["t"] = t
                 self._move(t, direction)
             else:
                 self._move(t, direction)
-                if taken != most:  # in the last one nobody asks for the value behind it
+                if count != most:  # in the last one nobody asks for the value behind it
                     with enable_grad():
                         loss = float(closure())
                     gradient, calls = self._gradient(), 1
             evaluated += calls
             state["func_evals"] += calls
             if (
-                taken == most
+                count == most
                 or evaluated >= group["max_eval"]
                 or _largest(gradient) <= group["tolerance_grad"]
                 or _largest(direction * t) <= small
@@ -155,8 +155,8 @@ class LBFGS(Optimizer):
         product = float(change.dot(step))
         if product > 1e-10:
             if len(changes) == most:
-                for kept in (changes, steps, inverse):
-                    kept.pop(0)
+                for history in (changes, steps, inverse):
+                    history.pop(0)
             changes.append(change)
             steps.append(step)
             inverse.append(1.0 / product)
@@ -185,7 +185,7 @@ class LBFGS(Optimizer):
 
     def _gradient(self) -> Tensor:
         """All gradients as one vector, zeros where there is none; a copy."""
-        grads = [zeros_of(p) if p.grad is None else p.grad for p in self._all_params()]
+        grads = [zeros_of(p) if p.grad is None else p.grad.to_dense() for p in self._all_params()]
         return ops.cat([_real(g).reshape(-1) for g in grads])
 
     def _values(self) -> list[Tensor]:
@@ -199,7 +199,7 @@ class LBFGS(Optimizer):
             at += size
 
 
-def _real(t: Any) -> Any:
+def _real(t: Tensor) -> Any:
     """Complex numbers as pairs of real ones, a view."""
     return t.view_as_real() if t.dtype.is_complex else t
 

@@ -9,7 +9,7 @@ from flowvm.optim._closed_forms import (
     ConstantLR, CosineAnnealingLR, CosineAnnealingWarmRestarts, CosineDecayLR, ExponentialLR,
     LambdaLR, LinearLR, MultiStepLR, MultiplicativeLR, PolynomialLR, StepLR,
 )
-from flowvm.optim._combined import ChainedScheduler, SequentialLR, WarmupLR
+from flowvm.optim._compositions import ChainedScheduler, SequentialLR, WarmupLR
 from flowvm.optim._cycles import CyclicLR, OneCycleLR, ReduceLROnPlateau
 from flowvm.optim._schedule import LRScheduler, LrScheduler as LrScheduler, _LRScheduler
 

@@ -32,10 +32,12 @@ from flowvm.errors import (
     CaptureError,
     DTypeError,
     InvalidValueError,
+    ModeError,
 )
 from flowvm.fields import fields_of, give_init
 from flowvm.guards.exchange import exchange
 from flowvm.loading.lazy import lazy
+from flowvm.meta.formats import strided
 from flowvm.nn.hooks import RemovableHandle
 from flowvm.nn.module import clear_grads
 from flowvm.vm.callers.lines import warn
@@ -113,10 +115,11 @@ class Optimizer:
 
     live_options: ClassVar[tuple[str, ...]] = ("lr",)
     not_in_graphs: ClassVar[str] = ""
+    _takes_sparse = False  # whether a step may be by sparse gradients
     _in_step = False  # a step that calls another one (super().step()) is one step
     _unheeded: frozenset[str] = frozenset()  # options of groups that an eager step leaves out
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if "step" in cls.__dict__:
             cls.step = _whole(cls.__dict__["step"])  # type: ignore[method-assign]
@@ -133,19 +136,19 @@ class Optimizer:
         self._step_pre_hooks: dict[int, Callable[..., Any]] = {}
         self._step_post_hooks: dict[int, Callable[..., Any]] = {}
         self._state_hooks: dict[str, dict[int, Callable[..., Any]]] = {}
-        given = list(params)
-        if not given and not takes_none[0]:
+        items = list(params)
+        if not items and not takes_none[0]:
             raise ArgumentError("optimizer got an empty parameter list")
-        groups = given if given and isinstance(given[0], Mapping) else [{"params": given}]
+        groups = items if items and isinstance(items[0], Mapping) else [{"params": items}]
         for group in groups:
             self.add_param_group(group)  # type: ignore[arg-type]
 
     @staticmethod
     def _group_tensors_by_device_and_dtype(
         tensorlistlist: list[list[Tensor | None]], with_indices: bool = False
-    ) -> dict[tuple[Any, Any], tuple[list[list[Tensor | None]], list[int]]]:
+    ) -> dict[tuple[object, object], tuple[list[list[Tensor | None]], list[int]]]:
         """Return the lists, cut by device and dtype of the first one's tensors."""
-        groups: dict[tuple[Any, Any], list[int]] = {}
+        groups: dict[tuple[object, object], list[int]] = {}
         for k, tensor in enumerate(tensorlistlist[0]):
             key = (None, None) if tensor is None else (tensor.device, tensor.dtype)
             groups.setdefault(key, []).append(k)
@@ -155,10 +158,10 @@ class Optimizer:
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("defaults", "state", "param_groups")
-        return {name: value for name, value in vars(self).items() if name in kept}
+        fields = ("defaults", "state", "param_groups")
+        return {name: value for name, value in vars(self).items() if name in fields}
 
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
+    def __setstate__(self, state: Mapping[str, object]) -> None:
         for name in ("_step_pre_hooks", "_step_post_hooks", "_state_hooks"):
             vars(self).setdefault(name, {})
         vars(self).update(state)
@@ -196,7 +199,7 @@ class Optimizer:
         self._unheeded |= {name for name in _LEFT_OUT if name in group}
         self.param_groups.append(group)
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Callable[[], object] | None = None) -> Any:
         """Update every parameter that has a gradient; returns what closure, run first, returns."""
         loss = None
         if closure is not None:
@@ -224,24 +227,24 @@ class Optimizer:
             args, kwargs = changed
         return args, kwargs
 
-    def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+    def register_step_pre_hook(self, hook: Callable[..., object]) -> RemovableHandle:
         """Call `hook(optimizer, args, kwargs)` in front of each step; it may return new
         (args, kwargs) of the step.  The handle that is returned removes it.
         """
         return RemovableHandle(self._step_pre_hooks, hook)
 
-    def register_step_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+    def register_step_post_hook(self, hook: Callable[..., object]) -> RemovableHandle:
         """Call `hook(optimizer, args, kwargs)` behind each step; the handle removes it."""
         return RemovableHandle(self._step_post_hooks, hook)
 
     def register_state_dict_pre_hook(
-        self, hook: Callable[..., Any], prepend: bool = False
+        self, hook: Callable[..., object], prepend: bool = False
     ) -> RemovableHandle:
         """Call `hook(optimizer)` in front of each state_dict()."""
         return self._state_hook("before state_dict", hook, prepend)
 
     def register_state_dict_post_hook(
-        self, hook: Callable[..., Any], prepend: bool = False
+        self, hook: Callable[..., object], prepend: bool = False
     ) -> RemovableHandle:
         """Call `hook(optimizer, state_dict)` behind each; what it returns, if not None, is given
         in place of the dict.
@@ -249,7 +252,7 @@ class Optimizer:
         return self._state_hook("after state_dict", hook, prepend)
 
     def register_load_state_dict_pre_hook(
-        self, hook: Callable[..., Any], prepend: bool = False
+        self, hook: Callable[..., object], prepend: bool = False
     ) -> RemovableHandle:
         """Call `hook(optimizer, state_dict)` in front of each load_state_dict; what it returns, if
         not None, is loaded in its place.
@@ -257,21 +260,21 @@ class Optimizer:
         return self._state_hook("before load", hook, prepend)
 
     def register_load_state_dict_post_hook(
-        self, hook: Callable[..., Any], prepend: bool = False
+        self, hook: Callable[..., object], prepend: bool = False
     ) -> RemovableHandle:
         """Call `hook(optimizer)` behind each load_state_dict."""
         return self._state_hook("after load", hook, prepend)
 
-    def _state_hook(self, when: str, hook: Callable[..., Any], prepend: bool) -> RemovableHandle:
+    def _state_hook(self, when: str, hook: Callable[..., object], prepend: bool) -> RemovableHandle:
         return RemovableHandle(self._state_hooks.setdefault(when, {}), hook, prepend)
 
-    def _run_state_hooks(self, when: str, *given: Any) -> Any:
+    def _run_state_hooks(self, when: str, *args: object) -> Any:
         """The last of what was given, or what hooks put in its place."""
         for hook in list(self._state_hooks.get(when, {}).values()):
-            changed = hook(self, *given)
-            if given and changed is not None:
-                given = (changed,)
-        return given[-1] if given else None
+            changed = hook(self, *args)
+            if args and changed is not None:
+                args = (changed,)
+        return args[-1] if args else None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget every parameter's gradient, or fill it with zeros."""
@@ -296,7 +299,7 @@ class Optimizer:
                 largest = group["clip_grad_max_norm"]
                 utils.clip_grad_norm_(group["params"], largest, norm_type, error_if_nonfinite)
 
-    def _graph_step(self, step: Callable[[], Any]) -> None:
+    def _graph_step(self, step: Callable[[], object]) -> None:
         """Take a graph's step by `step()`, which calls this one's: OneFlow's options count."""
         unheeded, self._unheeded = self._unheeded, frozenset()
         scaled = [
@@ -330,6 +333,8 @@ class Optimizer:
         for param in params:
             grad = param.grad
             if grad is not None:
+                if grad.__class__ is not Tensor and not self._takes_sparse and is_sparse(grad):
+                    raise ModeError(self._without_sparse())
                 entry = before = self.state.get(param)
                 if not entry:
                     first_state = self._first_state(param, group)
@@ -339,6 +344,13 @@ class Optimizer:
                     exchange(now, (before,), ((setitem, (self.state, param, first_state)),))
                     entry = self.state[param]
                 yield param, grad, entry
+
+    def _without_sparse(self) -> str:
+        name = type(self).__name__
+        return (
+            f"{name} does not support sparse gradients, please consider SparseAdam instead; or "
+            f"give the embedding sparse=False"
+        )
 
     def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:
         """The state of a parameter in front of its first step."""
@@ -370,7 +382,7 @@ class Optimizer:
                 for group in self.param_groups
             ],
         }
-        changed: dict[str, Any] = self._run_state_hooks("after state_dict", saved)
+        changed: dict[str, object] = self._run_state_hooks("after state_dict", saved)
         return changed
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -390,7 +402,7 @@ class Optimizer:
             )
         numbers = chain.from_iterable(group["params"] for group in saved)
         by_number = dict(zip(numbers, self._all_params(), strict=True))
-        state: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
+        state: defaultdict[object, dict[str, object]] = defaultdict(dict)
         for number, entry in state_dict["state"].items():
             param = by_number.get(_number(number))
             state[number if param is None else param] = (
@@ -412,11 +424,11 @@ class Optimizer:
         return "\n".join([*lines, ")"])
 
 
-def _parameters(given: Any) -> tuple[list[Tensor], list[str]]:
+def _parameters(source: Any) -> tuple[list[Tensor], list[str]]:
     """The parameters, and their names where they have some."""
-    if isinstance(given, (set, frozenset)):
+    if isinstance(source, (set, frozenset)):
         raise ArgumentTypeError("parameters need an order that stays: give a list and not a set")
-    items = [given] if isinstance(given, Tensor) else list(given)
+    items = [source] if isinstance(source, Tensor) else list(source)
     names = [item[0] for item in items if isinstance(item, tuple)]
     if names and len(names) < len(items):
         raise ArgumentError("all parameters must have names, or none: (name, parameter)")
@@ -466,10 +478,10 @@ def _check_graph_options(group: Group) -> None:
         at_least("lr_scale", group["lr_scale"])
 
 
-def _name_unknown(optimizer: str, defaults: Group, given: Mapping[str, Any]) -> None:
+def _name_unknown(optimizer: str, defaults: Group, options: Mapping[str, object]) -> None:
     """Warn of options that are none and look like one."""
     known = [*defaults, *_LEFT_OUT, "clip_grad_norm_type"]
-    for name in given:
+    for name in options:
         unknown = name not in known and name not in ("params", "param_names", "initial_lr")
         alike = difflib.get_close_matches(str(name), known, 1, 0.75) if unknown else []
         if alike:
@@ -478,12 +490,12 @@ def _name_unknown(optimizer: str, defaults: Group, given: Mapping[str, Any]) -> 
             )
 
 
-def _number(key: Any) -> Any:
+def _number(key: object) -> Any:
     """A parameter's number in a saved state: JSON has made a text of it."""
     return int(key) if isinstance(key, str) and key.isdecimal() else key
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """An option as it is kept: JSON has no tuples, PyTorch may have put a number in a tensor."""
     if isinstance(value, list):
         return tuple(value)
@@ -519,7 +531,7 @@ def _whole(step: Callable[..., Any]) -> Callable[..., Any]:
     """A class's `step` with hooks around it, known to a capture."""
 
     @functools.wraps(step)
-    def whole(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+    def whole(self: Optimizer, *args: object, **kwargs: object) -> Any:
         if self._in_step or not hasattr(self, "_step_pre_hooks"):  # or it wraps another one
             return step(self, *args, **kwargs)
         self._in_step = True
@@ -560,12 +572,12 @@ _global_pre_hooks: dict[int, Callable[..., Any]] = {}
 _global_post_hooks: dict[int, Callable[..., Any]] = {}
 
 
-def register_optimizer_step_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
+def register_optimizer_step_pre_hook(hook: Callable[..., object]) -> RemovableHandle:
     """Call `hook(optimizer, args, kwargs)` in front of each step of every optimizer."""
     return RemovableHandle(_global_pre_hooks, hook)
 
 
-def register_optimizer_step_post_hook(hook: Callable[..., Any]) -> RemovableHandle:
+def register_optimizer_step_post_hook(hook: Callable[..., object]) -> RemovableHandle:
     """Call `hook(optimizer, args, kwargs)` behind each step of every optimizer."""
     return RemovableHandle(_global_post_hooks, hook)
 
@@ -588,6 +600,11 @@ def number(value: Any) -> Any:
             "which is read anew for each replay"
         )
     return value.item()
+
+
+def is_sparse(x: Tensor) -> bool:
+    """Return True if a tensor has a sparse layout."""
+    return x.layout is not strided
 
 
 def at_least(name: str, value: Any, minimum: float = 0.0) -> None:
@@ -627,7 +644,7 @@ def refuse_complex(name: str, param: Tensor) -> None:
         )
 
 
-def _tensors(entry: Any) -> Iterator[tuple[str, Any]]:
+def _tensors(entry: object) -> Iterator[tuple[str, Any]]:
     """The tensors of a parameter's state, each with the name that it goes by."""
     for name, value in list(entry.items()) if isinstance(entry, dict) else ():
         for one in value if isinstance(value, (list, tuple)) else (value,):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from typing import Any
 
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
@@ -57,7 +56,7 @@ class Rprop(Optimizer):
         if not 0.0 < lower < 1.0 < higher:
             raise ArgumentError(f"Invalid eta values: {lower}, {higher}: not around 1")
 
-    def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:
+    def _first_state(self, param: Tensor, group: Group) -> dict[str, object]:
         size = full_of(param, number(group["lr"]))
         return {"step": 0, "prev": zeros_of(param), "step_size": size}
 
@@ -107,7 +106,7 @@ class ASGD(Optimizer):
         for name in ("lr", "weight_decay"):
             at_least(name, group[name])
 
-    def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:
+    def _first_state(self, param: Tensor, group: Group) -> dict[str, object]:
         eta = in_default_precision(number(group["lr"]))
         return {"step": 0, "eta": eta, "mu": 1.0, "ax": zeros_of(param)}
 

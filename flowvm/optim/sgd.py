@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
+from typing import TYPE_CHECKING, Any
 
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError
+from flowvm.errors import ArgumentError, ModeError
+from flowvm.loading.lazy import lazy
 from flowvm.ops.declare.update import each
-from flowvm.optim.optimizer import Group, Optimizer, Params, at_least, number, options, zeros_of
+from flowvm.optim.optimizer import (
+    Group,
+    Optimizer,
+    Params,
+    at_least,
+    is_sparse,
+    number,
+    options,
+    zeros_of,
+)
+
+if TYPE_CHECKING:
+    from flowvm.ops.sparse import gradients
+else:
+    gradients = lazy("flowvm.ops.sparse.gradients")
 
 _each = each(ops.sgd_step_)
 _each_momentum = each(ops.sgd_momentum_step_, "momentum_buffer")
@@ -60,15 +76,18 @@ class SGD(Optimizer):
         nesterov, maximize = group["nesterov"], group["maximize"]
         plain_step = ops.sgd_step_
         if momentum:
-            left = _each_momentum(
+            remaining = _each_momentum(
                 group["params"], self.state, nesterov, maximize, lr, momentum, dampening, decay,
                 False,
             )  # fmt: skip
         else:
-            left = _each(group["params"], self.state, maximize, lr, decay)
-        for param in left:
+            remaining = _each(group["params"], self.state, maximize, lr, decay)
+        for param in remaining:
             grad = param.grad
             if grad is None:
+                continue
+            if is_sparse(grad):
+                self._step_sparsely(param, grad, group, lr)
                 continue
             if not momentum:
                 plain_step(param, grad, maximize, lr, decay)
@@ -83,3 +102,22 @@ class SGD(Optimizer):
             )
             if first:  # not before: zeros that an interrupt left would not be a first step's
                 self.state[param] = {"momentum_buffer": buffer}
+
+    def _step_sparsely(self, param: Tensor, grad: Any, group: Group, lr: float) -> None:
+        """Step by a sparse gradient, with a sparse momentum buffer, as PyTorch's."""
+        momentum = group["momentum"]
+        if number(group["weight_decay"]):
+            raise ModeError(
+                "SGD: weight_decay is not for sparse gradients, as it changes every row; leave it "
+                "out, or give the embedding sparse=False"
+            )
+        if group["maximize"]:
+            grad = -grad
+        if momentum:
+            held = self.state[param].get("momentum_buffer")
+            if held is not None and not is_sparse(held):
+                held = held.to_sparse(1)
+            buffer = gradients.momentum_of(held, grad, momentum, group["dampening"])
+            self.state[param] = {"momentum_buffer": buffer}
+            grad = grad + buffer * momentum if group["nesterov"] else buffer
+        param.add_(grad, alpha=-lr)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm import ops
 from flowvm.autograd import no_grad
@@ -19,6 +19,10 @@ from flowvm.meta.dtype import int64
 from flowvm.nn.module import Module
 from flowvm.optim._schedule import LRScheduler, cosine, each_group
 from flowvm.optim.optimizer import Optimizer, number
+
+if TYPE_CHECKING:
+    from flowvm.meta.device import DeviceLike
+
 
 __dir__ = listing(globals())
 
@@ -43,7 +47,7 @@ def get_ema_multi_avg_fn(decay: float = 0.999) -> MultiAverage:
     """
     _check_decay(decay)
 
-    def move(averages: Sequence[Tensor], currents: Sequence[Tensor], _n: Any) -> None:
+    def move(averages: Sequence[Tensor], currents: Sequence[Tensor], _n: object) -> None:
         with no_grad():
             for average, current in zip(averages, currents, strict=True):
                 if average.dtype.inexact:
@@ -81,7 +85,7 @@ def get_ema_avg_fn(decay: float = 0.999) -> Average:
     """
     _check_decay(decay)
 
-    def moved(average: Tensor, current: Tensor, _n: Any) -> Tensor:
+    def moved(average: Tensor, current: Tensor, _n: object) -> Tensor:
         with no_grad():
             return decay * average + (1 - decay) * current
 
@@ -140,7 +144,7 @@ class AveragedModel(Module):
         self.avg_fn, self.multi_avg_fn = avg_fn, multi_avg_fn
         self.use_buffers = use_buffers
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> Any:
         return self.module(*args, **kwargs)
 
     def update_parameters(self, model: Module) -> None:
@@ -170,7 +174,7 @@ class AveragedModel(Module):
         return chain(own.parameters(), own.buffers()) if self.use_buffers else own.parameters()
 
 
-def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
+def update_bn(loader: Iterable[Any], model: Module, device: DeviceLike | None = None) -> None:
     """Make batch norms' running statistics anew: the averages over the batches of `loader`.
 
     The model is called with each batch, or its first item where that is a list or tuple, in
@@ -197,8 +201,8 @@ def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
             module.momentum = None
         with no_grad():
             for batch in loader:
-                given = batch[0] if isinstance(batch, (list, tuple)) else batch
-                model(given if device is None else given.to(device))
+                input = batch[0] if isinstance(batch, (list, tuple)) else batch
+                model(input if device is None else input.to(device))
     finally:
         for module, momentum in momenta.items():
             module.momentum = momentum
@@ -248,11 +252,11 @@ class SWALR(LRScheduler):
         t = self._step_count - 1
         if self.anneal_epochs == 0:
             t = max(1, t)
-        done, now = self._share(t - 1), self._share(t)
+        before, now = self._share(t - 1), self._share(t)
         rates = []
         for group in self.optimizer.param_groups:
             end = group["swa_lr"]
-            start = end if done == 1 else (number(group["lr"]) - done * end) / (1 - done)
+            start = end if before == 1 else (number(group["lr"]) - before * end) / (1 - before)
             rates.append(end * now + start * (1 - now))
         return rates
 

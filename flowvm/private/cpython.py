@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import dis
+import functools
 import itertools
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from sys import getrefcount as getrefcount  # counted by `HELD`
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -84,7 +85,7 @@ if sys.version_info < (3, 12):  # later versions deprecate this quicker way
         return number
 else:
 
-    def next_of(counter: Any) -> int:
+    def next_of(counter: object) -> int:
         """Return the number that an `itertools.count` hands out next; it stays the next."""
         return int(repr(counter)[6:-1])  # "count(7)"
 
@@ -132,7 +133,7 @@ def loads_of(code: CodeType, first: tuple[str, ...]) -> Iterator[tuple[str, str,
 
 
 def _loads() -> str:
-    def outer(closure: Any) -> Any:
+    def outer(closure: Any) -> Callable[[Any], Any]:
         def sample(self: Any) -> Any:
             self.count += 1
             return self.layer.weight + sys.maxsize.real + closure.x
@@ -157,7 +158,7 @@ _EXTENDED, _IMPORT_NAME, _IMPORT_FROM = (
 
 def imports_of(code: CodeType) -> Iterator[tuple[str, list[str]]]:
     """Return the modules that `code` and its nested code import, and the names taken from each."""
-    module, wanted, high = "", list[str](), 0
+    module, names, high = "", list[str](), 0
     steps = code.co_code
     for step, low in zip(steps[::2], steps[1::2], strict=True):
         if step == _EXTENDED:
@@ -165,13 +166,13 @@ def imports_of(code: CodeType) -> Iterator[tuple[str, list[str]]]:
             continue
         if step == _IMPORT_NAME:
             if module:
-                yield module, wanted
-            module, wanted = code.co_names[high << 8 | low], []
+                yield module, names
+            module, names = code.co_names[high << 8 | low], []
         elif step == _IMPORT_FROM:
-            wanted.append(code.co_names[high << 8 | low])
+            names.append(code.co_names[high << 8 | low])
         high = 0
     if module:
-        yield module, wanted
+        yield module, names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from imports_of(constant)
@@ -291,6 +292,21 @@ def calls_nothing(code: CodeType, last: int) -> bool:
     return name.startswith(_MOVING) and name != "COPY_FREE_VARS"
 
 
+_STORING: Final = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF", "POP_TOP")
+
+
+def stored_from(code: CodeType, last: int) -> int:
+    """Return the offset of the instruction whose result the one at `last` stores or drops; -1 if
+    that does something else.  To store a name frees the value that it had.
+    """
+    before = -1
+    for one in dis.get_instructions(code):
+        if one.offset >= last:
+            return before if one.offset == last and one.opname in _STORING else -1
+        before = one.offset
+    return -1
+
+
 def _moving() -> str:
     """Return the reason why `calls_nothing` is wrong about loops or calls, or ""."""
 
@@ -351,18 +367,25 @@ def _traceback() -> str:
         raise Quiet
     except Quiet as error:
         whole = slot.__get__(error)
-        seen = error.__traceback__
-    return "" if whole is not None and seen is None else "a property of a subclass is not asked"
+        traceback = error.__traceback__
+    return (
+        "" if whole is not None and traceback is None else "a property of a subclass is not asked"
+    )
 
 
-def capsule_pointer(capsule: Any) -> tuple[bytes, int]:
+def capsule_pointer(capsule: object) -> tuple[bytes, int]:
     """The name of a capsule, and the address in it."""
-    api = ctypes.pythonapi
-    name_of, pointer_of = api.PyCapsule_GetName, api.PyCapsule_GetPointer
-    name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    name_of, pointer_of = _capsule_functions()
     name: bytes = name_of(capsule)
     return name, int(pointer_of(capsule, name))
+
+
+@functools.cache
+def _capsule_functions() -> tuple[Any, Any]:
+    name_of = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)
+    pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+    api = ctypes.pythonapi
+    return name_of(("PyCapsule_GetName", api)), pointer_of(("PyCapsule_GetPointer", api))
 
 
 def never_freed(value: object) -> None:

@@ -100,19 +100,19 @@ def why_not() -> str:
     return ""
 
 
-def _nested(look: Callable[[Any], Any]) -> Any:
+def _nested(look: Callable[[Any], object]) -> Any:
     """Return the result of `look` inside nested frames and a second loop of the interpreter."""
 
-    def outer(x: Any) -> Any:
+    def outer(x: object) -> Any:
         return inner(x)
 
-    def inner(x: Any) -> Any:
+    def inner(x: object) -> Any:
         return [look(x)][0]
 
     return next(map(outer, "x"))
 
 
-def _looked_for(_: Any) -> Layout:
+def _looked_for(_: object) -> Layout:
     own = sys._getframe()
     frames = _callers(own)[1:4]  # these stay where they are in their code
     inside, code = _only("a frame and its code", [_frames_and_code(f) for f in frames])
@@ -128,9 +128,9 @@ def _looked_for(_: Any) -> Layout:
     return Layout(current, through, code, before, at, shift, name, _table_place())
 
 
-def _only(what: str, found: list[set[Any]]) -> Any:
+def _only(what: str, candidates: list[set[Any]]) -> Any:
     """Return the smallest element common to all of the sets; VMError if there is none."""
-    common = set.intersection(*found)
+    common = set.intersection(*candidates)
     if not common:
         raise VMError(f"flowvm does not find {what} in this CPython's frames")
     return min(common)
@@ -152,12 +152,12 @@ def _frames_and_code(frame: FrameType) -> set[tuple[int, int]]:
     """Return possible offsets of the frame in a frame object, each with the offset of the code in
     the frame.
     """
-    wanted = id(frame.f_code)
+    address = id(frame.f_code)
     return {
         (8 * k, place)
         for k, word in enumerate(words_of(id(frame), 8))
         if k > 1 and word > 1 << 12
-        for place in _places(word, lambda w: w & ~TAGS == wanted)
+        for place in _places(word, lambda w: w & ~TAGS == address)
     }
 
 
@@ -178,7 +178,7 @@ def _currents(inside: int) -> set[tuple[int, int]]:
     """Return possible offsets of the innermost frame in the calling thread's state.  The innermost
     frame is this function's while it calls only C.
     """
-    here = ctypes.c_ssize_t.from_address(id(sys._getframe()) + inside).value
+    current = ctypes.c_ssize_t.from_address(id(sys._getframe()) + inside).value
     currents = set[tuple[int, int]]()
     state, function, pid = thread_state(), reader(), os.getpid()
     words, few = (ctypes.c_int64 * STATE_WORDS)(), (ctypes.c_int64 * 8)()
@@ -187,13 +187,13 @@ def _currents(inside: int) -> set[tuple[int, int]]:
     if function(pid, at(to), 1, at(of), 1, 0) != 8 * STATE_WORDS:
         return currents
     for k in range(STATE_WORDS):
-        if words[k] == here:
+        if words[k] == current:
             currents.add((8 * k, -1))
         elif words[k] > 1 << 12:
             to, of = _Span(at(few), 64), _Span(words[k], 64)
             if function(pid, at(to), 1, at(of), 1, 0) == 64:
                 for j in range(8):
-                    if few[j] == here:
+                    if few[j] == current:
                         currents.add((8 * k, 8 * j))
     return currents
 
@@ -208,39 +208,41 @@ def _table_place() -> int:
 # --- looking --------------------------------------------------------------------------------------
 
 
-def walk(found: Layout, state: int, most: int = 64) -> list[tuple[int, int]]:
+def walk(layout: Layout, state: int, most: int = 64) -> list[tuple[int, int]]:
     """Return the address of the code and the offset in it, for each frame of a thread from the
     innermost on.  Frames that are not Python's give meaningless numbers.
     """
-    first = words_of(state + found.current, 1)
-    if first and found.through >= 0:
-        first = words_of(first[0] + found.through, 1)
+    first = words_of(state + layout.current, 1)
+    if first and layout.through >= 0:
+        first = words_of(first[0] + layout.through, 1)
     frames = list[tuple[int, int]]()
     address = first[0] if first else 0
     while address and len(frames) < most:
         words = words_of(address, FRAME_WORDS)
         if not words:
             break
-        code = words[found.code // 8] & ~TAGS
-        frames.append((code, words[found.at // 8] - code - found.shift))
-        address = words[found.before // 8]
+        code = words[layout.code // 8] & ~TAGS
+        frames.append((code, words[layout.at // 8] - code - layout.shift))
+        address = words[layout.before // 8]
     return frames
 
 
-def _differs(found: Layout) -> Callable[[Any], str]:
+def _differs(layout: Layout) -> Callable[[Any], str]:
     """Return a function that compares `walk`'s result with the real frames, and returns the
     difference or "".
     """
 
-    def look(_: Any) -> str:
+    def look(_: object) -> str:
         state = thread_state()
         own = _callers(sys._getframe())
-        seen = walk(found, state, most=len(own) + 64)
+        frames = walk(layout, state, most=len(own) + 64)
         places = [(id(f.f_code), f.f_lasti) for f in own[1:]]
         codes = {code for code, _ in places}
-        seen = [pair for pair in seen if pair[0] in codes]
+        frames = [pair for pair in frames if pair[0] in codes]
         return (
-            "" if seen == places else f"{len(places)} frames are seen as {len(seen)}, or elsewhere"
+            ""
+            if frames == places
+            else f"{len(places)} frames are seen as {len(frames)}, or elsewhere"
         )
 
     return look

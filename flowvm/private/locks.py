@@ -16,7 +16,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
 
 _OWNER = re.compile(
     r"<locked .*RLock object owner=(\d+) "
@@ -49,23 +53,23 @@ def make_free(lock: Any) -> None:
     lock._at_fork_reinit()
 
 
-def taken() -> Iterator[Taken]:
+def held_locks() -> Iterator[Taken]:
     """Locks of Numba, llvmlite, `logging` and the imports that some thread has now."""
     numba = (_folder("numba"), *(os.path.join(*p) for p in (("compiler", "native.py"),
              ("compiler", "frontend.py"))))  # fmt: skip
     kinds = (("Numba's", numba), ("llvmlite's", (_folder("llvmlite"),)))
     for lock in foreign_locks():
         whose, users = kinds[0] if _is_numbas(lock) else kinds[1]
-        yield from _taken(f"{whose} lock", lock, users)
-    told = (logging.__file__,)
-    yield from _taken("the lock of logging", getattr(logging, "_lock", None), told)
+        yield from _owned_lock(f"{whose} lock", lock, users)
+    files = (logging.__file__,)
+    yield from _owned_lock("the lock of logging", getattr(logging, "_lock", None), files)
     for handler in map(_target, list(getattr(logging, "_handlerList", ()))):
-        yield from _taken(f"the lock of {handler!r}", getattr(handler, "lock", None), told)
+        yield from _owned_lock(f"the lock of {handler!r}", getattr(handler, "lock", None), files)
     importing = ("importlib._bootstrap", _folder("importlib"))
     if _imp.lock_held():
         yield Taken("the lock of imports", 0, _imp.release_lock, importing)
-    for name, kept in list(getattr(_bootstrap(), "_module_locks", {}).items()):
-        lock = kept()
+    for name, reference in list(getattr(_bootstrap(), "_module_locks", {}).items()):
+        lock = reference()
         if owner := getattr(lock, "owner", None):
             yield Taken(f"the import lock of {name}", int(owner), lock.release, importing)
 
@@ -75,42 +79,42 @@ def give_back() -> list[str]:
 
     An exception came between taking it and its use.
     """
-    here, given = threading.get_ident(), []
+    own, names = threading.get_ident(), []
     files = list(_files(sys._getframe(1)))
-    for one in taken():
-        if one.owner not in (0, here) or any(user in file for user in one.users for file in files):
+    for one in held_locks():
+        if one.owner not in (0, own) or any(user in file for user in one.users for file in files):
             continue
         try:
             one.release()
-            given.append(one.name)
+            names.append(one.name)
             while True:  # as often as it was taken
                 one.release()
         except RuntimeError:  # it is not this thread's, or not any more
             pass
-    return given
+    return names
 
 
-def owner_of(lock: Any) -> int:
+def owner_of(lock: object) -> int:
     """The number of the thread that has an RLock, 0 if none has it or it cannot be told."""
     match = _OWNER.match(repr(lock))
     return int(match[1]) if match else 0
 
 
-def _taken(name: str, lock: Any, users: tuple[str, ...]) -> Iterator[Taken]:
+def _owned_lock(name: str, lock: Any, users: tuple[str, ...]) -> Iterator[Taken]:
     if owner := owner_of(lock):
         yield Taken(name, owner, lock.release, users)
 
 
-def _is_numbas(lock: Any) -> bool:
+def _is_numbas(lock: object) -> bool:
     numba = sys.modules.get("numba.core.compiler_lock")
     return lock is getattr(getattr(numba, "global_compiler_lock", None), "_lock", None)
 
 
-def _target(reference: Any) -> Any:
+def _target(reference: object) -> object:
     return reference() if callable(reference) else None
 
 
-def _bootstrap() -> Any:
+def _bootstrap() -> ModuleType | None:
     return sys.modules.get("_frozen_importlib")
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from flowvm.private.llvmlite import free_passes
 from flowvm.private.table import Package, Use
 
 TESTED = ("0.66.0", "0.67.0", "0.68.1")
@@ -106,13 +107,6 @@ NUMBA = Package(
         ),
         Use("populate_array", "numba.np.arrayobj:populate_array", "makes an array of an address"),
         # --- shortcuts ----------------------------------------------------------------------
-        Use(
-            "pass_manager",
-            "llvmlite.binding.newpassmanagers:NewPassManager",
-            "frees LLVM's pass managers",
-            ("_dispose",),
-            optional=True,
-        ),
         Use(
             "flags_stack",
             "numba.core.targetconfig:ConfigStack",
@@ -326,17 +320,17 @@ def function_compiler(
     base: Any = NUMBA.FunctionCompiler
 
     class FunctionCompiler(base):  # type: ignore[misc]
-        def _customize_flags(self, given: Any) -> Any:
-            return flags(given)
+        def _customize_flags(self, options: object) -> object:
+            return flags(options)
 
-        def _compile_core(self, args: Any, return_type: Any) -> Any:
+        def _compile_core(self, args: object, return_type: object) -> object:
             compiled = super()._compile_core(args, return_type)
             return lowered(self.targetdescr.target_context, self.py_func, compiled)
 
     return FunctionCompiler
 
 
-def compiled_by(function: Any, options: dict[str, Any], compiler: Callable[[Any], Any]) -> Any:
+def compiled_by(function: object, options: dict[str, Any], compiler: Callable[[Any], Any]) -> Any:
     """A dispatcher of `function`, which `compiler(locals)` compiles: types of its variables."""
     dispatcher = NUMBA.CPUDispatcher(function, targetoptions=options)
     dispatcher._compiler = compiler(dispatcher._compiler.locals)
@@ -376,17 +370,6 @@ def simplify(library: Any) -> None:
         if not function.is_declaration:
             manager.run(function, builder)
     free_passes(manager)
-
-
-def free_passes(manager: Any) -> None:
-    """Free a pass manager of llvmlite, which has run.
-
-    Numba never frees it: its class finds the `_dispose` of another base first, which does nothing.
-    So 30 to 60 KB would stay of each.
-    """
-    if NUMBA.usable("pass_manager"):
-        NUMBA.pass_manager._dispose(manager)
-        manager.detach()
 
 
 def parts_of(library: Any, finished: bool) -> tuple[Any, list[Any]]:

@@ -14,6 +14,7 @@ import functools
 import importlib.util
 import sys
 import types as pytypes
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -43,11 +44,11 @@ def _import_arrays() -> None:
     spec = importlib.util.find_spec(ARRAYS)
     if spec is None or spec.loader is None:
         raise ModuleNotFoundError(f"No module named {ARRAYS!r}", name=ARRAYS)
-    older: Any = pytypes.ModuleType("numpy")
+    older = pytypes.ModuleType("numpy")
     vars(older).update(vars(np), row_stack=np.vstack)
     importing = True
 
-    def importer(name: str, *rest: Any) -> Any:
+    def importer(name: str, *rest: Any) -> object:
         module = builtins.__import__(name, *rest)
         return older if importing and module is np else module
 
@@ -127,7 +128,7 @@ SIMULATOR = Package(
 # --- what is private of their objects ----------------------------------------------------------
 
 
-def cuda_target(typing: Any, context: Any) -> Any:
+def cuda_target(typing: object, context: Callable[[Any], Any]) -> Any:
     """A target with contexts of our own; `context(typing)` makes the second."""
     target = NUMBA_CUDA.CUDATarget("cuda")
     target._typingctx = typing

@@ -49,7 +49,7 @@ def class_place() -> int:
 
 def slot_place(kind: type, name: str) -> int:
     """Return the offset of the slot `name` in an instance of `kind`."""
-    holder: Any = object.__new__(kind)
+    holder: object = object.__new__(kind)
     value = object()
     getattr(kind, name).__set__(holder, value)
     place = place_of(holder, value, kind.__basicsize__)
@@ -67,8 +67,8 @@ def file_name_place() -> int:
 def slice_places() -> tuple[int, int, int]:
     """Return the offsets of `start`, `stop` and `step` in a slice."""
     parts = object(), object(), object()
-    made = slice(*parts)
-    start, stop, step = (place_of(made, part, slice.__basicsize__) for part in parts)
+    sample = slice(*parts)
+    start, stop, step = (place_of(sample, part, slice.__basicsize__) for part in parts)
     return start, stop, step
 
 
@@ -79,8 +79,8 @@ def counter_place() -> int:
     places = list[int]()
     for number in (first, first + 1):
         words = range(0, itertools.count.__basicsize__, 8)
-        found = [at for at in words if _word(counter, at) == number]
-        places += found if len(found) == 1 else [-1]
+        offsets = [at for at in words if _word(counter, at) == number]
+        places += offsets if len(offsets) == 1 else [-1]
         next(counter)
     if places[0] != places[1] or places[0] < 0:
         raise VMError(

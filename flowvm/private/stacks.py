@@ -67,8 +67,8 @@ class Stack:
 
     __slots__ = ("_frame", "_places", "end")
 
-    def __init__(self, frame: FrameType, found: Places, end: int = 0) -> None:
-        self._frame, self._places, self.end = _word(id(frame) + found.inside).value, found, end
+    def __init__(self, frame: FrameType, places: Places, end: int = 0) -> None:
+        self._frame, self._places, self.end = _word(id(frame) + places.inside).value, places, end
 
     def __getitem__(self, depth: int) -> Any:
         """Return the operand at a depth, 1 at the top; NULL if there is none."""
@@ -100,21 +100,21 @@ def depths(code: CodeType) -> dict[int, int]:
     steps = {i.offset: i for i in dis.get_instructions(code)}
     following = dict(itertools.pairwise(steps))
     depth_of: dict[int, int] = {}
-    left = [(0, 0)]
+    pending = [(0, 0)]
     bytecode: Any = dis.Bytecode(code)
     for entry in bytecode.exception_entries:
-        left.append((entry.target, entry.depth + 1 + entry.lasti))
-    while left:
-        at, depth = left.pop()
+        pending.append((entry.target, entry.depth + 1 + entry.lasti))
+    while pending:
+        at, depth = pending.pop()
         if at in depth_of or at not in steps:
             continue
         depth_of[at] = depth
         step = steps[at]
         if step.opname not in _ENDING and at in following:
-            left.append((following[at], depth + _effect(step)))
+            pending.append((following[at], depth + _effect(step)))
         if step.opcode in _JUMPS:
             effect = dis.stack_effect(step.opcode, step.arg, jump=True)
-            left.append((step.argval, depth + effect))
+            pending.append((step.argval, depth + effect))
     return depth_of
 
 
@@ -129,11 +129,11 @@ def _effect(step: dis.Instruction) -> int:
     return dis.stack_effect(step.opcode, step.arg, jump=False)
 
 
-def ends(code: CodeType, found: Places) -> dict[int, int]:
+def ends(code: CodeType, places: Places) -> dict[int, int]:
     """Return the end of the stack in front of each instruction, by its offset: bytes from the
     beginning of the frame.
     """
-    bottom = found.locals + 8 * _variables(code)
+    bottom = places.locals + 8 * _variables(code)
     return {at: bottom + 8 * depth for at, depth in depths(code).items()}
 
 
@@ -159,7 +159,7 @@ def why_no_stack() -> str:
     return ""
 
 
-def traced_by(frame: FrameType, local: Callable[..., Any]) -> Callable[..., Any]:
+def traced_by(frame: FrameType, local: Callable[..., object]) -> Callable[..., Any]:
     """Return `local` for a trace function to return at a "call", with events of opcodes switched
     on.
 
@@ -181,16 +181,16 @@ class _Marks:
         return len(values)
 
 
-def _sample(a: Any, b: Any, c: Any, marks: _Marks) -> Any:
+def _sample(a: object, b: object, c: object, marks: _Marks) -> int:
     return marks.called(a, b, c)
 
 
-def _other(a: Any, b: Any, c: Any, marks: _Marks) -> Any:
+def _other(a: object, b: object, c: object, marks: _Marks) -> list[int]:
     d = marks
     return [1, d.called(a, b, c)]
 
 
-def _traced(sample: Callable[..., Any], look: Callable[..., Any]) -> list[Any]:
+def _traced(sample: Callable[..., object], look: Callable[..., object]) -> list[Any]:
     """Return the results of `look` at the point where the sample is about to make a call, with
     three marks on its stack.
     """
@@ -198,14 +198,14 @@ def _traced(sample: Callable[..., Any], look: Callable[..., Any]) -> list[Any]:
     own, before = sys._getframe(), sys.gettrace()
     at = _call_offset(sample.__code__)
 
-    def inside(frame: FrameType, event: str, arg: Any) -> Any:
+    def inside(frame: FrameType, event: str, arg: object) -> Any:
         if event == "opcode" and frame.f_lasti == at:
             answer = look(frame, sample, marks)
             if answer is not None:
                 answers.append(answer)
         return inside
 
-    def entered(frame: FrameType, event: str, arg: Any) -> Any:
+    def entered(frame: FrameType, event: str, arg: object) -> Callable[..., Any] | None:
         if frame.f_code is not sample.__code__:
             return None
         return traced_by(frame, inside)
@@ -224,15 +224,15 @@ def _call_offset(code: CodeType) -> int:
     return next(i.offset for i in dis.get_instructions(code) if i.opname == "CALL")
 
 
-def _places_in(frame: FrameType, sample: Any, marks: _Marks) -> Places | None:
-    wanted = [id(mark) for mark in (marks.first, marks.second, marks.third)]
+def _places_in(frame: FrameType, sample: object, marks: _Marks) -> Places | None:
+    addresses = [id(mark) for mark in (marks.first, marks.second, marks.third)]
     for inside in range(16, 64, 8):
         base = _word(id(frame) + inside).value
         if base % 8 or not 1 << 12 < base < 1 << 48:
             continue
         words = [word & ~TAGS for word in words_of(base, FRAME_BYTES // 8)]
         for k in range(len(words) - 3):
-            if words[k : k + 3] == wanted:
+            if words[k : k + 3] == addresses:
                 function = [8 * j for j in range(k) if words[j] == id(sample)]
                 if len(function) == 1:
                     return Places(inside, function[0], 8 * k)
@@ -240,9 +240,9 @@ def _places_in(frame: FrameType, sample: Any, marks: _Marks) -> Places | None:
     return None
 
 
-def _differs(found: Places) -> Callable[..., Any]:
-    def look(frame: FrameType, sample: Any, marks: _Marks) -> Any:
-        stack = Stack(frame, found, ends(frame.f_code, found)[frame.f_lasti])
+def _differs(places: Places) -> Callable[..., Any]:
+    def look(frame: FrameType, sample: Any, marks: _Marks) -> bool | None:
+        stack = Stack(frame, places, ends(frame.f_code, places)[frame.f_lasti])
         own = marks.third, marks.second, marks.first
         right = all(stack[k + 1] is mark for k, mark in enumerate(own))
         right = right and stack.variable(1) is marks.second and stack.function is sample

@@ -107,7 +107,7 @@ class Package:
         vars(self)[name] = target  # where it is found without coming here
         return target
 
-    def jit_parts(self) -> tuple[Any, ...]:
+    def jit_parts(self) -> tuple[str]:
         """Return the part of a key of compiled code: see `flowvm.compiler.dependencies`."""
         return (self._digest,)
 
@@ -184,13 +184,13 @@ class Package:
 def found_at(where: str) -> Any:
     """Return the object that "module:attribute.attribute" names."""
     module, _, path = where.partition(":")
-    value: Any = importlib.import_module(module)
+    value = importlib.import_module(module)
     for part in filter(None, path.split(".")):
         value = getattr(value, part)
     return value
 
 
-def _holds(value: Any, name: str) -> bool:
+def _holds(value: object, name: str) -> bool:
     """Return True if an object, or a class's instances, have the attribute `name`.  It exists, or
     the class's `__init__` names it.
     """

@@ -160,41 +160,41 @@ def table(
     the last one first.  A cell may bring a style of its own.
     """
     cells = [[_safe(c if isinstance(c, tuple) else (c, "")) for c in row] for row in rows]
-    wanted = [
+    natural = [
         max([len(column.title), *(len(row[k][0]) for row in cells)])
         for k, column in enumerate(columns)
     ]
-    least = [min(n, c.least) if c.grow else n for n, c in zip(wanted, columns, strict=True)]
+    least = [min(n, c.least) if c.grow else n for n, c in zip(natural, columns, strict=True)]
 
     def needed() -> int:
-        return indent + sum(least[k] for k in kept) + 2 * (len(kept) - 1)
+        return indent + sum(least[k] for k in shown) + 2 * (len(shown) - 1)
 
-    kept = [k for k in range(len(columns)) if not columns[k].spare]
-    whole = indent + sum(wanted[k] + 2 for k in kept)
-    kept = [k for k in range(len(columns)) if k in kept or whole + least[k] <= width]
+    shown = [k for k in range(len(columns)) if not columns[k].spare]
+    whole = indent + sum(natural[k] + 2 for k in shown)
+    shown = [k for k in range(len(columns)) if k in shown or whole + least[k] <= width]
     while needed() > width:
-        going = [k for k in kept if columns[k].drop and not columns[k].where]
-        if not going and any(columns[k].where for k in kept):
-            going = [k for k in kept[:0:-1] if not columns[k].where]
+        going = [k for k in shown if columns[k].drop and not columns[k].where]
+        if not going and any(columns[k].where for k in shown):
+            going = [k for k in shown[:0:-1] if not columns[k].where]
         if not going:
             break
-        kept.remove(max(going, key=lambda k: columns[k].drop))
-    widths = {k: wanted[k] for k in kept}
-    over = indent + sum(widths.values()) + 2 * (len(kept) - 1) - width
+        shown.remove(max(going, key=lambda k: columns[k].drop))
+    widths = {k: natural[k] for k in shown}
+    over = indent + sum(widths.values()) + 2 * (len(shown) - 1) - width
     for _ in range(over):
-        wide = [k for k in kept if widths[k] > least[k]]
+        wide = [k for k in shown if widths[k] > least[k]]
         if wide:
             widths[max(wide, key=lambda k: (columns[k].spare, widths[k]))] -= 1
     lines: list[Line] = []
     head = [(columns[k].title, "head") for k in range(len(columns))]
     for row in [head, *cells]:
         line: Line = [(" " * indent, "")]
-        for k in kept:
+        for k in shown:
             text, style = row[k]
             if columns[k].where and len(text) > widths[k]:
                 place = text.partition(" ")[0]  # without the code behind it
                 text = place if len(place) <= widths[k] else "…" + place[1 - widths[k] :]
-            gap = "" if k == kept[-1] else "  "
+            gap = "" if k == shown[-1] else "  "
             line.append(
                 (padded(text, widths[k], columns[k].right) + gap, style or columns[k].style)
             )
@@ -245,6 +245,9 @@ class Screen:
 
     def __init__(self, lines: Iterable[Line] = ()) -> None:
         self.lines: list[Line] = list(lines)
+
+    def __repr__(self) -> str:
+        return self.plain()
 
     def add(self, *spans: str | Span) -> None:
         """A line of texts, with or without a style."""
@@ -312,14 +315,14 @@ class Screen:
 
 
 def _cut(line: Line, width: int) -> Line:
-    room, kept = width, []
+    room, parts = width, []
     for text, style in line:
         if room > 0:
-            kept.append((cropped(text, room), style))
+            parts.append((cropped(text, room), style))
         room -= len(text)
-    if room < 0 and kept:
-        kept[-1] = (kept[-1][0][:-1] + "…", kept[-1][1])
-    return kept
+    if room < 0 and parts:
+        parts[-1] = (parts[-1][0][:-1] + "…", parts[-1][1])
+    return parts
 
 
 class View:
@@ -334,7 +337,7 @@ class View:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain Python values, for JSON."""
-        fields: dict[str, Any] = _plain(dataclasses.asdict(self))  # type: ignore[call-overload]
+        fields: dict[str, object] = _plain(dataclasses.asdict(self))  # type: ignore[call-overload]
         return fields
 
     def __repr__(self) -> str:
@@ -390,7 +393,7 @@ class Drawn(View):
         return target
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):

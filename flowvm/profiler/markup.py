@@ -41,11 +41,11 @@ def tree(nodes: list[Node], indent: bool = True) -> str:
     indent   move what is below to the right; without, the rows do that themselves
     """
     depth, level = 0, nodes
-    seen = len(level)
+    count = len(level)
     while level:
         level = [node for above in level for node in above.below[:MOST]]
-        seen += len(level)
-        if depth and seen > VISIBLE:
+        count += len(level)
+        if depth and count > VISIBLE:
             break
         depth += 1
     look = f"font-family:monospace;white-space:pre;padding-left:1.5em;{SCROLLS}"

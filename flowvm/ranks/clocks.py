@@ -27,7 +27,7 @@ class Place(Protocol):
         """Raise CommunicationError if exchanges have ended because of an error."""
 
 
-def gathered(place: Place, value: Any) -> tuple[list[Any], list[int]]:
+def gathered(place: Place, value: object) -> tuple[list[Any], list[int]]:
     """Every rank's value, and the nanoseconds to be added to each rank's clock.
 
     CommunicationError if a rank does not come.
@@ -58,11 +58,11 @@ def measured_shifts(place: Place) -> list[int]:
                 control.recv(source=0)
                 control.send(time.monotonic_ns(), dest=0)
             elif place.rank == 0:
-                asked = time.monotonic_ns()
+                sent = time.monotonic_ns()
                 control.send(None, dest=other)
                 theirs = control.recv(source=other)
-                took = time.monotonic_ns() - asked
+                took = time.monotonic_ns() - sent
                 if soonest < 0 or took < soonest:
-                    soonest, shifts[other] = took, asked + took // 2 - theirs
+                    soonest, shifts[other] = took, sent + took // 2 - theirs
     agreed: list[int] = control.bcast(shifts)
     return agreed

@@ -78,7 +78,14 @@ def lane(way: str = "", peer: int = 0, device: Device = cpu) -> Lane:
     Messages have their own, so that they wait neither for collectives nor for each other; ranks
     further than PEERS apart share one.
     """
+    if not way:
+        known = collective.get(device)
+        if known is not None:
+            return known
     return _lane(way, peer % PEERS, device)
+
+
+collective: dict[Device, Lane] = {}  # the lanes of collectives, which each call asks for
 
 
 @functools.cache  # which tells calls apart by how their arguments are written
@@ -86,6 +93,8 @@ def lane(way: str = "", peer: int = 0, device: Device = cpu) -> Lane:
 def _lane(way: str, peer: int, device: Device) -> Lane:
     with world().lock:
         transport: Lane = makers[device.type](f"{way}{peer}" if way else "comm", bool(way), device)
+        if not way:
+            collective[device] = transport
         return transport
 
 

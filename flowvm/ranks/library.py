@@ -1,6 +1,6 @@
 """MPI: mpi4py's module, and the C functions of its library by address.
 
-No transport is flowvm's own.  mpi4py finds the library and makes communicators; the worker of a
+Tensors go by MPI's functions.  mpi4py finds the library and makes communicators; the worker of a
 stream then calls MPI's functions themselves, without the GIL.  Handles are given as `_handleof`
 tells them, ints in MPICH and addresses in Open MPI, so that every library that mpi4py works with
 will do.
@@ -82,8 +82,8 @@ def wheel_file(*names: str) -> str:
 
 def _point_at_wheel() -> None:
     """Tell mpi4py the path of the wheel's library, if mpi4py would not find it."""
-    here = Path(sysconfig.get_path("data"), "lib")
-    known = any((here / f"libmpi.so.{n}").exists() for n in (12, 40))
+    folder = Path(sysconfig.get_path("data"), "lib")
+    known = any((folder / f"libmpi.so.{n}").exists() for n in (12, 40))
     if known or "MPI4PY_LIBMPI" in os.environ or "OMPI_COMM_WORLD_RANK" in os.environ:
         return
     if path := wheel_file("libmpi.so.12", "libmpi.so.40"):
@@ -103,7 +103,7 @@ def mpi() -> Any:
         # finalizing waits for all ranks, for ever if one has died: `flowvm.ranks.ending` does it
         importlib.import_module("mpi4py").rc.finalize = False
     try:
-        module: Any = importlib.import_module("mpi4py.MPI")
+        module = importlib.import_module("mpi4py.MPI")
     except (ImportError, RuntimeError) as error:
         raise CommunicationError(f"mpi4py finds no MPI library: {INSTALL}") from error
     if module.Query_thread() < module.THREAD_MULTIPLE:
@@ -122,7 +122,7 @@ def address(function: str) -> int:
     return ctypes.cast(getattr(library, function), ctypes.c_void_p).value or 0
 
 
-def handle(thing: Any) -> int:
+def handle(thing: object) -> int:
     """The handle of one of mpi4py's objects, as a word that C functions are given."""
     return ctypes.c_int64(MPI4PY.handle_of(thing)).value  # it has no sign
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from flowvm.meta.arrays import Array
+from flowvm.ranks.words import PLACE, ROW, STEP
 
-import numpy as np
-
-from flowvm.ranks.words import ROW, STEP
-
-Row = np.ndarray[Any, Any]
+Row = Array
 
 
 def step_text(row: Row, seq: int) -> str:
@@ -17,7 +14,7 @@ def step_text(row: Row, seq: int) -> str:
     if row[at + STEP.SEQ] != seq:
         return f"number {seq}"
     text = row[at + STEP.TEXT : at + STEP.TEXT + STEP.TEXT_WORDS].tobytes()
-    return str(text.rstrip(b"\0").decode(errors="replace"))
+    return str(text.rstrip(b"\0").decode(errors="replace")).replace(PLACE, " ")
 
 
 def unlike(mine: Row, theirs: Row) -> int:

@@ -27,6 +27,7 @@ import numpy as np
 
 from flowvm.config import config
 from flowvm.errors import CommunicationError, FlowError, on_ranks_failed
+from flowvm.meta.arrays import Array
 from flowvm.ranks.launch_env import LAUNCH
 from flowvm.ranks.library import error_text
 from flowvm.ranks.rows import Row, step_text, unlike
@@ -70,18 +71,18 @@ class Place(Protocol):
     control: Any
     fault: str
     boards: dict[int, int]
-    alert: np.ndarray[Any, Any]
+    alert: Array
     joined: dict[int, Any]
     lanes: list[Any]
     parts: list[Part]
 
-    def header(self, number: int) -> np.ndarray[Any, Any]:
+    def header(self, number: int) -> Array:
         """The words of a rank's header."""
 
     def has_left(self, number: int) -> bool:
         """Return True if a rank has ended its program."""
 
-    def row(self, address: int) -> np.ndarray[Any, Any]:
+    def row(self, address: int) -> Array:
         """The words of a row."""
 
     def row_of(self, number: int, place: int) -> int:
@@ -112,7 +113,7 @@ class Wait(NamedTuple):
     what: str
     seconds: float
     missing: Sequence[int]
-    seen: Sequence[tuple[int, int]]
+    others_rows: Sequence[tuple[int, int]]
 
 
 class Watcher:
@@ -182,9 +183,9 @@ class Watcher:
     def _late(self) -> str:
         """Return a text that names a rank for which this one waits in vain, "" if there is none."""
         for wait in self._waits():
-            left = [number for number in wait.missing if self.has_left(number, wait.seconds)]
-            if left:
-                return f"rank {left[0]} has left the program, and rank {self.place.rank} waits " \
+            gone = [number for number in wait.missing if self.has_left(number, wait.seconds)]
+            if gone:
+                return f"rank {gone[0]} has left the program, and rank {self.place.rank} waits " \
                        f"for it in {wait.what}"  # fmt: skip
             if wait.seconds > config.distributed_timeout:
                 return f"rank {self.place.rank} waited {wait.seconds:.0f} s in {wait.what} for " \
@@ -193,10 +194,10 @@ class Watcher:
 
     def _waits(self) -> Iterator[Wait]:
         """Return the exchanges that this rank has begun and not done."""
-        rows = {at: (j.others, j.seen) for at, j in [*self.place.joined.items()]}
+        rows = {at: (j.others, j.others_rows) for at, j in [*self.place.joined.items()]}
         rows |= {w.row: (tuple(w.peers), ()) for w in [*self.place.lanes] if w.row}
         now = time.monotonic()
-        for at, (others, seen) in rows.items():
+        for at, (others, address) in rows.items():
             row = self.place.row(at)
             begun = int(row[ROW.SEQ])
             if begun == row[ROW.DONE]:
@@ -205,9 +206,9 @@ class Watcher:
             number, first = self.since.get(at, (0, 0.0))
             if number != begun:
                 self.since[at] = begun, (first := now)
-            ahead = {other for other, r in seen if self.place.row(r)[ROW.SEQ] >= begun}
+            ahead = {other for other, r in address if self.place.row(r)[ROW.SEQ] >= begun}
             missing = [other for other in others if other not in ahead]  # or on another host
-            yield Wait(step_text(row, begun), now - first, missing, seen)
+            yield Wait(step_text(row, begun), now - first, missing, address)
 
     def waiting(self) -> list[str]:
         """Return a line for each exchange in which this rank waits: its name, and the missing ranks
@@ -223,7 +224,7 @@ class Watcher:
         """Return the state of the ranks for which an exchange waits, and the stopped ranks of this
         host.
         """
-        rows = dict(wait.seen)
+        rows = dict(wait.others_rows)
         stopped = [number for number in self.others if _state(self._process(number)) in STOPPED]
         standing = []
         for number in dict.fromkeys([*wait.missing, *stopped]):
@@ -279,7 +280,7 @@ class Watcher:
         """
         for at, joined in [*self.place.joined.items()]:
             mine = self.place.row(at)
-            for number, address in joined.seen if joined.wire is not None else ():
+            for number, address in joined.others_rows if joined.wire is not None else ():
                 theirs = self.place.row(address)
                 seq = unlike(mine, theirs)
                 if seq:
@@ -330,7 +331,7 @@ class Watcher:
         own = f"rank {self.place.rank}"
         if why == DIFFERENT:
             joined = self.place.joined[at]
-            number, address = joined.seen[value]
+            number, address = joined.others_rows[value]
             return self._unlike(seq, self.place.row(at), number, self.place.row(address))
         if why == MPI_FAILED:
             return CommunicationError(f"{own}: MPI failed: {error_text(value)}")
@@ -405,5 +406,5 @@ def _with_line(
     while tb is not None and tb.tb_next is not None:
         tb = tb.tb_next
     where = "" if tb is None else f"  ({tb.tb_frame.f_code.co_filename}:{tb.tb_lineno})"
-    said = f": {error}" if str(error) else ""
-    return CommunicationError(f"{kind.__name__}{said}{where}")
+    text = f": {error}" if str(error) else ""
+    return CommunicationError(f"{kind.__name__}{text}{where}")

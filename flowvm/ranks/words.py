@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from flowvm.vm.machine.record import Record, field, record
 
+PLACE = "\t"  # in the text of an exchange: behind it a rank's own line
 _TEXT = 14  # words of a text in a row: 112 bytes
 _RING = 64
+_PART = 64  # words of a rank's numbers for a reduction by the board: 512 bytes
 
 
 @record(words=512, by="the rank")
@@ -36,7 +38,18 @@ class STEP(Record):
     TEXT_WORDS = _TEXT
 
 
-@record(words=8 + _RING * STEP.WORDS, by="the rank's worker")
+@record(words=8 + _PART, by="the rank's worker")
+class PART(Record):
+    """A rank's numbers for a reduction of few bytes among ranks of one host."""
+
+    SEQ = field("the reduction's number in the group; stored last")
+    HASH = field("of it and of all before it")
+    DATA = field("the numbers: some share the line of SEQ", words=_PART)
+
+    BYTES = 8 * _PART
+
+
+@record(words=8 + _RING * STEP.WORDS + 2 * PART.WORDS, by="the rank's worker")
 class ROW(Record):
     """A group that a rank has joined."""
 
@@ -44,7 +57,12 @@ class ROW(Record):
     DONE = field("collectives that it has done")
     HASH = field("of all that it has begun")
     MARK = field("on a device: what TALLY.PASSED will be when the last one is done")
+    REDUCED = field("reductions by the board that it has begun")
     STEPS = field("the last of them, number n at place n modulo RING", at=8)
+    PARTS = field(
+        "its PARTs of the last two reductions, number n at place n modulo 2",
+        at=8 + _RING * STEP.WORDS,
+    )
 
     RING = _RING
     ROWS = 64  # groups that a rank may join

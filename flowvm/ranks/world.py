@@ -25,6 +25,7 @@ import numpy as np
 from flowvm.config import config
 from flowvm.errors import ArgumentError, ArgumentTypeError, CommunicationError
 from flowvm.guards.forks import Rank, held_at_fork
+from flowvm.meta.arrays import Array
 from flowvm.meta.device import Device, cpu
 from flowvm.profiler.front.ranks import gathering
 from flowvm.ranks.clocks import gathered
@@ -48,7 +49,7 @@ class World:
         self.control: Any = None  # a communicator of all, which no collective uses
         self.fault = ""  # why nothing is exchanged any more
         self.boards: dict[int, int] = {}  # rank -> address, for ranks on this host
-        self.kept: list[Any] = []
+        self.handles: list[Any] = []
         self.rows = 0
         self.alert = np.zeros(ALERT.WORDS, np.int64)
         self.lock = _making
@@ -80,7 +81,7 @@ class World:
     def _put_up_board(self) -> None:
         node = self.control.Split_type(self.mpi.COMM_TYPE_SHARED)
         window = self.mpi.Win.Allocate_shared(BOARD_BYTES, 1, comm=node)
-        self.kept += [node, window]
+        self.handles += [node, window]
         ranks = node.allgather(self.rank)
         self.hosts = self.control.allreduce(int(min(ranks) == self.rank))
         for place, number in enumerate(ranks):
@@ -94,17 +95,17 @@ class World:
         first = min(self.boards) == self.rank
         if first:
             engine.need_threads()
-        ready = self.kept[0].Ibarrier()
+        ready = self.handles[0].Ibarrier()
         while not ready.Test():
             time.sleep(0.002)  # and not in MPI, which would take the core
         if not first:
             engine.need_threads()
 
-    def header(self, number: int) -> np.ndarray[Any, Any]:
+    def header(self, number: int) -> Array:
         """The words of a rank's header, of one on this host."""
         return _words(self.boards[number], HEADER.WORDS)
 
-    def row(self, address: int) -> np.ndarray[Any, Any]:
+    def row(self, address: int) -> Array:
         """The words of a row of the board."""
         return _words(address, ROW.WORDS)
 
@@ -120,8 +121,8 @@ class World:
         mine = self.next_row()
         rows = comm.allgather(mine)
         row = self.row_of(self.rank, mine)
-        seen = [self.row_of(r, at) for r, at in zip(ranks, rows, strict=True)]
-        known = tuple(at for at in seen if at != row)
+        rows_of_ranks = [self.row_of(r, at) for r, at in zip(ranks, rows, strict=True)]
+        known = tuple(at for at in rows_of_ranks if at != row)
         others = tuple(number for number in ranks if number != self.rank)
         joined = self.joined[row] = Joined(comm, handle(comm), row, known, others)
         return joined
@@ -146,7 +147,7 @@ class World:
             raise CommunicationError(self.fault)
 
 
-def _words(at: int, count: int) -> np.ndarray[Any, Any]:
+def _words(at: int, count: int) -> Array:
     return np.ctypeslib.as_array((ctypes.c_int64 * count).from_address(at))
 
 
@@ -187,7 +188,7 @@ class Joined(NamedTuple):
     wire: Any = None  # the exchanging object, if it is not MPI
 
     @property
-    def seen(self) -> list[tuple[int, int]]:
+    def others_rows(self) -> list[tuple[int, int]]:
         """(rank, row) of the others on this host."""
         return [(r, at) for r, at in zip(self.others, self.rows, strict=True) if at]
 
@@ -218,7 +219,7 @@ class Group:
         if isinstance(ranks, Group):
             return ranks
         if ranks is None:
-            return _everybody()
+            return everybody()
         size = world().size
         key = _checked(ranks, size)
         group = _groups.get(key)
@@ -271,15 +272,15 @@ class Group:
         short.
         """
         empty = np.zeros(0, np.uint8)
-        asked = {other: place.control.Irecv(empty, other, tag) for other in others}
+        requests = {other: place.control.Irecv(empty, other, tag) for other in others}
         sent = [place.control.Isend(empty, other, tag) for other in others]
         begun, pause = time.monotonic(), 0.0
-        while asked:
-            asked = {other: request for other, request in asked.items() if not request.Test()}
+        while requests:
+            requests = {other: request for other, request in requests.items() if not request.Test()}
             place.raise_fault()
             waited = time.monotonic() - begun
             why = f"rank {place.rank} waited {waited:.1f} s for it in the first {what} of {self!r}"
-            for other in asked:
+            for other in requests:
                 if place.has_left(other) and waited > LEFT_AFTER:
                     raise CommunicationError(f"rank {other} has left the program: {why}")
                 if waited > config.distributed_timeout:
@@ -296,7 +297,8 @@ class Group:
 
 
 @functools.cache
-def _everybody() -> Group:
+def everybody() -> Group:
+    """Return the group of all ranks."""
     return Group.of(range(world().size))
 
 

@@ -33,11 +33,13 @@ __dir__ = listing(globals())
 Shape = Callable[[Any, float], Any]  # values at places k, by k and N
 
 
-def _window(name: str, M: Any, shape: Shape, options: dict[str, Any], one: float = 1.0) -> Tensor:
+def _window(
+    name: str, M: object, shape: Shape, options: dict[str, Any], one: float = 1.0
+) -> Tensor:
     """Return the window of that shape; `one` is the value of a window of one point."""
     sym, device = options.pop("sym", True), as_device(options.pop("device", None))
     kind = dtype_or(options.pop("dtype", None))
-    wanted = options.pop("requires_grad", False)
+    requires_grad = options.pop("requires_grad", False)
     accept(name, options)
     n = whole(name, "M", M)
     if n < 0:
@@ -47,7 +49,7 @@ def _window(name: str, M: Any, shape: Shape, options: dict[str, Any], one: float
     places = np.arange(n, dtype=np.float64)
     values = np.full(n, one) if n <= 1 else shape(places, float(n - 1 if sym else n))
     window: Tensor = tensor(values, dtype=kind, device=device)
-    return window.requires_grad_(True) if wanted else window
+    return window.requires_grad_(True) if requires_grad else window
 
 
 def _need_positive(name: str, argument: str, value: float) -> None:
@@ -55,7 +57,9 @@ def _need_positive(name: str, argument: str, value: float) -> None:
         raise ArgumentError(f"{name}: {argument} must be positive, got {value}")
 
 
-def exponential(M: int, *, center: float | None = None, tau: float = 1.0, **options: Any) -> Tensor:
+def exponential(
+    M: int, *, center: float | None = None, tau: float = 1.0, **options: object
+) -> Tensor:
     """exp(-|k - center| / tau); center is N / 2 unless given, which `sym` forbids.
 
     >>> flow.signal.windows.exponential(3)
@@ -74,7 +78,7 @@ def exponential(M: int, *, center: float | None = None, tau: float = 1.0, **opti
     return _window("exponential", M, shape, options, math.exp(-abs(center or 0.0) / tau))
 
 
-def cosine(M: int, **options: Any) -> Tensor:
+def cosine(M: int, **options: object) -> Tensor:
     """sin(pi (k + 0.5) / (N + 1)).
 
     >>> flow.signal.windows.cosine(3)
@@ -83,7 +87,7 @@ def cosine(M: int, **options: Any) -> Tensor:
     return _window("cosine", M, lambda k, last: np.sin(np.pi * (k + 0.5) / (last + 1)), options)
 
 
-def gaussian(M: int, *, std: float = 1.0, **options: Any) -> Tensor:
+def gaussian(M: int, *, std: float = 1.0, **options: object) -> Tensor:
     """exp(-((k - N / 2) / std) ** 2 / 2).
 
     >>> flow.signal.windows.gaussian(3)
@@ -95,7 +99,7 @@ def gaussian(M: int, *, std: float = 1.0, **options: Any) -> Tensor:
     )
 
 
-def kaiser(M: int, *, beta: float = 12.0, **options: Any) -> Tensor:
+def kaiser(M: int, *, beta: float = 12.0, **options: object) -> Tensor:
     """I0(beta sqrt(1 - (2 k / N - 1) ** 2)) / I0(beta), I0 being the modified Bessel function.
 
     >>> flow.signal.windows.kaiser(3, beta=1.0)
@@ -106,7 +110,7 @@ def kaiser(M: int, *, beta: float = 12.0, **options: Any) -> Tensor:
     return _window("kaiser", M, tapers.kaiser(beta), options)
 
 
-def bartlett(M: int, **options: Any) -> Tensor:
+def bartlett(M: int, **options: object) -> Tensor:
     """The triangle 1 - |2 k / N - 1|.
 
     >>> flow.signal.windows.bartlett(5)
@@ -124,7 +128,7 @@ def _cosines(name: str, M: int, a: Iterable[float], options: dict[str, Any]) -> 
     return _window(name, M, tapers.cosines(*weights), options)
 
 
-def general_cosine(M: int, *, a: Iterable[float], **options: Any) -> Tensor:
+def general_cosine(M: int, *, a: Iterable[float], **options: object) -> Tensor:
     """a[0] - a[1] cos(2 pi k / N) + a[2] cos(4 pi k / N) - ...
 
     >>> flow.signal.windows.general_cosine(3, a=[0.5, 0.5])
@@ -133,7 +137,7 @@ def general_cosine(M: int, *, a: Iterable[float], **options: Any) -> Tensor:
     return _cosines("general_cosine", M, a, options)
 
 
-def general_hamming(M: int, *, alpha: float = 0.54, **options: Any) -> Tensor:
+def general_hamming(M: int, *, alpha: float = 0.54, **options: object) -> Tensor:
     """alpha - (1 - alpha) cos(2 pi k / N).
 
     >>> flow.signal.windows.general_hamming(3, alpha=0.75)
@@ -142,7 +146,7 @@ def general_hamming(M: int, *, alpha: float = 0.54, **options: Any) -> Tensor:
     return _cosines("general_hamming", M, (alpha, 1.0 - alpha), options)
 
 
-def hamming(M: int, **options: Any) -> Tensor:
+def hamming(M: int, **options: object) -> Tensor:
     """0.54 - 0.46 cos(2 pi k / N).
 
     >>> flow.signal.windows.hamming(3)
@@ -151,7 +155,7 @@ def hamming(M: int, **options: Any) -> Tensor:
     return _cosines("hamming", M, (0.54, 0.46), options)
 
 
-def hann(M: int, **options: Any) -> Tensor:
+def hann(M: int, **options: object) -> Tensor:
     """sin(pi k / N) ** 2.
 
     >>> flow.signal.windows.hann(5)
@@ -160,7 +164,7 @@ def hann(M: int, **options: Any) -> Tensor:
     return _cosines("hann", M, (0.5, 0.5), options)
 
 
-def blackman(M: int, **options: Any) -> Tensor:
+def blackman(M: int, **options: object) -> Tensor:
     """0.42 - 0.5 cos(2 pi k / N) + 0.08 cos(4 pi k / N).
 
     >>> flow.signal.windows.blackman(5)[1:4]
@@ -169,7 +173,7 @@ def blackman(M: int, **options: Any) -> Tensor:
     return _cosines("blackman", M, (0.42, 0.5, 0.08), options)
 
 
-def nuttall(M: int, **options: Any) -> Tensor:
+def nuttall(M: int, **options: object) -> Tensor:
     """Four cosines, with side lobes 93 dB down (Nuttall, "Some windows with very good sidelobe
     behavior", 1981).
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING
 
 from flowvm import cuda
 from flowvm.loading.listing import listing, own_names
 from flowvm.meta.device import Device
+
+if TYPE_CHECKING:
+    from flowvm.cuda.devices import device
+    from flowvm.cuda.events import Stream
+    from flowvm.meta.device import DeviceLike
+
 
 __dir__ = listing(globals())
 
@@ -32,22 +38,22 @@ def current_device_index() -> int:
     return cuda.current_device()
 
 
-def set_device_index(device: Any) -> None:
+def set_device_index(device: DeviceLike) -> None:
     """Let "cuda" mean this device."""
     cuda.set_device(device)
 
 
-def device_index(device: Any) -> Any:
+def device_index(device: DeviceLike) -> device:
     """Return a context manager in which "cuda" means this device; None changes nothing."""
     return nullcontext() if device is None else cuda.device(device)
 
 
-def current_stream(device: Any = None) -> Any:
+def current_stream(device: DeviceLike | None = None) -> Stream:
     """Return the stream to which work goes."""
     return cuda.current_stream(device)
 
 
-def synchronize(device: Any = None) -> None:
+def synchronize(device: DeviceLike | None = None) -> None:
     """Wait for all work of the device."""
     cuda.synchronize(device)
 

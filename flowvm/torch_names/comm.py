@@ -7,7 +7,7 @@ any other is a world of one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,6 +24,11 @@ from flowvm.ops.shapes.join import cat, stack
 from flowvm.ranks.world import rank, world_size
 from flowvm.vm.engine.engine import engine
 
+if TYPE_CHECKING:
+    from flowvm.meta.device import DeviceLike
+    from flowvm.meta.dtype import DTypeLike
+
+
 __dir__ = listing(globals())
 
 DTYPES = (
@@ -33,7 +38,7 @@ DTYPES = (
 MOST_DIMS = 14  # of a tensor whose shape is sent with it
 
 
-def _list(name: str, tensors: Any, like: Tensor) -> list[Tensor]:
+def _list(name: str, tensors: list[Tensor] | None, like: Tensor) -> list[Tensor]:
     if not isinstance(tensors, (list, tuple)) or len(tensors) != world_size():
         raise ArgumentError(f"comm.{name}: expected a list of {world_size()} tensors, one a rank")
     for t in tensors:
@@ -81,8 +86,8 @@ def all_gather_into_tensor(output_tensor: Tensor, input_tensor: Tensor) -> None:
 
 def reduce_scatter(output: Tensor, input_list: list[Tensor]) -> None:
     """The sum of the ranks' `input_list[i]`, in `output` of rank i."""
-    given = _list("reduce_scatter", input_list, output)
-    _store([output], collectives.reduce_scatter(stack([t.detach() for t in given])))
+    inputs = _list("reduce_scatter", input_list, output)
+    _store([output], collectives.reduce_scatter(stack([t.detach() for t in inputs])))
 
 
 def reduce_scatter_tensor(output_tensor: Tensor, input_tensor: Tensor) -> None:
@@ -96,16 +101,16 @@ def all_to_all(output_tensor_list: list[Tensor], input_tensor_list: list[Tensor]
     """`input_tensor_list[i]` goes to rank i, which has it at this rank's place."""
     if not input_tensor_list or not isinstance(input_tensor_list[0], Tensor):
         raise ArgumentTypeError("comm.all_to_all: expected two lists of tensors")
-    given = _list("all_to_all", input_tensor_list, input_tensor_list[0])
+    inputs = _list("all_to_all", input_tensor_list, input_tensor_list[0])
     outs = _list("all_to_all", output_tensor_list, input_tensor_list[0])
-    _store(outs, collectives.all_to_all(stack([t.detach() for t in given])))
+    _store(outs, collectives.all_to_all(stack([t.detach() for t in inputs])))
 
 
 def scatter(tensor: Tensor, scatter_list: list[Tensor] | None = None, src: int = 0) -> None:
     """`scatter_list[i]` of rank `src`, in `tensor` of rank i."""
     n, own = world_size(), rank()
-    given = _list("scatter", scatter_list, tensor) if own == src else []
-    flat = cat([t.detach().reshape(-1) for t in given or [tensor.detach().reshape(-1)[:0]]])
+    inputs = _list("scatter", scatter_list, tensor) if own == src else []
+    flat = cat([t.detach().reshape(-1) for t in inputs or [tensor.detach().reshape(-1)[:0]]])
     sent = [tensor.numel() if own == src else 0] * n
     come = [tensor.numel() if r == src else 0 for r in range(n)]
     received = collectives.all_to_all(flat, split_sizes=sent, concat_sizes=come)
@@ -145,8 +150,8 @@ def send(input: Tensor, dst: int, send_meta: bool = True) -> None:
 def recv(
     src: int,
     shape: Sequence[int] | None = None,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     *,
     out: Tensor | None = None,
 ) -> Tensor:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from flowvm.autograd import Function, no_grad
 from flowvm.eager.autocast import autocast_dtype, autocasting
@@ -16,6 +16,10 @@ from flowvm.errors import ArgumentError, AutogradError, MissingNameError, ModeEr
 from flowvm.meta.dtype import float64
 from flowvm.schemas import Schema
 from flowvm.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 COMPOSITE: Final = ("CompositeImplicitAutograd", "")
 KEYS: Final = {"cpu": "CPU", "cuda": "CUDA", "meta": "Meta", "default": COMPOSITE[0]}
@@ -52,26 +56,26 @@ class CustomOpDef:
     def __repr__(self) -> str:
         return f"<CustomOpDef({self.name})>"
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given = self.schema.arguments(args, kwargs)
+    def __call__(self, *args: object, **kwargs: object) -> Any:
+        values = self.schema.arguments(args, kwargs)
         if self._casts and autocast_dtype() is not None:
             with autocasting(None):
-                return self._called(self._cast(given))
-        return self._called(given)
+                return self._called(self._cast(values))
+        return self._called(values)
 
-    def _called(self, given: dict[str, Any]) -> Any:
-        tensors = [t for t in tree_flatten(list(given.values()))[0] if isinstance(t, Tensor)]
+    def _called(self, values: dict[str, Any]) -> Any:
+        tensors = [t for t in tree_flatten(list(values.values()))[0] if isinstance(t, Tensor)]
         recorded = grad_enabled() and any(t.requires_grad for t in tensors)
         if recorded and (function := self.functions.get("Autograd")) is not None:
-            return self._run(function, given)
+            return self._run(function, values)
         if recorded and self._is_outside(tensors):
-            return self._recorded(given)
-        return self.computed(given, tensors)
+            return self._recorded(values)
+        return self.computed(values, tensors)
 
     def _is_outside(self, tensors: Sequence[Tensor]) -> bool:
         return self.outside or self.backward is not None
 
-    def computed(self, given: dict[str, Any], tensors: Sequence[Tensor]) -> Any:
+    def computed(self, values: dict[str, Any], tensors: Sequence[Tensor]) -> Any:
         key = KEYS.get(next((t.device.type for t in tensors), "cpu"), "CPU")
         function = self.functions.get(key)
         if function is None:
@@ -90,41 +94,41 @@ class CustomOpDef:
                 f"functions for {sorted(self.functions) or 'none'}"
             )
         if not self.outside:
-            return self._run(function, given)
+            return self._run(function, values)
         with no_grad():
-            result = self._run(function, given)
+            result = self._run(function, values)
         self.check_apart(result, tensors)
         for p in self.schema.parameters:
-            if p.written and given[p.name] is not None:
-                for x in tree_flatten(given[p.name])[0]:
+            if p.written and values[p.name] is not None:
+                for x in tree_flatten(values[p.name])[0]:
                     x.bump()  # writes by NumPy are not counted
         return result
 
-    def _run(self, function: Callable[..., Any], given: dict[str, Any]) -> Any:
-        places = [given[p.name] for p in self.schema.parameters if not p.keyword]
+    def _run(self, function: Callable[..., object], values: dict[str, Any]) -> Any:
+        places = [values[p.name] for p in self.schema.parameters if not p.keyword]
         return function(
-            *places, **{p.name: given[p.name] for p in self.schema.parameters if p.keyword}
+            *places, **{p.name: values[p.name] for p in self.schema.parameters if p.keyword}
         )
 
-    def check_apart(self, result: Any, tensors: Sequence[Tensor]) -> None:
+    def check_apart(self, result: object, tensors: Sequence[Tensor]) -> None:
         outs = [t for t in tree_flatten(result)[0] if isinstance(t, Tensor)]
-        seen = {id(t.storage()) for t in tensors}
+        storages = {id(t.storage()) for t in tensors}
         for out in outs:
-            if id(out.storage()) in seen:
+            if id(out.storage()) in storages:
                 raise ArgumentError(
                     f"{self.name}: the output of a custom op may be neither an input nor share "
                     f"memory with one, or with another output; return a clone()"
                 )
-            seen.add(id(out.storage()))
+            storages.add(id(out.storage()))
 
-    def _recorded(self, given: dict[str, Any]) -> Any:
+    def _recorded(self, arguments: Mapping[str, object]) -> Any:
         """Make the call with a Node of its own."""
-        op, leaves = self, tree_flatten(given)
-        shape: list[Any] = []
+        op, leaves = self, tree_flatten(arguments)
+        shape = []
 
         class Made(Function):
             @staticmethod
-            def forward(ctx: Any, *flat: Any) -> Any:
+            def forward(ctx: Any, *flat: object) -> Any:
                 values = tree_unflatten(list(flat), leaves[1])
                 tensors = [t for t in flat if isinstance(t, Tensor)]
                 output = op.computed(values, tensors)
@@ -141,7 +145,7 @@ class CustomOpDef:
                 return tuple(outs) if len(outs) != 1 else outs[0]
 
             @staticmethod
-            def backward(ctx: Any, *grads: Tensor) -> Any:
+            def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
                 if op.backward is None:
                     raise AutogradError(
                         f"backward through {op.name}, which has no gradient; give it one by "
@@ -157,10 +161,10 @@ class CustomOpDef:
                         f"{op.name}: the gradient function gives one for each of the "
                         f"{len(places)} inputs, got {len(gradients)}"
                     )
-                flat: list[Any] = []
+                flat = []
                 by_name = dict(zip((p.name for p in places), gradients, strict=True))
                 for p in op.schema.parameters:
-                    count, g = len(tree_flatten(given[p.name])[0]), by_name.get(p.name)
+                    count, g = len(tree_flatten(arguments[p.name])[0]), by_name.get(p.name)
                     flat += list(g) if isinstance(g, (list, tuple)) else [g] + [None] * (count - 1)
                 return tuple(flat)
 
@@ -193,7 +197,11 @@ class CustomOpDef:
         return fn
 
     def register_autograd(
-        self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None
+        self,
+        backward: Callable[..., object],
+        /,
+        *,
+        setup_context: Callable[..., object] | None = None,
     ) -> None:
         """Register a gradient.  `backward(ctx, *grads)` returns a gradient for each input.
         `setup_context(ctx, inputs, output)`, or `(ctx, inputs, keyword_only_inputs, output)`,
@@ -203,15 +211,15 @@ class CustomOpDef:
             raise ArgumentError(f"{self.name}: an op that changes its arguments has no gradient")
         self.backward, self._setup = backward, setup_context
 
-    def register_vmap(self, func: Callable[..., Any] | None = None, /) -> Any:
+    def register_vmap(self, func: Callable[..., object] | None = None, /) -> Callable[[Any], Any]:
         """Accept and ignore: vmap batches the op by its letters, or calls it for each sample."""
         return func if func is not None else lambda function: function
 
-    def register_autocast(self, device_type: str, cast_inputs: Any, /) -> None:
+    def register_autocast(self, device_type: str, cast_inputs: object, /) -> None:
         """Convert floating point inputs to `cast_inputs` in a region of autocast."""
         self._casts[device_type] = cast_inputs
 
-    def _cast(self, args: Any) -> Any:
+    def _cast(self, args: object) -> Any:
         """Return the arguments converted for autocast."""
 
         def cast(x: Any) -> Any:
@@ -233,7 +241,7 @@ def defined(schema: Schema, outside: bool) -> CustomOpDef:
     return op
 
 
-def known(op: Any) -> CustomOpDef:
+def known(op: object) -> CustomOpDef:
     """Return the op of this name, or behind `torch.ops.space.name`; MissingNameError if there is
     none.
     """

@@ -63,7 +63,7 @@ def foreach(name: str) -> Callable[..., Any]:
     one = _one(name.removeprefix(PREFIX))
     in_place = name.endswith("_")
 
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self: Any, *args: Any, **kwargs: object) -> Any:
         columns = [kwargs.pop(key) for key in _COLUMNS if key in kwargs]
         rows = _rows(name, self, (*args, *columns))
         results = [one(*row, **kwargs) for row in rows]
@@ -74,7 +74,7 @@ def foreach(name: str) -> Callable[..., Any]:
     return call
 
 
-def _rows(name: str, tensors: Any, args: Sequence[Any]) -> list[tuple[Any, ...]]:
+def _rows(name: str, tensors: object, args: Sequence[Any]) -> list[tuple[Any, ...]]:
     columns = [_column(argument) for argument in (tensors, *args)]
     lists = [len(column) for column in columns if isinstance(column, list)]
     if not lists or (not isinstance(columns[0], list) and name != f"{PREFIX}pow"):
@@ -99,7 +99,7 @@ def _one(name: str) -> Callable[..., Any]:
     if name.rstrip("_") in ("addcdiv", "addcmul"):
         method = getattr(Tensor, name)
 
-        def with_value(x: Tensor, a: Tensor, b: Tensor, value: Any = 1) -> Any:
+        def with_value(x: Tensor, a: Tensor, b: Tensor, value: object = 1) -> object:
             return method(x, a, b, value=value)
 
         return with_value
@@ -107,5 +107,5 @@ def _one(name: str) -> Callable[..., Any]:
         return lambda x, ord=2, dtype=None: vector_norm(x, ord, dtype=dtype)
     if name == "pow":
         return ops.pow  # of a number by tensors, too
-    tensor_method: Callable[..., Any] = getattr(Tensor, name)
+    tensor_method: Callable[..., object] = getattr(Tensor, name)
     return tensor_method

@@ -24,7 +24,7 @@ class Future(Generic[T]):
     (3, 6, True)
     """
 
-    def __init__(self, *, devices: Any = None) -> None:
+    def __init__(self, *, devices: object = None) -> None:
         self._own: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
     def done(self) -> bool:
@@ -52,11 +52,11 @@ class Future(Generic[T]):
         """Call `callback(self)` when the future is done, at once if it is done already."""
         self._own.add_done_callback(lambda _: callback(self))
 
-    def then(self, callback: Callable[[Future[T]], Any]) -> Future[Any]:
+    def then(self, callback: Callable[[Future[T]], object]) -> Future[Any]:
         """Return a Future of the result of `callback(self)`, called when this one is done."""
-        later: Future[Any] = Future()
+        later: Future[object] = Future()
 
-        def run(_: Any) -> None:
+        def run(_: object) -> None:
             try:
                 later.set_result(callback(self))
             except Exception as error:  # it is the later one's
@@ -76,10 +76,10 @@ def collect_all(futures: Sequence[Future[Any]]) -> Future[list[Future[Any]]]:
     >>> [future.wait() for future in collect_all(futures).wait()]
     [1, 1]
     """
-    every: Future[list[Future[Any]]] = Future()
+    every: Future[list[Future[object]]] = Future()
     counted = itertools.count(1)  # one for each that is done; threads agree
 
-    def one(_: Any) -> None:
+    def one(_: object) -> None:
         if next(counted) == len(futures):
             every.set_result(list(futures))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 from urllib.parse import urlparse as urlparse
 
 from flowvm.errors import ArgumentError
@@ -22,7 +22,7 @@ _folder: list[str] = []
 HASH_REGEX: Final = re.compile(r"-([a-f0-9]*)\.")
 
 
-def _refuse(what: str, where: Any) -> NoReturn:
+def _refuse(what: str, where: str) -> NoReturn:
     raise ArgumentError(
         f"flow.hub.{what}({where!r}): flowvm downloads nothing and runs no code of a repository; "
         f"install the package, or fetch the file yourself and read it with flow.load(path)"
@@ -44,27 +44,27 @@ def set_dir(d: str | os.PathLike[str]) -> None:
     _folder[:] = [os.fspath(d)]
 
 
-def load(repo_or_dir: str, model: str, *args: Any, **kwargs: Any) -> NoReturn:
+def load(repo_or_dir: str, model: str, *args: object, **kwargs: object) -> NoReturn:
     """Raise ArgumentError: no code of a repository is run."""
     _refuse("load", repo_or_dir)
 
 
-def help(github: str, model: str, *args: Any, **kwargs: Any) -> NoReturn:
+def help(github: str, model: str, *args: object, **kwargs: object) -> NoReturn:
     """Raise ArgumentError: no code of a repository is run."""
     _refuse("help", github)
 
 
-def list(github: str, *args: Any, **kwargs: Any) -> NoReturn:
+def list(github: str, *args: object, **kwargs: object) -> NoReturn:
     """Raise ArgumentError: no code of a repository is run."""
     _refuse("list", github)
 
 
-def load_state_dict_from_url(url: str, *args: Any, **kwargs: Any) -> NoReturn:
+def load_state_dict_from_url(url: str, *args: object, **kwargs: object) -> NoReturn:
     """Raise ArgumentError: nothing is downloaded."""
     _refuse("load_state_dict_from_url", url)
 
 
-def download_url_to_file(url: str, dst: str, *args: Any, **kwargs: Any) -> NoReturn:
+def download_url_to_file(url: str, dst: str, *args: object, **kwargs: object) -> NoReturn:
     """Raise ArgumentError: nothing is downloaded."""
     _refuse("download_url_to_file", url)
 

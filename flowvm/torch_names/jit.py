@@ -52,7 +52,7 @@ ScriptModule = Module
 ScriptFunction = Graph
 
 
-def script(obj: Any, *args: Any, **kwargs: Any) -> Any:
+def script(obj: object, *args: object, **kwargs: object) -> Any:
     """Return the function, class or module itself: it runs as Python.
 
     >>> model = nn.Linear(2, 3)
@@ -62,7 +62,9 @@ def script(obj: Any, *args: Any, **kwargs: Any) -> Any:
     return obj
 
 
-def trace(func: Any, example_inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+def trace(
+    func: Callable[..., Any] | None, example_inputs: Any = None, *args: Any, **kwargs: Any
+) -> Any:
     """Return `flow.compile(func)`, called once with the example (a tensor, a tuple of arguments, or
     the keyword example_kwarg_inputs).  The checks of check_trace hold by construction: a replay's
     results are the eager ones, and a call of another kind is captured anew.
@@ -80,7 +82,7 @@ def trace(func: Any, example_inputs: Any = None, *args: Any, **kwargs: Any) -> A
     return graph
 
 
-def trace_module(mod: Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Module:
+def trace_module(mod: Module, inputs: dict[str, Any], *args: object, **kwargs: object) -> Module:
     """The module with each method in `inputs` compiled and called once with its example.
 
     >>> model = flow.jit.trace_module(nn.Linear(2, 3), {"forward": flow.ones(4, 2)})
@@ -95,12 +97,12 @@ def trace_module(mod: Module, inputs: dict[str, Any], *args: Any, **kwargs: Any)
     return mod
 
 
-def _itself(drop: Any = False, **kwargs: Any) -> Any:
+def _itself(drop: object = False, **kwargs: object) -> Callable[[Any], Any]:
     """Return a decorator, with or without arguments, that changes nothing."""
     return drop if callable(drop) else lambda function: function
 
 
-def ignore(drop: Any = False, **kwargs: Any) -> Any:
+def ignore(drop: object = False, **kwargs: object) -> Callable[[Any], Any]:
     """Return the function itself; the decorator may have arguments.
 
     >>> flow.jit.ignore(len) is len
@@ -109,7 +111,7 @@ def ignore(drop: Any = False, **kwargs: Any) -> Any:
     return _itself(drop)
 
 
-def unused(fn: Any) -> Any:
+def unused(fn: object) -> Any:
     """Return the function itself.
 
     >>> flow.jit.unused(len) is len
@@ -118,7 +120,7 @@ def unused(fn: Any) -> Any:
     return fn
 
 
-def export(fn: Any) -> Any:
+def export(fn: object) -> Any:
     """Return the function itself.
 
     >>> flow.jit.export(len) is len
@@ -127,14 +129,14 @@ def export(fn: Any) -> Any:
     return fn
 
 
-def _overload(fn: Any) -> Any:
+def _overload(fn: object) -> object:
     return fn
 
 
 _overload_method = _overload
 
 
-def interface(obj: Any) -> Any:
+def interface(obj: object) -> Any:
     """Return the class itself.
 
     >>> flow.jit.interface(int) is int
@@ -143,7 +145,7 @@ def interface(obj: Any) -> Any:
     return obj
 
 
-def script_if_tracing(fn: Any) -> Any:
+def script_if_tracing(fn: object) -> Any:
     """Return the function itself.
 
     >>> flow.jit.script_if_tracing(len) is len
@@ -152,7 +154,7 @@ def script_if_tracing(fn: Any) -> Any:
     return fn
 
 
-def freeze(mod: Any, *args: Any, **kwargs: Any) -> Any:
+def freeze(mod: object, *args: object, **kwargs: object) -> Any:
     """Return the module itself: a graph's constants are folded when it is captured.
 
     >>> model = nn.Linear(2, 3).eval()
@@ -162,7 +164,7 @@ def freeze(mod: Any, *args: Any, **kwargs: Any) -> Any:
     return mod
 
 
-def optimize_for_inference(mod: Any, *args: Any, **kwargs: Any) -> Any:
+def optimize_for_inference(mod: object, *args: object, **kwargs: object) -> Any:
     """Return the module itself: passes run when a graph is captured.
 
     >>> model = nn.Linear(2, 3).eval()
@@ -197,7 +199,7 @@ def is_tracing() -> bool:
     return current_recorder() is not None
 
 
-def annotate(the_type: Any, the_value: Any) -> Any:
+def annotate(the_type: object, the_value: object) -> Any:
     """Return the value.
 
     >>> flow.jit.annotate(list, [1, 2])
@@ -206,7 +208,7 @@ def annotate(the_type: Any, the_value: Any) -> Any:
     return the_value
 
 
-def Attribute(value: Any, type: Any = None) -> Any:  # noqa: N802 - PyTorch's name
+def Attribute(value: object, type: object = None) -> Any:  # noqa: N802 - PyTorch's name
     """Return the value.
 
     >>> flow.jit.Attribute(3, int)
@@ -215,18 +217,18 @@ def Attribute(value: Any, type: Any = None) -> Any:  # noqa: N802 - PyTorch's na
     return value
 
 
-def isinstance(obj: Any, target_type: Any) -> bool:
+def isinstance(obj: Any, target_type: object) -> bool:
     """Do as Python's isinstance, without the arguments of generic types.
 
     >>> flow.jit.isinstance([1, 2], list[int])
     True
     """
     kinds = target_type if type(target_type) is tuple else (target_type,)
-    plain: Any = tuple(getattr(kind, "__origin__", kind) for kind in kinds)
+    plain: tuple[Any | Any, ...] = tuple(getattr(kind, "__origin__", kind) for kind in kinds)
     return issubclass(type(obj), plain)
 
 
-def fork(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def fork(func: Callable[..., object], *args: object, **kwargs: object) -> Any:
     """Call the function and return its result; the computation is waited for when the result is
     read.
 
@@ -236,7 +238,7 @@ def fork(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return func(*args, **kwargs)
 
 
-def wait(future: Any) -> Any:
+def wait(future: object) -> Any:
     """Return fork's result.
 
     >>> flow.jit.wait(flow.jit.fork(flow.add, flow.ones(2), 1))
@@ -245,7 +247,7 @@ def wait(future: Any) -> Any:
     return future
 
 
-def save(m: Any, f: Any, *args: Any, **kwargs: Any) -> NoReturn:
+def save(m: object, f: object, *args: object, **kwargs: object) -> NoReturn:
     """Raise ArgumentError: there is no file of code.
 
     >>> try:
@@ -260,7 +262,7 @@ def save(m: Any, f: Any, *args: Any, **kwargs: Any) -> NoReturn:
     )
 
 
-def load(f: Any, *args: Any, **kwargs: Any) -> NoReturn:
+def load(f: object, *args: object, **kwargs: object) -> NoReturn:
     """Raise ArgumentError: TorchScript files hold code, which flowvm does not run.
 
     >>> try:

@@ -57,12 +57,12 @@ class Library:
         if kind != "IMPL" and ns in ("aten", "prims", "prim"):
             raise ArgumentError(f"{ns!r} is a reserved name space; take another")
         self.ns, self.kind, self.dispatch_key = ns, kind, dispatch_key
-        self._made: list[tuple[CustomOpDef, str]] = []
+        self._ops: list[tuple[CustomOpDef, str]] = []
 
     def __repr__(self) -> str:
         return f"Library(kind={self.kind}, ns={self.ns}, dispatch_key={self.dispatch_key})>"
 
-    def define(self, schema: str, alias_analysis: str = "", *, tags: Any = ()) -> str:
+    def define(self, schema: str, alias_analysis: str = "", *, tags: object = ()) -> str:
         """Define an op.  Return its name.  ArgumentError for an op that exists, or a text that is
         no schema.
         """
@@ -71,7 +71,7 @@ class Library:
         parsed_schema = parsed(schema)
         name = parsed_schema.name.removeprefix(f"{self.ns}::")
         op = defined(parsed_schema._replace(name=f"{self.ns}::{name}"), outside=False)
-        self._made.append((op, ""))
+        self._ops.append((op, ""))
         return name
 
     def impl(
@@ -95,22 +95,22 @@ class Library:
         if key in op.functions and not allow_override:
             raise ArgumentError(f"{op.name} has a function for {key} already")
         op.functions[key] = fn
-        self._made.append((op, key))
+        self._ops.append((op, key))
 
     def _destroy(self) -> None:
         """Remove the ops and functions that this library has added."""
-        for op, key in self._made:
+        for op, key in self._ops:
             if key:
                 op.functions.pop(key, None)
             else:
                 forget(op)
-        self._made.clear()
+        self._ops.clear()
 
 
-_kept = Library("", "FRAGMENT")  # the ops that functions here define
+_own_library = Library("", "FRAGMENT")  # the ops that functions here define
 
 
-def define(qualname: str, schema: str, *, lib: Library | None = None, tags: Any = ()) -> Any:
+def define(qualname: str, schema: str, *, lib: Library | None = None, tags: object = ()) -> Any:
     """Define the op "space::name" with the schema "(Tensor x) -> Tensor".
 
     >>> flow.library.define("own::ninefold", "(Tensor x) -> Tensor")
@@ -120,11 +120,15 @@ def define(qualname: str, schema: str, *, lib: Library | None = None, tags: Any 
     >>> flow.library.opcheck("own::ninefold", (flow.ones(2),), test_utils="test_schema")
     {'test_schema': 'SUCCESS'}
     """
-    (lib or _kept)._made.append((defined(parsed(qualname + schema), outside=False), ""))
+    (lib or _own_library)._ops.append((defined(parsed(qualname + schema), outside=False), ""))
 
 
 def impl(
-    qualname: Any, types: Any, func: Callable[..., Any] | None = None, *, lib: Library | None = None
+    qualname: object,
+    types: Any,
+    func: Callable[..., object] | None = None,
+    *,
+    lib: Library | None = None,
 ) -> Any:
     """Give an op its function for device types, "default" for all; a decorator without `func`.
 
@@ -140,11 +144,11 @@ def impl(
         if kind not in KEYS:
             raise ArgumentError(f"{op.name}: no device type {kind!r}; one of {sorted(KEYS)}")
         op.functions[KEYS[kind]] = func
-        (lib or _kept)._made.append((op, KEYS[kind]))
+        (lib or _own_library)._ops.append((op, KEYS[kind]))
     return None
 
 
-def fallthrough_kernel(*args: Any) -> Any:
+def fallthrough_kernel(*args: object) -> Any:
     """Raise ModeError: a key without a function is passed over here.
 
     >>> flow.library.fallthrough_kernel.__name__
@@ -155,13 +159,13 @@ def fallthrough_kernel(*args: Any) -> Any:
 
 def custom_op(
     name: str,
-    fn: Callable[..., Any] | None = None,
+    fn: Callable[..., object] | None = None,
     /,
     *,
-    mutates_args: Any,
-    device_types: Any = None,
+    mutates_args: object,
+    device_types: object = None,
     schema: str | None = None,
-    tags: Any = None,
+    tags: object = None,
 ) -> Any:
     """Make `fn` the op "space::name", or return a decorator.  `mutates_args` names the tensors that
     it changes, `device_types` the devices where it runs.  The annotations give its schema.
@@ -184,7 +188,14 @@ def custom_op(
     return op
 
 
-def register_kernel(op: Any, device_types: Any, func: Any = None, /, *, lib: Any = None) -> Any:
+def register_kernel(
+    op: object,
+    device_types: object,
+    func: Callable[..., object] | None = None,
+    /,
+    *,
+    lib: object = None,
+) -> Callable[..., Any]:
     """Register a kernel as CustomOpDef.register_kernel does.
 
     >>> flow.library.define("own::half", "(Tensor x) -> Tensor")
@@ -193,7 +204,9 @@ def register_kernel(op: Any, device_types: Any, func: Any = None, /, *, lib: Any
     return known(op).register_kernel(device_types, func)
 
 
-def register_fake(op: Any, func: Any = None, /, *, lib: Any = None, **kwargs: Any) -> Any:
+def register_fake(
+    op: Any, func: Any = None, /, *, lib: object = None, **kwargs: object
+) -> Callable[..., Any]:
     """Register `func`, which returns the op's results for tensors without values.
 
     >>> @flow.library.custom_op("own::same", mutates_args=())
@@ -210,12 +223,12 @@ impl_abstract = register_fake
 
 
 def register_autograd(
-    op: Any,
-    backward: Callable[..., Any],
+    op: object,
+    backward: Callable[..., object],
     /,
     *,
-    setup_context: Callable[..., Any] | None = None,
-    lib: Any = None,
+    setup_context: Callable[..., object] | None = None,
+    lib: object = None,
 ) -> None:
     """Register a gradient as CustomOpDef.register_autograd does.
 
@@ -231,7 +244,9 @@ def register_autograd(
     known(op).register_autograd(backward, setup_context=setup_context)
 
 
-def register_vmap(op: Any, func: Any = None, /, *, lib: Any = None) -> Any:
+def register_vmap(
+    op: object, func: Callable[..., object] | None = None, /, *, lib: object = None
+) -> Callable[[Any], Any]:
     """Accept and ignore: vmap batches an op by its letters, or calls it for each sample.
 
     >>> flow.library.define("own::kept", "(Tensor x) -> Tensor")
@@ -240,7 +255,9 @@ def register_vmap(op: Any, func: Any = None, /, *, lib: Any = None) -> Any:
     return known(op).register_vmap(func)
 
 
-def register_autocast(op: Any, device_type: str, cast_inputs: Any, /, *, lib: Any = None) -> None:
+def register_autocast(
+    op: object, device_type: str, cast_inputs: object, /, *, lib: object = None
+) -> None:
     """Register a dtype as CustomOpDef.register_autocast does.
 
     >>> @flow.library.custom_op("own::copied", mutates_args=())
@@ -258,8 +275,8 @@ def register_autocast(op: Any, device_type: str, cast_inputs: Any, /, *, lib: An
 
 
 def opcheck(
-    op: Any,
-    args: tuple[Any, ...],
+    op: object,
+    args: tuple[object, ...],
     kwargs: dict[str, Any] | None = None,
     *,
     test_utils: Any = (
@@ -287,7 +304,7 @@ def opcheck(
     flowvm.errors.ArgumentError: own::spoilt changes its argument x, and its schema does not say so
     """
     known_op = known(op)
-    results: dict[str, Any] = {}
+    results: dict[str, object] = {}
     for name in (test_utils,) if isinstance(test_utils, str) else test_utils:
         if name not in CHECKS:
             raise ArgumentError(f"opcheck: no test {name!r}; there are {', '.join(CHECKS)}")

@@ -40,7 +40,7 @@ def get_approximate_basis(A: Tensor, q: int, niter: int | None = 2, M: Any = Non
     True
     """
     name = "get_approximate_basis"
-    x: Any = _less(name, A, M)
+    x = _less(name, A, M)
     times = 2 if niter is None else niter
     if times < 0:
         raise ArgumentError(f"{name}: niter must not be negative, got {niter}")
@@ -51,7 +51,7 @@ def get_approximate_basis(A: Tensor, q: int, niter: int | None = 2, M: Any = Non
     return basis  # type: ignore[no-any-return]
 
 
-def _less(name: str, a: Any, mean: Any) -> Tensor:
+def _less(name: str, a: Tensor, mean: Any) -> Tensor:
     x: Any = matrices(name, a)
     if mean is None:
         return x  # type: ignore[no-any-return]
@@ -77,7 +77,7 @@ def svd_lowrank(
     >>> flow.allclose(U @ S.diag() @ V.mT, x, atol=1e-4)
     True
     """
-    x: Any = _less("svd_lowrank", A, M)
+    x: Tensor = _less("svd_lowrank", A, M)
     m, n = x.shape[-2:]
     count = min(6 if q is None else q, m, n)
     if count <= 0:
@@ -105,7 +105,7 @@ def pca_lowrank(
     tensor([[0.6000],
             [0.8000]])
     """
-    x: Any = matrices("pca_lowrank", A)
+    x: Tensor = matrices("pca_lowrank", A)
     m, n = x.shape[-2:]
     count = min(6, m, n) if q is None else q
     if not 0 <= count <= min(m, n):
@@ -130,9 +130,9 @@ def lobpcg(
     largest: bool | None = None,
     method: str | None = None,
     tracker: None = None,
-    ortho_iparams: Any = None,
-    ortho_fparams: Any = None,
-    ortho_bparams: Any = None,
+    ortho_iparams: object = None,
+    ortho_fparams: object = None,
+    ortho_bparams: object = None,
 ) -> tuple[Tensor, Tensor]:
     """The `k` largest eigenvalues (*, k) of symmetric matrices A (*, m, m), and their eigenvectors
     (*, m, k); with `B`, symmetric and positive definite, of A x = lambda B x.  With `largest` False
@@ -153,7 +153,7 @@ def lobpcg(
     >>> values
     tensor([9.0000, 8.0000])
     """
-    x: Any = matrices("lobpcg", A)
+    x: Tensor = matrices("lobpcg", A)
     m = x.shape[-1]
     if x.shape[-2] != m:
         raise ShapeError(f"lobpcg: expected square matrices (*, m, m), got {tuple(x.shape)}")
@@ -169,10 +169,10 @@ def lobpcg(
     start = X if X is not None else randn(*x.shape[:-1], block, dtype=x.dtype, device=x.device)
     limit = finfo(x.dtype).eps ** 0.5 if tol is None else tol
     with recording(False):
-        given = [_one_by_one(t, x.shape[:-2]) for t in (x, B, start, iK)]
+        operands = [_one_by_one(t, x.shape[:-2]) for t in (x, B, start, iK)]
         each = [
             _of_one(a, b, z, p, 1000 if niter is None else niter, limit, largest is not False)
-            for a, b, z, p in zip(*given, strict=True)
+            for a, b, z, p in zip(*operands, strict=True)
         ]
         vectors: Any = stack(each).reshape(*x.shape[:-1], block)[..., :wide]
         weights = vectors if B is None else matmul(B, vectors)
@@ -180,25 +180,25 @@ def lobpcg(
     return values, vectors
 
 
-def _one_by_one(t: Any, batch: Any) -> list[Any]:
+def _one_by_one(t: Tensor | None, batch: Any) -> list[Any]:
     if t is None:
         return [None] * batch.numel()
     return list(t.detach().expand(*batch, *t.shape[-2:]).reshape(-1, *t.shape[-2:]))
 
 
-def _of_one(a: Any, b: Any, x: Any, k: Any, niter: int, tol: float, largest: bool) -> Tensor:
+def _of_one(a: Any, b: object, x: Any, k: object, niter: int, tol: float, largest: bool) -> Tensor:
     """Return the vectors of one matrix.  Each step seeks the best in the space of the vectors,
     their residuals and the step before.
     """
 
-    def by_b(z: Any) -> Any:
+    def by_b(z: object) -> object:
         return z if b is None else matmul(b, z)
 
     def best(space: Any, count: int) -> tuple[Any, Any]:
         """Return the first eigenvalues and their vectors, among all vectors of the space."""
         scale, turn = eigh(matmul(space.mT, by_b(space)))
-        kept = scale > scale.max() * finfo(space.dtype).eps * len(scale) * 10
-        basis = matmul(space, turn[:, kept] / scale[kept].sqrt())
+        nonzero = scale > scale.max() * finfo(space.dtype).eps * len(scale) * 10
+        basis = matmul(space, turn[:, nonzero] / scale[nonzero].sqrt())
         values, turn = eigh(matmul(basis.mT, matmul(a, basis)))
         if largest:
             values, turn = values.flip(0), turn.flip(1)

@@ -10,15 +10,23 @@ There is no MaskedTensor: these functions take the mask beside the tensor.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.linalg import vector_norm
+from flowvm.loading.lazy import lazy
 from flowvm.loading.listing import listing, own_names
 from flowvm.loading.missing_names import other_names
 from flowvm.meta.dtype import DType, bool_, iinfo, int64
+from flowvm.meta.formats import strided
+
+if TYPE_CHECKING:
+    from flowvm.ops.sparse import reductions
+    from flowvm.ops.sparse.tensor import SparseTensor
+else:
+    reductions = lazy("flowvm.ops.sparse.reductions")
 
 __dir__ = listing(globals())
 __getattr__ = other_names("masked", lambda: own_names(globals()))
@@ -29,34 +37,39 @@ Dims = int | Sequence[int] | None
 # --- what they share ------------------------------------------------------------------------------
 
 
-def _mask(name: str, x: Any, mask: Any) -> Tensor | None:
+def _mask(name: str, x: Tensor, mask: Tensor | None) -> Tensor | None:
     """Return the mask, as large as the input; None if all elements count."""
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(f"masked.{name}: input must be a Tensor, got {type(x).__name__}")
     if mask is None:
         return None
     if not isinstance(mask, Tensor) or mask.dtype is not bool_:
-        got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise DTypeError(f"masked.{name}: mask is a bool tensor, got {got}")
+        kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise DTypeError(f"masked.{name}: mask is a bool tensor, got {kind}")
     if mask.ndim > x.ndim:
         raise ArgumentError(
             f"masked.{name}: the mask has {mask.ndim} dimensions, and input has {x.ndim}"
         )
-    return ops.broadcast_to(mask, x.shape)
+    return ops.broadcast_to(mask.to_dense(), x.shape)
+
+
+def _is_sparse(x: object) -> TypeGuard[SparseTensor]:
+    """Return True for a sparse tensor: what it stores is reduced, to a sparse tensor."""
+    return isinstance(x, Tensor) and x.layout is not strided
 
 
 def _dims(name: str, x: Tensor, dim: Dims) -> tuple[int, ...]:
     """Return the dimensions: all for None and ()."""
     if dim is None or (not isinstance(dim, int) and len(tuple(dim)) == 0):
         return tuple(range(x.ndim))
-    given = (dim,) if isinstance(dim, int) else tuple(dim)
+    raw_dims = (dim,) if isinstance(dim, int) else tuple(dim)
     rank = x.ndim or 1
-    for d in given:
+    for d in raw_dims:
         if not -rank <= d < rank:
             raise IndexError(f"masked.{name}: dim {d} of a tensor of {x.ndim} dimensions")
-    dims = tuple(d % rank for d in given)
+    dims = tuple(d % rank for d in raw_dims)
     if len(set(dims)) != len(dims):
-        raise ArgumentError(f"masked.{name}: dim={given} has a dimension twice")
+        raise ArgumentError(f"masked.{name}: dim={raw_dims} has a dimension twice")
     return dims if x.ndim else ()
 
 
@@ -102,6 +115,11 @@ def sum(
     >>> flow.masked.sum(flow.tensor([1.0, 2.0, 4.0]), mask=flow.tensor([True, False, True]))
     tensor(5.)
     """
+    if _is_sparse(input):
+        kind = _summed_dtype(input, dtype)
+        return reductions.reduced(
+            "sum", input.to(kind), _dims("sum", input, dim), bool(keepdim), mask
+        )  # fmt: skip
     held = _mask("sum", input, mask)
     x = _or(input.to(_summed_dtype(input, dtype)), held, 0)
     dims = _dims("sum", input, dim)
@@ -118,6 +136,11 @@ def prod(
     >>> flow.masked.prod(flow.tensor([1.0, 2.0, 4.0]), mask=flow.tensor([True, False, True]))
     tensor(4.)
     """
+    if _is_sparse(input):
+        kind = _summed_dtype(input, dtype)
+        return reductions.reduced(
+            "prod", input.to(kind), _dims("prod", input, dim), bool(keepdim), mask
+        )  # fmt: skip
     held = _mask("prod", input, mask)
     x = _or(input.to(_summed_dtype(input, dtype)), held, 1)
     for d in sorted(_dims("prod", input, dim), reverse=True):
@@ -134,7 +157,9 @@ def amax(
     >>> flow.masked.amax(flow.tensor([1.0, 9.0, 4.0]), mask=flow.tensor([True, False, True]))
     tensor(4.)
     """
-    x = input if dtype is None else input.to(dtype)
+    x: Any = input if dtype is None else input.to(dtype)
+    if _is_sparse(x):
+        return reductions.reduced("amax", x, _dims("amax", x, dim), bool(keepdim), mask)
     largest: Tensor = _or(x, _mask("amax", input, mask), _least(x.dtype)).amax(
         _dims("amax", input, dim), keepdim=bool(keepdim)
     )
@@ -150,7 +175,9 @@ def amin(
     >>> flow.masked.amin(flow.tensor([1.0, 0.0, 4.0]), mask=flow.tensor([True, False, True]))
     tensor(1.)
     """
-    x = input if dtype is None else input.to(dtype)
+    x: Any = input if dtype is None else input.to(dtype)
+    if _is_sparse(x):
+        return reductions.reduced("amin", x, _dims("amin", x, dim), bool(keepdim), mask)
     least: Tensor = _or(x, _mask("amin", input, mask), _most(x.dtype)).amin(
         _dims("amin", input, dim), keepdim=bool(keepdim)
     )
@@ -206,6 +233,9 @@ def mean(
     kind = input.dtype if dtype is None else dtype
     if not kind.inexact:
         raise DTypeError(f"masked.mean of {kind.name}: give dtype=, a floating point one")
+    if _is_sparse(input):
+        dims = _dims("mean", input, dim)
+        return reductions.reduced("mean", input.to(kind), dims, bool(keepdim), mask)
     held, dims = _mask("mean", input, mask), _dims("mean", input, dim)
     average = (
         sum(input, dims, keepdim=True, dtype=kind, mask=mask)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType, TracebackType
-from typing import Any
 
 from flowvm.compat import torch as compat
 from flowvm.errors import ArgumentError
@@ -105,7 +104,7 @@ def _turn(on: bool, report: bool) -> None:
         compat.install(report=report)
         return
     compat.uninstall()
-    modules: dict[str, Any] = {**_aside}
+    modules = {**_aside}
     _aside.clear()
     sys.modules.update(modules)
 

@@ -66,26 +66,26 @@ class ProcessContext:
         """Wait for the processes.  Return True if all have ended.  If one fails, the others are
         ended, and a VMError names it.
         """
-        left: dict[Any, Any] = {p.sentinel: p for p in self.processes if p.is_alive()}
-        for sentinel in _connection.wait(list(left), timeout) if left else []:
-            left.pop(sentinel).join()
+        alive: dict[Any, Any] = {p.sentinel: p for p in self.processes if p.is_alive()}
+        for sentinel in _connection.wait(list(alive), timeout) if alive else []:
+            alive.pop(sentinel).join()
         failed = [p for p in self.processes if p.exitcode not in (None, 0)]
         if failed:
-            for process in left.values():
+            for process in alive.values():
                 process.terminate()
-            for process in left.values():
+            for process in alive.values():
                 process.join(grace_period)
             index = self.processes.index(failed[0])
             raise VMError(
                 f"process {index} of spawn ended with exit code {failed[0].exitcode}; what it "
                 f"raised is on its stderr"
             )
-        return not left
+        return not alive
 
 
 def start_processes(
-    fn: Callable[..., Any],
-    args: tuple[Any, ...] = (),
+    fn: Callable[..., object],
+    args: tuple[object, ...] = (),
     nprocs: int = 1,
     join: bool = True,
     daemon: bool = False,
@@ -110,8 +110,8 @@ def start_processes(
 
 
 def spawn(
-    fn: Callable[..., Any],
-    args: tuple[Any, ...] = (),
+    fn: Callable[..., object],
+    args: tuple[object, ...] = (),
     nprocs: int = 1,
     join: bool = True,
     daemon: bool = False,

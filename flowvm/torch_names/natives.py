@@ -97,7 +97,7 @@ def embedding_bag(
     )  # fmt: skip
     begins = offsets[:-1] if include_last_offset else offsets
     bags = ops.searchsorted(begins, ops.arange(indices.numel()).to(begins.dtype), right=True) - 1
-    counted: Any = ops.ones_like(indices)
+    counted: Tensor = ops.ones_like(indices)
     if padding_idx is not None:
         counted = ops.ne(indices, padding_idx % weight.shape[0]).to(indices.dtype)
     sizes: Any = ops.zeros(begins.shape[0], dtype=indices.dtype).index_add(0, bags, counted)

@@ -14,16 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import itemgetter
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from flowvm.eager.tensor import Tensor
 from flowvm.loading.listing import listing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class _Slotted(type):
     """Give a result class no instance dict, and a docstring that names its function."""
 
-    def __new__(cls, name: str, bases: tuple[type, ...], space: dict[str, Any]) -> Any:
+    def __new__(cls, name: str, bases: tuple[type, ...], space: Mapping[str, object]) -> _Slotted:
         function = name.removesuffix("_out").replace("linalg_", "linalg.")
         return super().__new__(
             cls,
@@ -50,7 +53,7 @@ class Results(tuple[Any, ...], metaclass=_Slotted):
         for place, name in enumerate(names):
             setattr(cls, name, property(itemgetter(place)))
 
-    def __new__(cls, sequence: Iterable[Any]) -> Self:
+    def __new__(cls, sequence: Iterable[object]) -> Self:
         values = tuple.__new__(cls, sequence)
         if len(values) != cls.n_fields:
             raise TypeError(
@@ -273,7 +276,7 @@ def _with_twins() -> list[type[Results]]:
             twins.append(kind)
             if kind is histogramdd:  # which has no out=
                 continue
-            space: dict[str, Any] = {
+            space = {
                 "__module__": __name__, "__doc__": kind.__doc__,
                 "__annotations__": vars(kind).get("__annotations__", {}),
             }  # fmt: skip

@@ -112,7 +112,7 @@ def get_autocast_dtype(device_type: str) -> DType:
     return autocast_dtype() or _default("get_autocast_dtype", device_type)
 
 
-def _default(name: str, device_type: Any) -> DType:
+def _default(name: str, device_type: str | bool) -> DType:
     if device_type not in defaults:
         raise ArgumentError(f"{name}: 'cpu' or 'cuda', got {device_type!r}")
     return defaults[device_type]

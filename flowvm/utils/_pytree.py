@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.return_types import Results
 
 __all__ = [
     "SUPPORTED_NODES",
@@ -101,19 +102,19 @@ class _Kind(NamedTuple):
         return self.unflatten
 
 
-def _dict_flatten(d: Any) -> tuple[list[Any], Any]:
+def _dict_flatten(d: Any) -> tuple[list[object], object]:
     return list(d.values()), list(d)
 
 
-def _dict_unflatten(values: Iterable[Any], context: Any) -> dict[Any, Any]:
+def _dict_unflatten(values: Iterable[Any], context: Any) -> dict[object, object]:
     return dict(zip(context, values, strict=True))
 
 
-def _dict_flatten_with_keys(d: Any) -> tuple[list[tuple[Any, Any]], Any]:
+def _dict_flatten_with_keys(d: Any) -> tuple[list[tuple[object, object]], object]:
     return list(zip(_mapping(d), d.values(), strict=True)), list(d)
 
 
-def _sequence(tree: Any) -> list[Any]:
+def _sequence(tree: Any) -> list[object]:
     return [SequenceKey(k) for k in range(len(tree))]
 
 
@@ -144,18 +145,26 @@ _NAMED = _Kind(
 )
 
 
+# an op's named results, whose classes take their elements together
+_RESULTS = _Kind(
+    lambda t: (t, type(t)),
+    lambda c, kind: kind(c),
+    lambda t: [GetAttrKey(name) for name in t.__match_args__],
+)
 _KINDS[namedtuple] = _NAMED  # type: ignore[index]  # as PyTorch calls the type of all of them
 SUPPORTED_NODES = _KINDS
 
 
-def _get_node_type(tree: Any) -> Any:
+def _get_node_type(tree: object) -> object:
     return namedtuple if isinstance(tree, tuple) and hasattr(tree, "_fields") else type(tree)
 
 
-def _kind_of(tree: Any) -> _Kind | None:
+def _kind_of(tree: object) -> _Kind | None:
     kind = _KINDS.get(type(tree))
     if kind is None and isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return _NAMED
+    if kind is None and isinstance(tree, Results):
+        return _RESULTS
     return kind
 
 
@@ -194,19 +203,19 @@ class TreeSpec:
         """Return True if the spec is a leaf and nothing else."""
         return False
 
-    def unflatten(self, leaves: Iterable[Any]) -> Any:
+    def unflatten(self, leaves: Iterable[object]) -> Any:
         """`tree_unflatten(leaves, self)`."""
         return tree_unflatten(leaves, self)
 
-    def flatten_up_to(self, tree: Any) -> list[Any]:
+    def flatten_up_to(self, tree: object) -> list[Any]:
         """Return the parts of `tree` at this spec's leaves.  ArgumentError if `tree` differs above
         them.
         """
-        parts: list[Any] = []
+        parts: list[object] = []
         self._up_to(tree, parts)
         return parts
 
-    def _up_to(self, tree: Any, parts: list[Any]) -> None:
+    def _up_to(self, tree: object, parts: list[Any]) -> None:
         kind = _kind_of(tree)
         if kind is None or type(tree) is not self.type:
             raise ArgumentError(
@@ -229,7 +238,7 @@ class TreeSpec:
             spec._up_to(item, parts)
 
     def _keys(self) -> list[Any]:
-        keys: list[Any] = self.context[1] if self.type is defaultdict else self.context
+        keys: list[object] = self.context[1] if self.type is defaultdict else self.context
         return keys
 
     def __repr__(self) -> str:
@@ -257,13 +266,14 @@ class LeafSpec(TreeSpec):
 
 def register_pytree_node(
     cls: type,
-    flatten_fn: Callable[[Any], tuple[Iterable[Any], Any]],
-    unflatten_fn: Callable[[list[Any], Any], Any],
+    flatten_fn: Callable[[Any], tuple[Iterable[object], object]],
+    unflatten_fn: Callable[[list[Any], Any], object],
     *,
     serialized_type_name: str | None = None,
-    to_dumpable_context: Callable[[Any], Any] | None = None,
-    from_dumpable_context: Callable[[Any], Any] | None = None,
-    flatten_with_keys_fn: Callable[[Any], tuple[Iterable[tuple[Any, Any]], Any]] | None = None,
+    to_dumpable_context: Callable[[Any], object] | None = None,
+    from_dumpable_context: Callable[[Any], object] | None = None,
+    flatten_with_keys_fn: Callable[[Any], tuple[Iterable[tuple[object, object]], object]]
+    | None = None,
 ) -> None:
     """Let objects of `cls` be nodes: flatten_fn(object) is (children, context), and
     unflatten_fn(children, context) an object again; flatten_with_keys_fn's children are pairs with
@@ -275,7 +285,7 @@ def register_pytree_node(
     if cls in _KINDS:
         raise ArgumentError(f"{cls.__name__} is registered as a node already")
 
-    def keys(tree: Any) -> list[Any]:
+    def keys(tree: object) -> list[Any]:
         if flatten_with_keys_fn is None:
             return [SequenceKey(k) for k, _ in enumerate(flatten_fn(tree)[0])]
         return [key for key, _ in flatten_with_keys_fn(tree)[0]]
@@ -316,7 +326,7 @@ def _flatten(tree: Any, leaves: list[Any], is_leaf: IsLeaf) -> TreeSpec:
 _LEAF = LeafSpec()
 
 
-def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeSpec]:
+def tree_flatten(tree: object, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeSpec]:
     """Return (leaves, spec).  A node for which `is_leaf` is true is a leaf, too.
 
     >>> leaves, spec = flow.utils._pytree.tree_flatten({"a": 1, "b": [2, None]})
@@ -325,11 +335,11 @@ def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeSpec
     >>> spec.unflatten([10, 20, 30])
     {'a': 10, 'b': [20, 30]}
     """
-    leaves: list[Any] = []
+    leaves: list[object] = []
     return leaves, _flatten(tree, leaves, is_leaf)
 
 
-def tree_unflatten(leaves: Iterable[Any], treespec: TreeSpec) -> Any:
+def tree_unflatten(leaves: Iterable[object], treespec: TreeSpec) -> Any:
     """Return the tree of a spec with these leaves.  ArgumentError for another number of leaves."""
     if not isinstance(treespec, TreeSpec):
         raise ArgumentTypeError(f"tree_unflatten needs a TreeSpec, got {type(treespec).__name__}")
@@ -339,41 +349,45 @@ def tree_unflatten(leaves: Iterable[Any], treespec: TreeSpec) -> Any:
     return _unflatten(iter(items), treespec)
 
 
-def _unflatten(leaves: Iterator[Any], spec: TreeSpec) -> Any:
+def _unflatten(leaves: Iterator[object], spec: TreeSpec) -> Any:
     if spec.is_leaf():
         return next(leaves)
-    kind = _KINDS.get(spec.type, _NAMED)
+    kind = _KINDS.get(spec.type)
+    if kind is None:
+        kind = _RESULTS if issubclass(spec.type, Results) else _NAMED
     return kind.unflatten(
         [_unflatten(leaves, child) for child in spec.children_specs], spec.context
     )
 
 
-def tree_iter(tree: Any, is_leaf: IsLeaf = None) -> Iterator[Any]:
+def tree_iter(tree: object, is_leaf: IsLeaf = None) -> Iterator[Any]:
     """Yield the leaves, one after the other."""
     return iter(tree_leaves(tree, is_leaf))
 
 
-def tree_leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
+def tree_leaves(tree: object, is_leaf: IsLeaf = None) -> list[Any]:
     """The leaves."""
     return tree_flatten(tree, is_leaf)[0]
 
 
-def tree_structure(tree: Any, is_leaf: IsLeaf = None) -> TreeSpec:
+def tree_structure(tree: object, is_leaf: IsLeaf = None) -> TreeSpec:
     """The spec."""
     return tree_flatten(tree, is_leaf)[1]
 
 
-def tree_is_leaf(tree: Any, is_leaf: IsLeaf = None) -> bool:
+def tree_is_leaf(tree: object, is_leaf: IsLeaf = None) -> bool:
     """Return True if the tree is a leaf."""
     return (is_leaf is not None and is_leaf(tree)) or _kind_of(tree) is None
 
 
-def arg_tree_leaves(*args: Any, **kwargs: Any) -> list[Any]:
+def arg_tree_leaves(*args: object, **kwargs: object) -> list[Any]:
     """The leaves of a call's arguments."""
     return tree_leaves((args, kwargs))
 
 
-def tree_map(func: Callable[..., Any], tree: Any, *rests: Any, is_leaf: IsLeaf = None) -> Any:
+def tree_map(
+    func: Callable[..., object], tree: object, *rests: object, is_leaf: IsLeaf = None
+) -> Any:
     """Return a tree of `func`'s results for each leaf, and for the parts of `rests` in its place.
 
     >>> flow.utils._pytree.tree_map(lambda x, y: x + y, [1, (2,)], [10, (20,)])
@@ -384,7 +398,9 @@ def tree_map(func: Callable[..., Any], tree: Any, *rests: Any, is_leaf: IsLeaf =
     return spec.unflatten([func(*row) for row in zip(*columns, strict=True)])
 
 
-def tree_map_(func: Callable[..., Any], tree: Any, *rests: Any, is_leaf: IsLeaf = None) -> Any:
+def tree_map_(
+    func: Callable[..., object], tree: object, *rests: object, is_leaf: IsLeaf = None
+) -> Any:
     """Call `func` as `tree_map` does.  Return the tree itself."""
     tree_map(func, tree, *rests, is_leaf=is_leaf)
     return tree
@@ -401,7 +417,10 @@ def _chooses(which: Any) -> Callable[[Any], bool]:
 
 
 def tree_map_only(
-    type_or_types_or_pred: Types, func: Callable[[Any], Any], tree: Any, is_leaf: IsLeaf = None
+    type_or_types_or_pred: Types,
+    func: Callable[[Any], object],
+    tree: object,
+    is_leaf: IsLeaf = None,
 ) -> Any:
     """tree_map of the leaves of a class, or that a function is true of; others stay."""
     chosen = _chooses(type_or_types_or_pred)
@@ -409,38 +428,41 @@ def tree_map_only(
 
 
 def tree_map_only_(
-    type_or_types_or_pred: Types, func: Callable[[Any], Any], tree: Any, is_leaf: IsLeaf = None
+    type_or_types_or_pred: Types,
+    func: Callable[[Any], object],
+    tree: object,
+    is_leaf: IsLeaf = None,
 ) -> Any:
     """Call `func` as `tree_map_only` does.  Return the tree itself."""
     tree_map_only(type_or_types_or_pred, func, tree, is_leaf)
     return tree
 
 
-def tree_all(pred: Callable[[Any], bool], tree: Any, is_leaf: IsLeaf = None) -> bool:
+def tree_all(pred: Callable[[Any], bool], tree: object, is_leaf: IsLeaf = None) -> bool:
     """Return True if `pred` is true of all leaves."""
     return all(map(pred, tree_iter(tree, is_leaf)))
 
 
-def tree_any(pred: Callable[[Any], bool], tree: Any, is_leaf: IsLeaf = None) -> bool:
+def tree_any(pred: Callable[[Any], bool], tree: object, is_leaf: IsLeaf = None) -> bool:
     """Return True if `pred` is true of a leaf."""
     return any(map(pred, tree_iter(tree, is_leaf)))
 
 
 def tree_all_only(
-    type_or_types: Types, pred: Callable[[Any], bool], tree: Any, is_leaf: IsLeaf = None
+    type_or_types: Types, pred: Callable[[Any], bool], tree: object, is_leaf: IsLeaf = None
 ) -> bool:
     """Return True if `pred` is true of all leaves of a class."""
     return all(map(pred, filter(_chooses(type_or_types), tree_iter(tree, is_leaf))))
 
 
 def tree_any_only(
-    type_or_types: Types, pred: Callable[[Any], bool], tree: Any, is_leaf: IsLeaf = None
+    type_or_types: Types, pred: Callable[[Any], bool], tree: object, is_leaf: IsLeaf = None
 ) -> bool:
     """Return True if `pred` is true of a leaf of a class."""
     return any(map(pred, filter(_chooses(type_or_types), tree_iter(tree, is_leaf))))
 
 
-def _paths(tree: Any, path: tuple[Any, ...], is_leaf: IsLeaf) -> Iterator[tuple[Any, ...]]:
+def _paths(tree: object, path: tuple[object, ...], is_leaf: IsLeaf) -> Iterator[tuple[Any, ...]]:
     kind = None if is_leaf is not None and is_leaf(tree) else _kind_of(tree)
     if kind is None:
         yield path
@@ -450,7 +472,7 @@ def _paths(tree: Any, path: tuple[Any, ...], is_leaf: IsLeaf) -> Iterator[tuple[
 
 
 def tree_flatten_with_path(
-    tree: Any, is_leaf: IsLeaf = None
+    tree: object, is_leaf: IsLeaf = None
 ) -> tuple[list[tuple[tuple[Any, ...], Any]], TreeSpec]:
     """([(path, leaf)], spec); a path is a tuple of keys.
 
@@ -462,13 +484,15 @@ def tree_flatten_with_path(
     return list(zip(_paths(tree, (), is_leaf), leaves, strict=True)), spec
 
 
-def tree_leaves_with_path(tree: Any, is_leaf: IsLeaf = None) -> list[tuple[tuple[Any, ...], Any]]:
+def tree_leaves_with_path(
+    tree: object, is_leaf: IsLeaf = None
+) -> list[tuple[tuple[Any, ...], Any]]:
     """[(path, leaf)]."""
     return tree_flatten_with_path(tree, is_leaf)[0]
 
 
 def tree_map_with_path(
-    func: Callable[..., Any], tree: Any, *rests: Any, is_leaf: IsLeaf = None
+    func: Callable[..., object], tree: object, *rests: object, is_leaf: IsLeaf = None
 ) -> Any:
     """tree_map whose function gets the path first."""
     paths = list(_paths(tree, (), is_leaf))
@@ -477,6 +501,6 @@ def tree_map_with_path(
     return spec.unflatten([func(*row) for row in zip(*columns, strict=True)])
 
 
-def keystr(kp: Iterable[Any]) -> str:
+def keystr(kp: Iterable[object]) -> str:
     """A path as Python would write it: "['a'][0]"."""
     return "".join(map(str, kp))

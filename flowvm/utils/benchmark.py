@@ -238,8 +238,8 @@ class Timer:
     def autorange(self, callback: Any = None) -> Measurement:
         """One timing of as many runs as take a fifth of a second."""
         with self._threads():
-            number, taken = self._timer.autorange(callback)
-            return self._measured(number, [taken])
+            number, seconds = self._timer.autorange(callback)
+            return self._measured(number, [seconds])
 
     def blocked_autorange(self, callback: Any = None, min_run_time: float = 0.2) -> Measurement:
         """Timings one behind the other for `min_run_time` seconds, of as many runs each as the
@@ -294,10 +294,8 @@ class Timer:
 
     def _threads(self) -> reverting:
         """Return a region in which kernels have this timer's number of threads."""
-        here = self._task_spec.num_threads
-        return reverting(
-            partial(set_num_threads, get_num_threads()), partial(set_num_threads, here)
-        )
+        own = self._task_spec.num_threads
+        return reverting(partial(set_num_threads, get_num_threads()), partial(set_num_threads, own))
 
 
 class Compare:
@@ -370,8 +368,8 @@ class Compare:
         threads = None
         for (count, env, row), name in zip(rows, names, strict=True):
             if count != threads:
-                threads, said = count, f"{count} threads: "
-                lines.append(said + "-" * (width - len(said)))
+                threads, heading = count, f"{count} threads: "
+                lines.append(heading + "-" * (width - len(heading)))
             line = "".join(
                 f"  |  {texts.get((count, env, row, c), '').rjust(w)}"
                 for c, w in zip(columns, widths, strict=True)

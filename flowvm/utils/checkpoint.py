@@ -25,10 +25,10 @@ def get_device_states(*args: Any) -> tuple[list[int], list[Tensor]]:
     >>> flow.utils.checkpoint.get_device_states(flow.ones(2))
     ([], [])
     """
-    given = [
+    devices = [
         v for v in _pytree.tree_leaves(args) if isinstance(v, Tensor) and v.device.type == "cuda"
     ]
-    numbers = sorted({int(v.device.index or 0) for v in given})
+    numbers = sorted({int(v.device.index or 0) for v in devices})
     return numbers, [cuda_random.get_rng_state(number) for number in numbers]
 
 

@@ -24,5 +24,5 @@ def to_dlpack(tensor: Tensor) -> Any:
     >>> y.fill_(1.0).data_ptr() == x.data_ptr()
     True
     """
-    x: Any = tensor
+    x: Tensor = tensor
     return x.__dlpack__()

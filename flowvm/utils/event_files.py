@@ -18,13 +18,18 @@ import time
 import wave
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flowvm.errors import ArgumentError, ConfigError
+from flowvm.meta.arrays import Array
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import ModuleType
+
+
 PACKAGE = "tensorboard.compat.proto"
 # what tensorboard's own messages cannot say in a few lines: tensorboardX has it
 ELSEWHERE = {
@@ -33,7 +38,7 @@ ELSEWHERE = {
 }  # fmt: skip
 
 
-def proto(name: str, package: str = PACKAGE) -> Any:
+def proto(name: str, package: str = PACKAGE) -> ModuleType:
     """The module of TensorBoard's messages with this name."""
     return importlib.import_module(f"{package}.{name}_pb2")
 
@@ -53,7 +58,7 @@ def png(image: Array) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
 
 
-def pixels(image: Any, form: str) -> Array:
+def pixels(image: object, form: str) -> Array:
     """An image of dimensions `form` ("CHW", "HW", "NCHW" and so on), floats from 0 to 1 or bytes,
     as bytes (height, width, channels); several side by side.
     """
@@ -101,8 +106,8 @@ class EventWriter:
                 "and neither is installed: pip install tensorboard, which also shows what it wrote"
             ) from error
         begun = time.strftime("%b%d_%H-%M-%S")
-        made = os.path.join("runs", f"{begun}_{socket.gethostname()}{comment}")
-        self.logdir = os.fspath(log_dir) if log_dir is not None else made
+        default = os.path.join("runs", f"{begun}_{socket.gethostname()}{comment}")
+        self.logdir = os.fspath(log_dir) if log_dir is not None else default
         self._options = (max_queue, flush_secs, filename_suffix)
         self._writers: dict[str, Any] = {}
         self._closed = False
@@ -119,7 +124,7 @@ class EventWriter:
         return self._writers[run]
 
     def _event(
-        self, what: dict[str, Any], step: Any, walltime: float | None, run: str = ""
+        self, what: Mapping[str, object], step: Any, walltime: float | None, run: str = ""
     ) -> None:
         event = proto("event").Event(wall_time=time.time() if walltime is None else walltime)
         for name, message in what.items():
@@ -132,14 +137,14 @@ class EventWriter:
         self._writer(run).add_event(event)
 
     def _add(
-        self, tag: str, step: Any, walltime: float | None, run: str = "", **value: Any
+        self, tag: str, step: object, walltime: float | None, run: str = "", **value: object
     ) -> None:
         summary = proto("summary").Summary
         self._event(
             {"summary": summary(value=[summary.Value(tag=tag, **value)])}, step, walltime, run
         )
 
-    def _metadata(self, plugin: str, content: bytes = b"", **more: Any) -> Any:
+    def _metadata(self, plugin: str, content: bytes = b"", **more: object) -> Any:
         kind = proto("summary").SummaryMetadata
         return kind(plugin_data=kind.PluginData(plugin_name=plugin, content=content), **more)
 
@@ -148,8 +153,8 @@ class EventWriter:
     def add_scalar(
         self,
         tag: str,
-        scalar_value: Any,
-        global_step: Any = None,
+        scalar_value: object,
+        global_step: object = None,
         walltime: float | None = None,
         new_style: bool = False,
         double_precision: bool = False,
@@ -162,8 +167,8 @@ class EventWriter:
             more = self._metadata(
                 "scalars", display_name=display_name, summary_description=summary_description
             )
-            kept = {"metadata": more} if display_name or summary_description else {}
-            self._add(tag, global_step, walltime, simple_value=number, **kept)
+            metadata = {"metadata": more} if display_name or summary_description else {}
+            self._add(tag, global_step, walltime, simple_value=number, **metadata)
             return
         types, kind = proto("types"), "double" if double_precision else "float"
         tensor = proto("tensor").TensorProto(
@@ -175,7 +180,7 @@ class EventWriter:
         self,
         main_tag: str,
         tag_scalar_dict: dict[str, Any],
-        global_step: Any = None,
+        global_step: object = None,
         walltime: float | None = None,
     ) -> None:
         """Numbers in one picture: each in a folder of its own, `<main_tag>_<name>`."""
@@ -185,17 +190,17 @@ class EventWriter:
             self._add(main_tag, global_step, walltime, run, simple_value=number)
 
     def add_tensor(
-        self, tag: str, tensor: Any, global_step: Any = None, walltime: float | None = None
+        self, tag: str, tensor: object, global_step: object = None, walltime: float | None = None
     ) -> None:
         """A whole tensor."""
-        made = importlib.import_module("tensorboard.util.tensor_util").make_tensor_proto
-        self._add(tag, global_step, walltime, tensor=made(np.asarray(tensor)))
+        make_proto = importlib.import_module("tensorboard.util.tensor_util").make_tensor_proto
+        self._add(tag, global_step, walltime, tensor=make_proto(np.asarray(tensor)))
 
     def add_histogram(
         self,
         tag: str,
-        values: Any,
-        global_step: Any = None,
+        values: object,
+        global_step: object = None,
         bins: Any = "tensorflow",
         walltime: float | None = None,
         max_bins: int | None = None,
@@ -213,8 +218,8 @@ class EventWriter:
             each = -(-len(counts) // max_bins)
             counts = np.add.reduceat(counts, range(0, len(counts), each))
             edges = np.concatenate([edges[:-1:each], edges[-1:]])
-        there = np.flatnonzero(counts)
-        first, last = int(there[0]), int(there[-1]) + 1
+        nonempty = np.flatnonzero(counts)
+        first, last = int(nonempty[0]), int(nonempty[-1]) + 1
         self.add_histogram_raw(
             tag, flat.min(), flat.max(), flat.size, flat.sum(), flat @ flat,
             [edges[first], *edges[first + 1 : last + 1]], [0, *counts[first:last]],
@@ -231,7 +236,7 @@ class EventWriter:
         sum_squares: Any,
         bucket_limits: Sequence[float],
         bucket_counts: Sequence[float],
-        global_step: Any = None,
+        global_step: object = None,
         walltime: float | None = None,
     ) -> None:
         """A histogram whose numbers are known: upper ends of ranges, and counts."""
@@ -249,11 +254,11 @@ class EventWriter:
     def add_pr_curve(
         self,
         tag: str,
-        labels: Any,
-        predictions: Any,
-        global_step: Any = None,
+        labels: object,
+        predictions: object,
+        global_step: object = None,
         num_thresholds: int = 127,
-        weights: Any = None,
+        weights: object = None,
         walltime: float | None = None,
     ) -> None:
         """Precision and recall of predictions from 0 to 1 at evenly spaced thresholds."""
@@ -277,15 +282,15 @@ class EventWriter:
     def add_pr_curve_raw(
         self,
         tag: str,
-        true_positive_counts: Any,
-        false_positive_counts: Any,
-        true_negative_counts: Any,
-        false_negative_counts: Any,
-        precision: Any,
-        recall: Any,
-        global_step: Any = None,
+        true_positive_counts: object,
+        false_positive_counts: object,
+        true_negative_counts: object,
+        false_negative_counts: object,
+        precision: object,
+        recall: object,
+        global_step: object = None,
         num_thresholds: int = 127,
-        weights: Any = None,
+        weights: object = None,
         walltime: float | None = None,
     ) -> None:
         """Precision and recall whose counts at each threshold are known."""
@@ -298,19 +303,19 @@ class EventWriter:
                 )
             ]
         )  # fmt: skip
-        made = importlib.import_module("tensorboard.util.tensor_util").make_tensor_proto(rows)
+        proto = importlib.import_module("tensorboard.util.tensor_util").make_tensor_proto(rows)
         plugin = importlib.import_module("tensorboard.plugins.pr_curve.plugin_data_pb2")
         content = plugin.PrCurvePluginData(version=0, num_thresholds=num_thresholds)
         metadata = self._metadata("pr_curves", content.SerializeToString())
-        self._add(tag, global_step, walltime, tensor=made, metadata=metadata)
+        self._add(tag, global_step, walltime, tensor=proto, metadata=metadata)
 
     # --- pictures, sounds, texts --------------------------------------------------------------
 
     def add_image(
         self,
         tag: str,
-        img_tensor: Any,
-        global_step: Any = None,
+        img_tensor: object,
+        global_step: object = None,
         walltime: float | None = None,
         dataformats: str = "CHW",
     ) -> None:
@@ -325,8 +330,8 @@ class EventWriter:
     def add_images(
         self,
         tag: str,
-        img_tensor: Any,
-        global_step: Any = None,
+        img_tensor: object,
+        global_step: object = None,
         walltime: float | None = None,
         dataformats: str = "NCHW",
     ) -> None:
@@ -336,8 +341,8 @@ class EventWriter:
     def add_figure(
         self,
         tag: str,
-        figure: Any,
-        global_step: Any = None,
+        figure: object,
+        global_step: object = None,
         close: bool = True,
         walltime: float | None = None,
     ) -> None:
@@ -355,19 +360,19 @@ class EventWriter:
     def add_audio(
         self,
         tag: str,
-        snd_tensor: Any,
-        global_step: Any = None,
+        snd_tensor: object,
+        global_step: object = None,
         sample_rate: int = 44100,
         walltime: float | None = None,
     ) -> None:
         """A sound of numbers from -1 to 1."""
         sound = np.clip(np.asarray(snd_tensor, np.float64).reshape(-1), -1.0, 1.0)
         file = io.BytesIO()
-        with wave.open(file, "wb") as made:
-            made.setnchannels(1)
-            made.setsampwidth(2)
-            made.setframerate(sample_rate)
-            made.writeframes((sound * 32767.0).astype("<i2").tobytes())
+        with wave.open(file, "wb") as sink:
+            sink.setnchannels(1)
+            sink.setsampwidth(2)
+            sink.setframerate(sample_rate)
+            sink.writeframes((sound * 32767.0).astype("<i2").tobytes())
         message = proto("summary").Summary.Audio(
             sample_rate=sample_rate, num_channels=1, length_frames=len(sound),
             encoded_audio_string=file.getvalue(), content_type="audio/wav",
@@ -375,7 +380,7 @@ class EventWriter:
         self._add(tag, global_step, walltime, audio=message)
 
     def add_text(
-        self, tag: str, text_string: str, global_step: Any = None, walltime: float | None = None
+        self, tag: str, text_string: str, global_step: object = None, walltime: float | None = None
     ) -> None:
         """A text, in Markdown."""
         tensor = proto("tensor").TensorProto(
@@ -395,7 +400,7 @@ class EventWriter:
         metric_dict: dict[str, Any],
         hparam_domain_discrete: dict[str, Sequence[Any]] | None = None,
         run_name: str | None = None,
-        global_step: Any = None,
+        global_step: object = None,
     ) -> None:
         """Hyperparameters, and what came of them, in a folder of their own: `run_name`, by default
         the time.

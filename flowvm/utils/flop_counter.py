@@ -26,13 +26,17 @@ class FlopCounterMode(profile):
     """
 
     def __init__(
-        self, mods: Any = None, depth: int = 2, display: bool = True, custom_mapping: Any = None
+        self,
+        mods: object = None,
+        depth: int = 2,
+        display: bool = True,
+        custom_mapping: object = None,
     ) -> None:
         super().__init__(level=1)
         self._display = display
 
-    def _left(self, *error: Any) -> None:
-        super()._left(*error)
+    def _on_exit(self, *error: Any) -> None:
+        super()._on_exit(*error)
         if self._display:
             print(self.get_table())
 

@@ -9,17 +9,21 @@ from __future__ import annotations
 import inspect
 import pickle
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.global_calls import made_globally
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 from flowvm.loading.listing import listing, own_names
 from flowvm.loading.missing_names import other_names
-from flowvm.meta.placements import here
+from flowvm.meta.placements import rank_and_size
 from flowvm.ops.collectives.texts import broadcast_bytes
 from flowvm.ops.shapes.fill import empty
 from flowvm.utils._pytree import tree_leaves, tree_map
+
+if TYPE_CHECKING:
+    from flowvm.meta.dtype import DTypeLike
+
 
 __dir__ = listing(globals())
 __getattr__ = other_names("utils.global_view", lambda: own_names(globals()))
@@ -42,21 +46,21 @@ def to_global(
     (True, 'first')
     """
 
-    if placement is not None and placement.size < here()[1]:
-        input = _known(input, placement)
-    asked = callable(sbp) and not hasattr(sbp, "is_split")
-    both = asked and len(inspect.signature(sbp).parameters) > 1
+    if placement is not None and placement.size < rank_and_size()[1]:
+        input = _structure_of_first(input, placement)
+    is_function = callable(sbp) and not hasattr(sbp, "is_split")
+    both = is_function and len(inspect.signature(sbp).parameters) > 1
 
-    def made(leaf: Any) -> Any:
+    def to_placement(leaf: Any) -> object:
         if not isinstance(leaf, Tensor):
             return leaf
-        held = (sbp(input, leaf) if both else sbp(leaf)) if asked else sbp
+        held = (sbp(input, leaf) if both else sbp(leaf)) if is_function else sbp
         return leaf.to_global(placement, held)
 
-    return tree_map(made, input)
+    return tree_map(to_placement, input)
 
 
-def _known(input: Any, placement: Any) -> Any:
+def _structure_of_first(input: object, placement: Any) -> Any:
     """The structure that the first rank of the placement has, on ranks outside of it: with empty
     tensors in the places of its local ones, which are told what they are when they become global.
     """
@@ -65,23 +69,23 @@ def _known(input: Any, placement: Any) -> Any:
     if any(isinstance(t, Tensor) and t.is_global for t in leaves):
         return input
     hollow = tree_map(lambda t: _Hollow(t.dtype) if isinstance(t, Tensor) else t, input)
-    told = broadcast_bytes(pickle.dumps(hollow) if here()[0] == first else b"", first)
-    if here()[0] in placement.flat:
+    message = broadcast_bytes(pickle.dumps(hollow) if rank_and_size()[0] == first else b"", first)
+    if rank_and_size()[0] in placement.flat:
         return input
     return tree_map(
-        lambda t: empty(0, dtype=t.dtype) if isinstance(t, _Hollow) else t, pickle.loads(told)
+        lambda t: empty(0, dtype=t.dtype) if isinstance(t, _Hollow) else t, pickle.loads(message)
     )
 
 
 class _Hollow:
     """A tensor that another rank has."""
 
-    def __init__(self, dtype: Any) -> None:
+    def __init__(self, dtype: DTypeLike) -> None:
         self.dtype = dtype
 
 
 def global_mode(
-    enabled: bool, placement: Any = None, sbp: Any = None
+    enabled: bool, placement: object = None, sbp: object = None
 ) -> AbstractContextManager[None]:
     """A with statement in which functions that make tensors make global ones, of this placement and
     SBP, unless they are given their own; `global_mode(False)`: local ones again.
@@ -115,7 +119,7 @@ class current_global_mode:  # noqa: N801 - OneFlow's name
         self.sbp = held if held is None or isinstance(held, (list, tuple)) else (held,)
 
 
-def to_local(input: Any, *, copy: bool = False) -> Any:
+def to_local(input: object, *, copy: bool = False) -> Any:
     """The structure with each global tensor as its `to_local()`; others stay, `copy` copies them.
 
     >>> here = flow.placement("cpu", [0])
@@ -124,13 +128,13 @@ def to_local(input: Any, *, copy: bool = False) -> Any:
     (tensor([1., 1.]), 3)
     """
 
-    def made(leaf: Any) -> Any:
+    def to_placement(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
         own = leaf.to_local() if leaf.is_global else leaf
         return own.clone() if copy else own
 
-    return tree_map(made, input)
+    return tree_map(to_placement, input)
 
 
 __all__ = own_names(globals())

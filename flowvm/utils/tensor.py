@@ -19,7 +19,7 @@ torch = lazy("torch")
 __dir__ = listing(globals())
 
 
-def from_torch(torch_tensor: Any) -> Tensor:
+def from_torch(torch_tensor: object) -> Tensor:
     """A tensor on the memory of a `torch.Tensor`, of its shape, dtype and strides.
 
     It has no gradient and no history.  ArgumentTypeError for anything else than PyTorch's tensors.

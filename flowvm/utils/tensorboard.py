@@ -38,8 +38,8 @@ class SummaryWriter:
     >>> writer.add_scalar("loss", loss, step)
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._writer = _made(args, kwargs)
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        self._writer = _new_writer(args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "_writer" not in vars(self):
@@ -49,7 +49,7 @@ class SummaryWriter:
             return method
 
         @functools.wraps(method)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> Any:
             return method(*map(_plain, args), **{k: _plain(v) for k, v in kwargs.items()})
 
         return call
@@ -87,7 +87,7 @@ class SummaryWriter:
         self.close()
 
 
-def _made(args: Any, kwargs: Any) -> Any:
+def _new_writer(args: Any, kwargs: Any) -> Any:
     try:
         writer = importlib.import_module("tensorboardX").SummaryWriter
     except ImportError:

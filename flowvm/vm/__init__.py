@@ -8,13 +8,13 @@ Not here: tensors and ops. The VM knows storages, kernels by address, and who re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import ArgumentError, ScheduleError
-from flowvm.guards.lru_cache import kept as _kept
+from flowvm.guards.lru_cache import group_sizes as _group_sizes
 from flowvm.loading.lazy import lazy as _lazy
 from flowvm.loading.listing import listing
 from flowvm.vm.callers.hot import CALL_STREAM, HOST_STREAM
@@ -141,7 +141,7 @@ def stats() -> Stats:
         live_bytes=int(word[CTL.LIVE_BYTES]),
         peak_bytes=int(word[CTL.PEAK_BYTES]),
         reserved_bytes=int(word[CTL.RESERVED_BYTES]),
-        **_kept(),
+        **_group_sizes(),
         **more,
     )
 
@@ -243,7 +243,7 @@ def record() -> AbstractContextManager[Trace]:
     return _record(_engine)
 
 
-def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
+def trace(function: Callable[..., object], *args: object, **kwargs: object) -> Trace:
     """Call `function(*args, **kwargs)`.  Return a trace of the instructions that it issues, with
     the function's result as `result`.
 
@@ -272,9 +272,9 @@ def sequential() -> AbstractContextManager[None]:
 def step(
     op: str | None = None,
     line: str | int | None = None,
-    storage: Any = None,
+    storage: object = None,
     nan: bool = False,
-    on: Callable[[Stop], Any] | None = None,
+    on: Callable[[Stop], object] | None = None,
 ) -> Stepping:
     """Debug the instructions that a with statement issues: `with flow.vm.step(op="matmul"):`.  The
     machine stops in front of instructions and shows their operands.  They run one by one on this
@@ -302,8 +302,8 @@ def schedule(
     policy: Any = "fifo",
     *,
     seed: int | None = None,
-    streams: Sequence[Any] = (),
-    like: Any = None,
+    streams: Sequence[object] = (),
+    like: object = None,
     depth: int = 1,
     gather: bool = False,
 ) -> Scheduling:
@@ -332,12 +332,12 @@ def schedule(
     for name, value in (("depth", depth), ("seed", 0 if seed is None else seed)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ArgumentError(f"schedule: {name} is a number from 0 up, got {value!r}")
-    numbers = [_number_of(one) for one in streams]
+    numbers = _numbers_of(streams)
     rule = _scheduling.planners[0](policy, seed, like, numbers)
     return _scheduling.Scheduling(_engine, rule, numbers, depth, gather)
 
 
-def replay(order: Order | str | Path, streams: Sequence[Any] = ()) -> Replay:
+def replay(order: Order | str | Path, streams: Sequence[object] = ()) -> Replay:
     """`with flow.vm.replay(sched.order):` has instructions go in an order that was recorded, on any
     number of streams.
 
@@ -356,10 +356,19 @@ def replay(order: Order | str | Path, streams: Sequence[Any] = ()) -> Replay:
         order = _scheduling.Order.load(order)
     if not isinstance(order, _scheduling.Order):
         raise ArgumentError(f"replay: expected an Order or a file of one, got {order!r}")
-    return _scheduling.Replay(_engine, order, [_number_of(one) for one in streams])
+    return _scheduling.Replay(_engine, order, _numbers_of(streams))
 
 
-def _number_of(stream: Any) -> int:
+def _numbers_of(streams: object) -> list[int]:
+    if isinstance(streams, str) or not isinstance(streams, Iterable):
+        raise ArgumentError(
+            f"schedule: streams is a list of flow.Streams, such as [None, flow.Stream()], "
+            f"got {streams!r}"
+        )
+    return [_number_of(one) for one in streams]
+
+
+def _number_of(stream: object) -> int:
     number = CALL_STREAM if stream is None else getattr(stream, "number", stream)
     if isinstance(number, bool) or not isinstance(number, int):
         raise ArgumentError(f"schedule: streams are flow.Streams, got {stream!r}")

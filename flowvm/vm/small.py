@@ -37,9 +37,7 @@ class Storage:
 
 @dataclass(eq=False)
 class Instruction:
-    """A kernel and its operands.  It takes the values of read operands and returns the values of
-    written ones.
-    """
+    """A kernel and its operands: it takes the values that it reads, and returns those it writes."""
 
     kernel: Callable[..., Any]
     operands: Operands
@@ -138,7 +136,7 @@ machine = Machine()
 programs: list[list[Instruction]] = []  # the programs being captured
 
 
-def issue(kernel: Callable[..., Any], operands: Operands, at: int = 0) -> None:
+def issue(kernel: Callable[..., object], operands: Operands, at: int = 0) -> None:
     """Hand an instruction for stream `at` to the scheduler, or to the program being captured."""
     ins = Instruction(kernel, operands, at)
     programs[-1].append(ins) if programs else machine.receive(ins)
@@ -149,7 +147,7 @@ class Tensor:
 
     node, grad, numbers = None, None, count()  # type: Any, Any, Any
 
-    def __init__(self, value: Any = None) -> None:
+    def __init__(self, value: object = None) -> None:
         self.storage = Storage(None if value is None else np.array(value, np.float64))
         self.number = next(Tensor.numbers)
 
@@ -175,7 +173,7 @@ class Tensor:
                 gradients[y] = add(gradients[y], h) if y in gradients else h
 
 
-def op(kernel: Callable[..., Any], gradient: Any = None, at: int = 0) -> Op:
+def op(kernel: Callable[..., object], gradient: Any = None, at: int = 0) -> Op:
     """Make a function of tensors; `gradient(*inputs, g)` gives the gradients of its inputs."""
 
     def call(*inputs: Tensor) -> Tensor:
@@ -194,7 +192,7 @@ matmul: Op = op(np.matmul, lambda x, y, g: (matmul(g, flip(y)), matmul(flip(x), 
 relu = op(lambda x: np.maximum(x, 0), lambda x, g: (mul(g, op(lambda x: x > 0)(x)),))
 
 
-def capture(function: Callable[..., Any], *args: Any) -> tuple[list[Instruction], Any]:
+def capture(function: Callable[..., object], *args: object) -> tuple[list[Instruction], Any]:
     """Call a function whose instructions are kept and not run; return them and its result."""
     programs.append([])
     try:
@@ -205,9 +203,7 @@ def capture(function: Callable[..., Any], *args: Any) -> tuple[list[Instruction]
 
 @dataclass(eq=False)
 class Actor:
-    """An instruction that acts once for each launch of its program, and the actors for which it
-    waits.
-    """
+    """An instruction that acts once for each launch, and the actors for which it waits."""
 
     ins: Instruction
     acted: int = 0  # launches for which it has acted
@@ -221,11 +217,11 @@ class Plan:
 
     def __init__(self, program: list[Instruction], results: Any = (), regst_num: int = 2) -> None:
         self.actors, self.regst_num, n = [Actor(i) for i in program], regst_num, len(program)
-        made, variables, order = set[Storage](), {*results}, list[Instruction]()
+        outputs, variables, order = set[Storage](), {*results}, list[Instruction]()
         for ins in program:
-            variables |= {*ins.reads} - made
-            made |= {*ins.writes}
-        self.registers = {(s, k): Storage() for s in made - variables for k in range(regst_num)}
+            variables |= {*ins.reads} - outputs
+            outputs |= {*ins.writes}
+        self.registers = {(s, k): Storage() for s in outputs - variables for k in range(regst_num)}
         shared, scheduler = {s: Storage() for s in variables}, Machine()
         for _ in range(2):  # launches, as the scheduler would see them: they share variables alone
             own = defaultdict(Storage, shared)

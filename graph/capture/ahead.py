@@ -14,7 +14,6 @@ from __future__ import annotations
 import base64
 import pickle
 from functools import partial
-from typing import Any
 
 from flowvm.autograd.backward import grad
 from flowvm.compiler import helpers
@@ -25,12 +24,12 @@ from flowvm.eager.tensor import Tensor
 from flowvm.graph.capture.capture import Capture
 from flowvm.graph.logical.plain import read_operator, saved_operator
 from flowvm.guards.regions import reverting
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare import valueless
 
 
 def foretell(
-    op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...], needs: tuple[bool, ...]
+    op: Operator, metas: tuple[TensorMeta, ...], attrs: Attrs, needs: tuple[bool, ...]
 ) -> None:
     """Have a helper compile the kernels that this call's gradient will need."""
     if not config.ahead or any(meta.device.type != "cpu" for meta in metas):
@@ -51,7 +50,7 @@ def _inferred(op: Operator) -> reverting:
 
     def undo() -> None:
         op.lower = plain
-        op.kept.forget()
+        op.lru.forget()
 
     return reverting(undo, partial(setattr, op, "lower", partial(valueless.lower, op)))
 
@@ -62,7 +61,8 @@ def compile_gradient(text: str) -> None:
     op = read_operator(operator)
     numbers = [1] * len(op.scalars)
     capture = Capture(op.name)
-    with recorder_mode().within(capture):
+    # as in the parent: a short body is enough for the first calls
+    with config(ahead=True), recorder_mode().within(capture):
         tensors = [capture.placeholder(meta, f"{k}") for k, meta in enumerate(metas)]
         inputs = [t for t, needed in zip(tensors, needs, strict=True) if needed]
         for tensor in inputs:

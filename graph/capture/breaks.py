@@ -48,8 +48,8 @@ class Breaks(Switched):
     """The means by which a capture ends segments: a call's inputs, passes, segments that ran.
 
     `path` has the segments that ran, each with its outcome; the segments that the capture adds
-    follow, and `last`.  `seen` has the things besides decisions by numbers that must stay as they
-    are: each has a `holds()`.
+    follow, and `last`.  `watchers` has the things besides decisions by numbers that must stay
+    as they are: each has a `holds()`.
     """
 
     def __init__(
@@ -61,19 +61,19 @@ class Breaks(Switched):
         self.run, self.optimize = run, optimize
         self.path = list(path)
         self.last: Segment | None = None
-        self.seen: Sequence[Any] = ()
+        self.watchers: Sequence[Any] = ()
         self.passed = 0  # of the path, by this capture
-        self._taken = {"guards": 0, "draws": 0, "seen": 0}
+        self._lengths = {"guards": 0, "draws": 0, "watchers": 0}
         self._echoes: list[tuple[list[Any], list[Any]]] = []
         self._backs: list[Callable[[], Any]] = []
-        self._kept = False
+        self._succeeded = False
 
-    def end(self, capture: Captured, asked: Operand | None, why: str) -> tuple[Segment, Outcome]:
+    def end(self, capture: Captured, number: Operand | None, why: str) -> tuple[Segment, Outcome]:
         """End a segment: run what was captured since the last one, unless it ran.
 
-        `asked` is a number that is to be known.
+        `number` is the operand of a number that is to be known.
         """
-        segment = self._close(capture, asked, why)
+        segment = self._close(capture, number, why)
         if self.passed < len(self.path):
             known, outcome = self.path[self.passed]
             _compare(known, segment)
@@ -110,11 +110,11 @@ class Breaks(Switched):
         self.last = segment
         return segment, plan
 
-    def _left(self, kind: Any = None, *error: Any) -> None:
-        self._kept = kind is None
+    def _on_exit(self, kind: object = None, *error: object) -> None:
+        self._succeeded = kind is None
 
     def _undo(self) -> None:
-        if not self._kept:
+        if not self._succeeded:
             self.undo()
 
     def undo(self) -> None:
@@ -129,14 +129,14 @@ class Breaks(Switched):
         segment.guards = self._new("guards", capture.guards)
         segment.draws = self._new("draws", capture.draws)
         segment.echoes = list(self._echoes)
-        segment.watched = self._new("seen", self.seen)
+        segment.watched = self._new("watchers", self.watchers)
 
-    def _new(self, what: str, of: Sequence[Any]) -> list[Any]:
+    def _new(self, what: str, of: Sequence[object]) -> list[Any]:
         """Return the items that were added to a list since the last segment."""
-        before, self._taken[what] = self._taken[what], len(of)
+        before, self._lengths[what] = self._lengths[what], len(of)
         return list(of[before:])
 
-    def _close(self, capture: Captured, asked: Operand | None, why: str) -> Segment:
+    def _close(self, capture: Captured, number: Operand | None, why: str) -> Segment:
         graph = capture.graph
         border = [node for node in graph.nodes if node.operator.unsized]
         nodes = [node for node in graph.nodes if not node.operator.unsized]
@@ -145,15 +145,15 @@ class Breaks(Switched):
         unsized = [o.buffer for access, o in _accesses(border) if access == "mut2"]
         needed = {o.buffer for access, o in _accesses(border) if access == "const"}
         asks: list[Ask] = [("rows", b.number) for b in unsized if b in alive]
-        if asked is not None:
-            needed.add(asked.buffer)
-            asks.append(("value", asked))
+        if number is not None:
+            needed.add(number.buffer)
+            asks.append(("value", number))
         buffers = {o.buffer for node in nodes if not node.into for o in node.outputs}
         crossing = [
             b for b in capture.buffers.whole if b in buffers and (b in alive or b in needed)
         ]
         graph.outputs = [Operand(b, 0, capture.buffers.whole[b]) for b in crossing]
-        segment = Segment(graph.name, graph, _used_inputs(capture, border, asked), why=why)
+        segment = Segment(graph.name, graph, _used_inputs(capture, border, number), why=why)
         segment.results = [b.number for b in crossing]
         segment.border, segment.asks = border, asks
         segment.alive = {b.number for b in alive}
@@ -182,14 +182,14 @@ def _accesses(nodes: Sequence[OpNode]) -> list[tuple[str, Operand]]:
 
 
 def _used_inputs(
-    capture: Captured, border: Sequence[OpNode] = (), asked: Operand | None = None
+    capture: Captured, border: Sequence[OpNode] = (), number: Operand | None = None
 ) -> list[Source]:
     """Leave inputs that nobody reads out of the capture's graph; where the others come from."""
     graph = capture.graph
     used = {operand.buffer for _, operand in _accesses([*graph.nodes, *border])}
     used |= {operand.buffer for operand in graph.outputs}
-    if asked is not None:
-        used.add(asked.buffer)
+    if number is not None:
+        used.add(number.buffer)
     graph.inputs = [operand for operand in graph.inputs if operand.buffer in used]
     return [capture.buffers.sources[operand.buffer] for operand in graph.inputs]
 

@@ -50,7 +50,7 @@ class Buffers:
         self.owned: set[int] = set()
         self.twins: dict[int, list[Storage]] = {}
         self._steps: dict[Buffer, int] = {}  # of operands in these buffers, in repeated nodes
-        self._kept: list[Any] = []
+        self._owners: list[Any] = []
         # by storage, what keeps them alive and their metas
         self._constants: dict[int, tuple[Any, TensorMeta]] = {}
 
@@ -67,7 +67,7 @@ class Buffers:
     def input(self, tensor: Tensor, name: str, number: int) -> Operand:
         """Make the operand of the call's input of this number, as a whole."""
         buffer = self.new(BufferKind.INPUT, tensor, name)
-        self._kept.append(tensor.storage())
+        self._owners.append(tensor.storage())
         operand = Operand(buffer, tensor._ref >> OPERAND.STORAGE_BITS, local_of(tensor._meta))
         buffer.nbytes = operand.end
         source = self.sources[buffer] = ("input", number)
@@ -76,7 +76,7 @@ class Buffers:
 
     def fresh(self, tensor: Tensor, meta: TensorMeta) -> Operand:
         """Make the operand of an operation's output."""
-        self._kept.append(tensor)
+        self._owners.append(tensor)
         buffer = self.new(BufferKind.TEMPORARY, tensor, "")
         buffer.nbytes = meta.span
         self.whole[buffer] = meta
@@ -128,13 +128,13 @@ class Buffers:
         """See `Capture.move`."""
         self._steps[self.by_storage[storage_of(tensor)]] = step
 
-    def stand_for(self, inputs: Sequence[Tensor], given: Sequence[Tensor]) -> None:
+    def stand_for(self, inputs: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
         """Let inputs stand for the tensors of a call, some of which may share memory.
 
         A change under one name counts a version of all names.
         """
         same: dict[int, list[Storage]] = {}
-        for own, real in zip(inputs, given, strict=True):
+        for own, real in zip(inputs, tensors, strict=True):
             same.setdefault(storage_of(real), [real.storage()]).append(own.storage())
         for storages in same.values():
             for one in storages:
@@ -196,7 +196,7 @@ class Buffers:
         Nothing else may hold the tensors that are kept: their references are counted.
         """
         values = set()
-        for owner in self._kept:
+        for owner in self._owners:
             if isinstance(owner, Tensor):
                 own = getrefcount(owner) > HELD
                 if own or (owner._storage is not None and getrefcount(owner._storage) > HELD - 1):

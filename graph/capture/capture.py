@@ -18,8 +18,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from types import CodeType
 from typing import Any
 
+from flowvm.eager.call_entry import CallEntry
 from flowvm.eager.global_calls import local_of
 from flowvm.eager.interpreter import Operator, device_of
 from flowvm.eager.live import Decisions, Frozen, Leaf, Live, plain_number
@@ -36,9 +38,9 @@ from flowvm.graph.capture.segments import Outcome, Segment
 from flowvm.graph.capture.streams import stream_number
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
-from flowvm.guards.regions import Mode, Region, reverting
+from flowvm.guards.regions import Mode, Region, Switch, reverting
 from flowvm.meta.dtype import uint8
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare.core import _cast
 from flowvm.ops.random.generator import Kept, Reseeded, Restored, Seeded
 from flowvm.vm.engine.engine import engine
@@ -70,7 +72,7 @@ class Capture:
         self.buffers = Buffers()
         self.breaks: Breaks | None = None
         self._border = Border()
-        self._given: list[Tensor] = []  # outputs
+        self._outputs: list[Tensor] = []  # outputs
 
     def input(self, tensor: Tensor, name: str) -> Operand:
         """Take `tensor` as an input: the argument of a call will stand in its place.
@@ -95,7 +97,7 @@ class Capture:
         self.drawn.append(self._draw(generator))
         return self.drawn[-1]
 
-    def redo(self, move: Any) -> Any:
+    def redo(self, move: Any) -> tuple[Live, Live] | None:
         """Do something else to a generator in each replay, in the order of the code."""
         if isinstance(move, Kept):
             move.turn = sum(
@@ -107,12 +109,12 @@ class Capture:
             return None  # what is drawn again is known
         return self._drawn_from(move)
 
-    def keep_state(self, kept: Kept) -> Tensor:
+    def keep_state(self, seed_state: Kept) -> Tensor:
         """Return a tensor without a value that stands for the state of a generator."""
-        self.redo(kept)
+        self.redo(seed_state)
         state = new_tensor(engine.new_storage(), TensorMeta.of((16,), uint8))
         engine.issue(entry_instead(1, "get_rng_state"), [state._ref])
-        self.states[storage_of(state)] = kept, state
+        self.states[storage_of(state)] = seed_state, state
         return state
 
     def kept_state(self, state: Tensor) -> Kept | None:
@@ -134,11 +136,11 @@ class Capture:
             if isinstance(source, Reseeded):
                 return Leaf(drawn, (0, 0), self.guards, ("draw", k, 0), f"seed{k}")
             if isinstance(source, Restored):
-                kept = source.state
-                if not isinstance(kept, Kept):
-                    return kept[0]
-                index = next(i for i, (one, _) in enumerate(self.draws) if one is kept)
-                return self._seed_before(kept.generator, index)
+                state = source.state
+                if not isinstance(state, Kept):
+                    return state[0]
+                index = next(i for i, (one, _) in enumerate(self.draws) if one is state)
+                return self._seed_before(state.generator, index)
         read = ReadSeed(generator)
         self.guards.append((read.holds, True))
         return read.seed
@@ -227,7 +229,7 @@ class Capture:
         """Take `tensor` for an output, which the caller may change."""
         self._make_own(tensor, None, 0)
         operand = self.place(tensor)
-        self._given.append(tensor)
+        self._outputs.append(tensor)
         if local_of(tensor._meta) is not tensor._meta:
             self.graph.placed[len(self.graph.outputs)] = tensor._meta
         self.graph.outputs.append(operand)
@@ -242,9 +244,12 @@ class Capture:
     def decide(self, tensor: Tensor) -> Any:
         """The value of a one-element tensor by which the framework itself must decide."""
         if self.breaks is None or self.repeat > 1:
-            raise CaptureError(f"{self.graph.name}: no value is there during this capture")
-        asked = self.place(tensor)
-        segment, outcome = self.breaks.end(self, asked, f"the decision by {tensor._meta!r}")
+            raise CaptureError(
+                f"{self.graph.name}: code decides by the value of a tensor, and a capture that is "
+                f"repeated, or may not be cut, computes no values: decide outside of the graph"
+            )
+        operand = self.place(tensor)
+        segment, outcome = self.breaks.end(self, operand, f"the decision by {tensor._meta!r}")
         self._next_segment(segment, outcome)
         return outcome[-1]
 
@@ -279,7 +284,7 @@ class Capture:
         self.graph = LogicalGraph(self.graph.name, placed=self.graph.placed)
         self._border.clear()
         self.graph.inputs = self.buffers.go_on(segment.alive, rows)
-        self.graph.outputs = [self.place(t) for t in self._given]
+        self.graph.outputs = [self.place(t) for t in self._outputs]
 
     def is_used(self, tensor: Tensor) -> bool:
         """Return True if a captured operation reads or changes `tensor`'s memory."""
@@ -310,10 +315,10 @@ class Capture:
     def record(
         self,
         op: Operator,
-        made: tuple[Any, ...],
+        entry: CallEntry,
         outputs: tuple[Tensor, ...],
         inputs: tuple[Tensor, ...],
-        attrs: tuple[Any, ...],
+        attrs: Attrs,
         scalars: tuple[Any, ...],
         into: bool = False,
     ) -> int:
@@ -342,7 +347,7 @@ class Capture:
         if into:
             written = tuple(self.place(t) for t in outputs)
         else:
-            metas = zip(outputs, made[1:], strict=False)
+            metas = zip(outputs, entry.outputs, strict=False)
             written = tuple(self.buffers.fresh(t, local_of(meta)) for t, meta in metas)
         self.buffers.use(inputs, changed)
         if op.unsized:
@@ -357,7 +362,7 @@ class Capture:
         self._append(op, read, written, attrs, scalars, into, code, last)
         return entry_instead(0 if into else len(outputs), op.name)
 
-    def _make_own(self, tensor: Tensor, code: Any, last: int) -> None:
+    def _make_own(self, tensor: Tensor, code: CodeType | None, last: int) -> None:
         """If `tensor` is a constant, let a copy stand for it: it is about to be changed."""
         copied = self.buffers.copied(tensor)
         if copied is not None:
@@ -366,7 +371,8 @@ class Capture:
 
     def _append(
         self, op: Operator, read: tuple[Operand, ...], written: tuple[Operand, ...],
-        attrs: tuple[Any, ...], scalars: tuple[Any, ...], into: bool, code: Any, last: int,
+        attrs: Attrs, scalars: tuple[Any, ...], into: bool,
+        code: CodeType | None, last: int,
     ) -> None:  # fmt: skip
         device = device_of(tuple(o.meta for o in (*written, *read)), attrs)
         forward = self._forward if self.phase == "backward" else NOWHERE
@@ -437,5 +443,5 @@ class capturing(Region):  # noqa: N801 - read as a part of the with statement
     def _mode(self) -> Mode[Any]:
         return recorder_mode()
 
-    def _switch(self) -> tuple[Mode[Any], Any, Any]:
+    def _switch(self) -> Switch:
         return recorder_mode(), self.capture, self.capture

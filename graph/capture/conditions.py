@@ -34,12 +34,12 @@ class Conditions:
 
     watched   each has a `holds()`, and says whether it is `gated`
     guards    decisions by numbers: what was asked, and the answer
-    seen      [what `hot["changed"]` was when what is gated was last found to hold]
+    last_check  [the value of `hot["changed"]` when gated things were last found to hold]
     """
 
     watched: list[Any]
     guards: list[Guard]
-    seen: list[Any]
+    last_check: list[Any]
 
     def holds(self) -> bool:
         """Return True if the code would issue the same operations now."""
@@ -52,11 +52,11 @@ class Conditions:
     def unchanged(self) -> bool:
         """Return True if gated things are as they were; remember the check."""
         before = hot["changed"]
-        if before is self.seen[0]:
+        if before is self.last_check[0]:
             return True
         if not all(watched.holds() for watched in self.watched if watched.gated):
             return False
-        self.seen[0] = before
+        self.last_check[0] = before
         return True
 
 

@@ -22,19 +22,19 @@ class Origins:
 
     def __init__(self) -> None:
         self._of: dict[Node, Origin] = {}
-        self._made: list[tuple[Tensor, Origin]] = []  # whose nodes are not looked at yet
+        self._tensors: list[tuple[Tensor, Origin]] = []  # whose nodes are not looked at yet
 
     def note(self, tensors: Iterable[Tensor], origin: Origin) -> None:
         """A call of this origin made or changed `tensors`."""
-        self._made += [(t, origin) for t in tensors]
+        self._tensors += [(t, origin) for t in tensors]
 
     def learn(self) -> None:
         """Look at the nodes of the made tensors, and let go of the tensors."""
-        for tensor, origin in self._made:
+        for tensor, origin in self._tensors:
             node = tensor._node
             if node is not None:
                 self._of.setdefault(node.node if isinstance(node, OutputEdge) else node, origin)
-        self._made.clear()
+        self._tensors.clear()
 
     def of(self, node: Node) -> Origin | None:
         """Return the origin of `node`; None if it has no operation of its own (a view)."""

@@ -12,6 +12,8 @@ from flowvm.errors import Status
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import KIND, OPERAND
 
+WORDS_ONLY = True
+
 
 def no_value(args: int, layout: int, lo: int, hi: int) -> int:
     """Run as the kernel of an instruction in a captured operation's place."""

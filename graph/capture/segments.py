@@ -60,7 +60,7 @@ class Segment(Conditions):
     draws: list[tuple[Any, list[Any]]] = field(default_factory=list)
     echoes: list[tuple[list[Any], list[Any]]] = field(default_factory=list)
     watched: list[Any] = field(default_factory=list)
-    seen: list[Any] = field(default_factory=lambda: [None])
+    last_check: list[Any] = field(default_factory=lambda: [None])
     why: str = ""
     end: Any = None
     following: OrderedDict[Outcome, list[Segment]] = field(default_factory=OrderedDict)

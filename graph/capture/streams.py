@@ -49,5 +49,5 @@ def _stream_for(device: Device) -> tuple[Any, int]:
             "graphs compute values, and tensors on the meta device have none; call the module or "
             "the function itself for shapes"
         )
-    used: Any = events.current_stream(device)
+    used = events.current_stream(device)
     return used, 0 if used.number == streams.streams(device.index or 0).compute else used.number

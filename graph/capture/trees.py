@@ -19,7 +19,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, CaptureError
 
 
-def flatten(value: Any, leaves: list[Tensor]) -> Any:
+def flatten(value: object, leaves: list[Tensor]) -> Any:
     """The structure of nested tuples, lists and dicts, hashable; tensors go to `leaves`."""
     if isinstance(value, Tensor):
         own = type(value)
@@ -77,7 +77,7 @@ def unflatten(structure: Any, leaves: Iterator[Tensor]) -> Any:
     return _constant(structure)
 
 
-def check_tree(structure: Any, leaves: int, where: str) -> None:
+def check_tree(structure: object, leaves: int, where: str) -> None:
     """Raise ArgumentError unless this is a structure of `leaves` tensors; `where` is its origin."""
     tree_leaves = _leaves_of(structure, where)
     if tree_leaves != leaves:

@@ -32,7 +32,7 @@ def interpret(graph: LogicalGraph, inputs: Sequence[Tensor]) -> list[Tensor]:
             f"{graph.name}: captured for {[o.meta for o in graph.inputs]}, called with "
             f"{[t._meta for t in inputs]}"
         )
-    storages: dict[Buffer, Any] = {}
+    storages = {}
     for operand, tensor in zip(graph.inputs, inputs, strict=True):
         storages[operand.buffer] = (
             tensor.storage(),
@@ -62,11 +62,11 @@ def _sections(nodes: Sequence[OpNode]) -> list[list[int]]:
 
 
 def _last_uses(graph: LogicalGraph) -> dict[int, list[Buffer]]:
-    kept = {operand.buffer for operand in graph.outputs}
+    result = {operand.buffer for operand in graph.outputs}
     last: dict[Buffer, int] = {}
     for place, node in enumerate(graph.nodes):
         for _, operand in node.accesses():
-            if operand.buffer.kind is BufferKind.TEMPORARY and operand.buffer not in kept:
+            if operand.buffer.kind is BufferKind.TEMPORARY and operand.buffer not in result:
                 last[operand.buffer] = place
     ends: dict[int, list[Buffer]] = {}
     for buffer, place in last.items():
@@ -99,10 +99,10 @@ def _run(node: OpNode, storages: dict[Buffer, Any], time: int = 0) -> None:
         storages[operand.buffer] = (storage, tensor._ref)
 
 
-def run_nodes(nodes: Sequence[OpNode], wanted: set[Buffer]) -> dict[Buffer, Storage]:
-    """Run nodes that need no input, and give the storages of the buffers that are `wanted`."""
+def run_nodes(nodes: Sequence[OpNode], requested: set[Buffer]) -> dict[Buffer, Storage]:
+    """Run nodes that need no input, and give the storages of the buffers that are `requested`."""
     storages: dict[Buffer, Any] = {}
     with recording(False), autocasting(None):
         for node in nodes:
             _run(node, storages)
-    return {buffer: storages[buffer][0] for buffer in wanted}
+    return {buffer: storages[buffer][0] for buffer in requested}

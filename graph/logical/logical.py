@@ -48,15 +48,17 @@ class Uses:
         self.held |= other.held
         self.inputs |= other.inputs
 
-    def meet(self, given: Sequence[int]) -> bool:
+    def meet(self, storages: Sequence[int]) -> bool:
         """Return True if a call with inputs in these storages writes memory that has two names.
 
         Passes take each buffer for memory of its own.  Such a call needs a Plan in which all is
         done in the order of the code.
         """
-        if not self.changed.isdisjoint(given):
+        if not self.changed.isdisjoint(storages):
             return True
-        return self.inputs and (len(set(given)) < len(given) or not self.held.isdisjoint(given))
+        return self.inputs and (
+            len(set(storages)) < len(storages) or not self.held.isdisjoint(storages)
+        )
 
 
 @dataclass(eq=False)

@@ -24,14 +24,14 @@ def shared(nodes: Sequence[OpNode], outputs: Sequence[Operand]) -> dict[Buffer, 
     for place, node in enumerate(nodes):
         if not node.operator.aliases or not is_pure(node):
             continue
-        taken: set[Buffer] = set()
+        reused: set[Buffer] = set()
         for out in node.outputs:
             if out.buffer in shown or not uses[out.buffer].alike or out.offset:
                 continue
             for old in _dying(node, place, uses):
-                if old.buffer not in shown and old.buffer not in taken and _fits(old, out):
+                if old.buffer not in shown and old.buffer not in reused and _fits(old, out):
                     first[out.buffer] = first.get(old.buffer, old.buffer)
-                    taken.add(old.buffer)
+                    reused.add(old.buffer)
                     break
     return first
 

@@ -9,7 +9,7 @@ from types import CodeType
 from typing import Any
 
 from flowvm.eager.interpreter import Operator
-from flowvm.meta.meta import TensorMeta, reach
+from flowvm.meta.meta import Attrs, TensorMeta, reach
 from flowvm.vm.callers.lines import shown
 
 
@@ -95,7 +95,7 @@ class OpNode:
     operator: Operator
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
-    attrs: tuple[Any, ...] = ()
+    attrs: Attrs = ()
     scalars: tuple[Any, ...] = ()
     into: bool = False
     phase: str = "forward"

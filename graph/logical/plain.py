@@ -20,7 +20,7 @@ import hashlib
 import math
 import sys
 from types import CodeType, FunctionType, NoneType
-from typing import Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from flowvm import return_types
 from flowvm.eager.interpreter import Operator, operators
@@ -29,7 +29,7 @@ from flowvm.files.schema import Check, integer, number, one_of, row, several, te
 from flowvm.meta.device import Device, as_device
 from flowvm.meta.dtype import ALL_DTYPES, DType, dtype_named
 from flowvm.meta.meta import Size, TensorMeta
-from flowvm.ops.declare.core import CASTS
+from flowvm.ops.declare.core import COPIES
 from flowvm.ops.declare.elementwise import Elementwise
 from flowvm.ops.declare.recipes import made_by
 from flowvm.ops.planes.cpu.pool_kernels import Windows
@@ -38,6 +38,10 @@ from flowvm.ops.planes.cpu.resize_kernels import Sizes
 from flowvm.ops.planes.parts.conv_ops import How
 from flowvm.ops.rows.cpu.ctc_kernels import Labels
 from flowvm.vm.callers.lines import is_internal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 _PLAIN = (bool, int, float, str, type(None))
 # the classes of numbers, and of values in a call's arguments
@@ -55,7 +59,7 @@ MOST_ELEMENTS = 1 << 48
 # --- values -------------------------------------------------------------------------------------
 
 
-def plain(value: Any, what: str) -> Any:
+def plain(value: object, what: str) -> Any:
     """Return `value` in JSON's terms; ArgumentTypeError, naming `what`, if it has no such form."""
     if type(value) is float and not math.isfinite(value):
         return {"float": repr(value)}
@@ -97,7 +101,7 @@ def _saved_type(kind: type, what: str) -> dict[str, str]:
     )
 
 
-def _is_namedtuple(kind: Any) -> bool:
+def _is_namedtuple(kind: object) -> bool:
     """Return True if making one runs no code but `namedtuple`'s own, or flowvm's."""
     if kind in return_types.all_return_types:
         return True
@@ -109,7 +113,7 @@ def _is_namedtuple(kind: Any) -> bool:
     return generated and issubclass(owner, tuple) and type(kind) is type
 
 
-def read_plain(saved: Any, where: str = "a value of the saved graph") -> Any:
+def read_plain(saved: object, where: str = "a value of the saved graph") -> Any:
     """Return the value from which `plain` made `saved`; ArgumentError for other data."""
     if isinstance(saved, list):
         return [read_plain(v, where) for v in saved]
@@ -174,7 +178,7 @@ _FORMS: dict[str, Check] = {
 }
 
 
-def _read_record(name: str, saved: list[Any], where: str) -> Any:
+def _read_record(name: str, saved: Sequence[object], where: str) -> tuple[Any, ...]:
     """A named tuple of RECORDS, when each field is of the kind that its class says."""
     kinds = _kinds_of(name)
     if len(saved) != len(kinds):
@@ -196,13 +200,13 @@ def _kinds_of(record: str) -> dict[str, Any]:
 def _namedtuple_called(name: str) -> Any:
     """The class of named tuples of this process that is called "module:name"."""
     module, _, path = name.partition(":")
-    value: Any = sys.modules.get(module)
+    value = sys.modules.get(module)
     for part in path.split("."):
         value = vars(value).get(part) if hasattr(value, "__dict__") else None
     if not _is_namedtuple(value):
         raise ArgumentError(
-            f"the saved graph gives a {name}, and there is no such named tuple here: import "
-            f"{module} before loading it"
+            f"the saved graph returns the named tuple {name}, which this program has not imported: "
+            f"import {module} before loading the graph"
         )
     return value
 
@@ -230,7 +234,7 @@ def reads_backwards(operator: Operator) -> bool:
     """
     if operator.recipe is not None:
         return operator.recipe[0] in ("fused", "assemble")
-    return operator in CASTS or _is_elementwise(operator)
+    return operator in COPIES or _is_elementwise(operator)
 
 
 def operator_mark(operator: Operator) -> str:
@@ -245,39 +249,39 @@ def operator_mark(operator: Operator) -> str:
     return hashlib.sha256(repr(mark).encode()).hexdigest()[:16]
 
 
-def code_mark(function: Any, seen: frozenset[int] = frozenset()) -> str:
+def code_mark(function: Any, visited: frozenset[int] = frozenset()) -> str:
     """Return a hash of a function's bytecode, constants and closure.
 
     It is the same in every process of one Python with the same source.
     """
     if isinstance(function, functools.partial):
-        return f"{code_mark(function.func, seen)} {function.args!r}"
+        return f"{code_mark(function.func, visited)} {function.args!r}"
     function = getattr(function, "__func__", function)
-    if id(function) in seen:
+    if id(function) in visited:
         return type(function).__name__
-    seen = seen | {id(function)}
+    visited = visited | {id(function)}
     code = getattr(function, "__code__", None)
     if code is None:
-        return f"{type(function).__name__} {_object_marks(function, seen)}"
-    cells = [_cell_mark(cell, seen) for cell in function.__closure__ or ()]
-    called = [] if is_internal(code.co_filename) else _called(code, function, seen)
+        return f"{type(function).__name__} {_object_marks(function, visited)}"
+    cells = [_cell_mark(cell, visited) for cell in function.__closure__ or ()]
+    called = [] if is_internal(code.co_filename) else _called(code, function, visited)
     return hashlib.sha256(repr((_code_facts(code), cells, called)).encode()).hexdigest()[:16]
 
 
-def _called(code: CodeType, function: Any, seen: frozenset[int]) -> list[str]:
+def _called(code: CodeType, function: Any, visited: frozenset[int]) -> list[str]:
     """Marks of functions of the same module that it names; flowvm's version stands for its own."""
     values = []
     for name in code.co_names:
         value = function.__globals__.get(name)
         if isinstance(value, FunctionType) and value.__module__ == function.__module__:
-            values.append(code_mark(value, seen))
+            values.append(code_mark(value, visited))
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            values += _called(constant, function, seen)
+            values += _called(constant, function, visited)
     return values
 
 
-def _object_marks(called: Any, seen: frozenset[int]) -> list[str]:
+def _object_marks(called: object, visited: frozenset[int]) -> list[str]:
     """Marks of what an object holds that is called, and of its class's `__call__`; without what
     flowvm's own objects only remember.
     """
@@ -286,20 +290,20 @@ def _object_marks(called: Any, seen: frozenset[int]) -> list[str]:
         return []
     own = is_internal(method.__code__.co_filename)
     held = {k: v for k, v in getattr(called, "__dict__", {}).items() if not (own and k[0] == "_")}
-    marks = [f"{name}={_value_mark(value, seen)}" for name, value in sorted(held.items())]
-    return marks if own else [code_mark(method, seen), *marks]
+    marks = [f"{name}={_value_mark(value, visited)}" for name, value in sorted(held.items())]
+    return marks if own else [code_mark(method, visited), *marks]
 
 
-def _cell_mark(cell: Any, seen: frozenset[int]) -> str:
+def _cell_mark(cell: Any, visited: frozenset[int]) -> str:
     try:
-        return _value_mark(cell.cell_contents, seen)
+        return _value_mark(cell.cell_contents, visited)
     except ValueError:  # no value yet
         return ""
 
 
-def _value_mark(value: Any, seen: frozenset[int]) -> str:
+def _value_mark(value: object, visited: frozenset[int]) -> str:
     if callable(value):
-        return code_mark(value, seen)
+        return code_mark(value, visited)
     return repr(value) if isinstance(value, (*_PLAIN, tuple)) else type(value).__name__
 
 
@@ -308,11 +312,11 @@ def _code_facts(code: CodeType) -> tuple[Any, ...]:
     return code.co_code, code.co_names, code.co_varnames, code.co_freevars, consts
 
 
-def _constant(value: Any) -> str:
+def _constant(value: object) -> str:
     return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
 
 
-def read_operator(saved: Any) -> Operator:
+def read_operator(saved: list[Any]) -> Operator:
     """The operator of this process; ArgumentError if it is not there."""
     several(lambda value, where: None, most=4, least=1)(saved, "an operator")
     kind, *rest = saved

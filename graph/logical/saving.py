@@ -105,7 +105,7 @@ class Numbers:
         self.table: list[Any] = []
         self._places: dict[int, int] = {}
 
-    def saved(self, value: Any, what: str) -> Any:
+    def saved(self, value: object, what: str) -> Any:
         """A number as a place in the table, or itself."""
         if not isinstance(value, Live):
             return plain(value, what)
@@ -140,8 +140,8 @@ class ReadNumbers:
             (LEAF if leaf else CALL)(entry, f"numbers[{k}]")
             if leaf:
                 key = read_plain(entry[1], f"numbers[{k}]")
-                found, names = owner(key)
-                self._add(Leaf(found, names, guards, key, entry[2]), 1)
+                holder, names = owner(key)
+                self._add(Leaf(holder, names, guards, key, entry[2]), 1)
             else:
                 self._add_call(entry[0], entry[1], guards)
 
@@ -153,7 +153,7 @@ class ReadNumbers:
         self._now[id(value)] = number
         self._terms.append(terms)
 
-    def _add_call(self, function: str, saved: Sequence[Any], guards: Decisions) -> None:
+    def _add_call(self, function: str, saved: Sequence[object], guards: Decisions) -> None:
         where = f"numbers[{len(self.values)}]"
         if function not in FUNCTIONS or len(saved) not in _ARITY.get(function, (1,)):
             raise ArgumentError(f"the saved graph is damaged: no function {function!r} of {where}")
@@ -173,7 +173,7 @@ class ReadNumbers:
             wrong(f"numbers[{len(self.values)}]", value.function, "of a smaller number")
         return number
 
-    def read(self, saved: Any, where: str = "a number of the saved graph") -> Any:
+    def read(self, saved: object, where: str = "a number of the saved graph") -> Any:
         """A number of the table, or a plain one."""
         if isinstance(saved, dict) and "number" in saved:
             record(number=integer(0, len(self.values) - 1))(saved, where)
@@ -183,7 +183,7 @@ class ReadNumbers:
             wrong(where, value, "a number")
         return value
 
-    def read_any(self, saved: Any, where: str) -> Any:
+    def read_any(self, saved: object, where: str) -> Any:
         """A number of the table, or any plain value."""
         known = isinstance(saved, dict) and "number" in saved
         return self.read(saved, where) if known else read_plain(saved, where)
@@ -202,7 +202,7 @@ _ARITY = {
 
 
 def saved_graph(
-    graph: LogicalGraph, numbers: Numbers, variable: Callable[[Buffer, str], Any]
+    graph: LogicalGraph, numbers: Numbers, variable: Callable[[Buffer, str], object]
 ) -> dict[str, Any]:
     """The graph as plain data.
 
@@ -312,14 +312,14 @@ def _read_node(
     )
     attrs = read_plain(saved["attrs"], f"{where}.attrs")
     scalars = tuple([numbers.read(s, f"{where}.scalars") for s in saved["scalars"]])
-    for name, actual, wanted in (
+    for name, actual, expected in (
         ("inputs", inputs, operator.inputs),
         ("outputs", outputs, operator.outputs),
         ("attrs", attrs, operator.attrs),
         ("scalars", scalars, operator.scalars),
     ):
-        if type(actual) is not tuple or len(actual) != len(wanted):
-            wrong(f"{where}.{name}", actual, f"the {len(wanted)} of {operator.name}")
+        if type(actual) is not tuple or len(actual) != len(expected):
+            wrong(f"{where}.{name}", actual, f"the {len(expected)} of {operator.name}")
     if "order" in operator.writes:
         wrong(f"{where}.operator", operator.name, "an operator of one rank")
     return OpNode(

@@ -172,8 +172,8 @@ def _best_fit(blocks: _Blocks, bound: int) -> Ints:
     first, last = blocks.first[order].copy(), blocks.last[order]
     offsets = np.zeros(len(order), np.int64)
     ledges = [(0, int(last.max()) + 1, 0)]  # (from step, to step, height), side by side
-    left = len(order)
-    while left:
+    index = len(order)
+    while index:
         k = min(range(len(ledges)), key=lambda k: ledges[k][2])
         begin, stop, height = ledges[k]
         fits = (first >= begin) & (last < stop)
@@ -185,7 +185,7 @@ def _best_fit(blocks: _Blocks, bound: int) -> Ints:
             block = order[place]
             a, b = int(first[place]), int(last[place]) + 1
             first[place] = -1  # placed: it lies within no ledge any more
-            left -= 1
+            index -= 1
             offsets[block] = height
             parts = (begin, a, height), (a, b, height + int(blocks.size[block])), (b, stop, height)
             ledges[k : k + 1] = [part for part in parts if part[0] < part[1]]
@@ -280,13 +280,13 @@ def eager_peak(graph: LogicalGraph) -> int:
     """
     end = len(graph.nodes)
     lives: dict[Buffer, list[int]] = {}
-    kept = {operand.buffer for operand in graph.outputs}
+    results = {operand.buffer for operand in graph.outputs}
     for step, node in enumerate(graph.nodes):
         for _, operand in node.accesses():
             buffer = operand.buffer
             if buffer.kind is BufferKind.TEMPORARY:
                 life = lives.setdefault(buffer, [step, step])
-                stays = buffer in kept or (node.phase == "optimizer" and life[0] < step)
+                stays = buffer in results or (node.phase == "optimizer" and life[0] < step)
                 life[1] = end if stays else max(life[1], step)
     change = [0] * (end + 2)
     for buffer, (first, last) in lives.items():

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,6 +27,10 @@ from flowvm.meta.dtype import DType, finfo
 from flowvm.ops.declare.composite import _fill
 from flowvm.ops.declare.core import _cast, _cast_away
 from flowvm.ops.pointwise.arithmetic import _add, _div, _sub, mul
+
+if TYPE_CHECKING:
+    from flowvm.ops.declare.elementwise import Elementwise
+
 
 Rule = Callable[["_Facts", int, OpNode], OpNode | None]
 
@@ -85,7 +89,7 @@ def _number(node: OpNode) -> int | float | None:
     return value if type(value) in (int, float) else None
 
 
-def _is_form(node: OpNode, function: Any, pattern: str) -> bool:
+def _is_form(node: OpNode, function: Elementwise, pattern: str) -> bool:
     form = node.operator.form
     return form is not None and form[0] is function and form[1] == pattern
 

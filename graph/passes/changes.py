@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import CodeType
 
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, OpNode
@@ -27,6 +27,7 @@ class PassChange:
     made: tuple[tuple[OpNode, tuple[OpNode, ...]], ...]
     removed: tuple[OpNode, ...]
     moved: bool  # nodes stand in another order
+    nodes: tuple[OpNode, ...]  # all there are behind it
 
     @property
     def changed(self) -> bool:
@@ -58,14 +59,14 @@ def changes(graph: LogicalGraph) -> Changes:
     changes: list[PassChange] = []
     became: list[OpNode | str] = list(captured.nodes)
 
-    def told(name: str, before: LogicalGraph, after: LogicalGraph) -> None:
+    def record_change(name: str, before: LogicalGraph, after: LogicalGraph) -> None:
         into = matched(before.nodes, after.nodes)
         changes.append(_change(name, before.nodes, after.nodes, into))
         for k, node in enumerate(became):
             if not isinstance(node, str):
                 became[k] = into.get(id(node), name)
 
-    optimized = optimize(captured, without, told)
+    optimized = optimize(captured, without, record_change)
     return Changes(captured, optimized, without, tuple(changes), tuple(became))
 
 
@@ -84,14 +85,15 @@ def _change(
     places = {id(node): k for k, node in enumerate(after)}
     order = [places[id(into[id(node)])] for node in before if id(node) in into]
     # what is merged stands where its last part stood; only the order of the others tells
-    kept = [k for k in order if len(parts[id(after[k])]) == 1]
+    matched_places = [k for k in order if len(parts[id(after[k])]) == 1]
     return PassChange(
         name,
         len(before),
         len(after),
         tuple(nodes),
         tuple(node for node in before if id(node) not in into),
-        kept != sorted(kept),
+        matched_places != sorted(matched_places),
+        tuple(after),
     )
 
 
@@ -100,14 +102,14 @@ def matched(before: Sequence[OpNode], after: Sequence[OpNode]) -> dict[int, OpNo
     into: dict[int, OpNode] = {}
     free = list(after)
     for key in (_same, _alike):  # the same node; one whose results lie elsewhere
-        slots: dict[Any, list[OpNode]] = defaultdict(list)
+        slots = defaultdict(list)
         for node in free:
             slots[key(node)].append(node)
         for node in before:
             if id(node) not in into and slots[key(node)]:
                 into[id(node)] = slots[key(node)].pop(0)
-        taken = {id(node) for node in into.values()}
-        free = [node for node in free if id(node) not in taken]
+        used_nodes = {id(node) for node in into.values()}
+        free = [node for node in free if id(node) not in used_nodes]
     writers: dict[Buffer, OpNode] = {}
     for node in free:
         writers.update(dict.fromkeys((o.buffer for o in node.written()), node))
@@ -126,10 +128,10 @@ def matched(before: Sequence[OpNode], after: Sequence[OpNode]) -> dict[int, OpNo
     return into
 
 
-def _same(node: OpNode) -> Any:
+def _same(node: OpNode) -> object:
     places = tuple((id(o.buffer), o.offset) for o in node.written())
     return node.operator.name, places, node.code, node.last, node.again
 
 
-def _alike(node: OpNode) -> Any:
+def _alike(node: OpNode) -> tuple[str, str, str, CodeType | None, int, int]:
     return node.operator.name, node.scope, node.phase, node.code, node.last, node.again

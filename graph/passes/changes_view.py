@@ -9,6 +9,8 @@ from flowvm.graph.logical.nodes import OpNode
 from flowvm.graph.passes.changes import Changes, matched
 from flowvm.profiler.views.passes import NodeText, Pair, PassesView, PassText
 
+MOST_DRAWN = 100
+
 
 def passes_view(changes: Changes) -> PassesView:
     """Return the view of the passes' changes."""
@@ -54,6 +56,34 @@ def passes_record(changes: Changes, tasks: Sequence[OpNode]) -> dict[str, Any]:
             for pair in view.pairs
         ],
     }
+
+
+def stages_record(changes: Changes) -> list[list[Any]]:
+    """Return the graph as captured and behind each pass that changed it, as plain values: a title,
+    nodes (operator, result, line, phase, whether this pass made it) and the edges between them;
+    nothing of a graph with more than MOST_DRAWN nodes, which is no picture any more.
+    """
+    if not changes.passes or len(changes.before.nodes) > MOST_DRAWN:
+        return []
+    stages = [_stage("captured", changes.before.nodes, set())]
+    texts = {p.name: p.did for p in passes_view(changes).passes}
+    for p in changes.passes:
+        if p.changed:
+            fresh = {id(node) for node, _ in p.made}
+            stages.append(_stage(f"{p.name}: {texts[p.name]}", p.nodes, fresh))
+    return stages
+
+
+def _stage(title: str, nodes: Sequence[OpNode], fresh: set[int]) -> list[Any]:
+    rows, edges = [], []
+    writers: dict[int, int] = {}
+    for k, node in enumerate(nodes):
+        text = _text(node)
+        rows.append([text.op, text.result, text.line, text.phase, int(id(node) in fresh)])
+        touched = [id(o.buffer) for _, o in node.accesses()]
+        edges += [[a, k] for a in sorted({writers[b] for b in touched if b in writers})]
+        writers.update({id(o.buffer): k for o in node.written()})
+    return [title, rows, edges]
 
 
 def _row(node: NodeText) -> list[Any]:

@@ -35,7 +35,7 @@ CHEAP = ("cast", "index_select", "normalize", "softmax")  # beside elementwise o
 SHORT = 64  # the inner dimension up to which a product is cheap for each element that it makes
 
 
-def check_marks(name: str, marks: Iterable[Any], called: set[Any], paths: Iterable[str]) -> None:
+def check_marks(name: str, marks: Iterable[object], called: set[Any], paths: Iterable[str]) -> None:
     """ArgumentError for modules, or paths, that are to be checkpointed and were not called."""
     for mark in marks:
         if mark not in called:
@@ -65,8 +65,8 @@ def checkpoint_regions(graph: LogicalGraph) -> LogicalGraph:
                 if graph.nodes[r].phase == "forward"
             )
             if inside and operand.buffer not in facts.shown:
-                clones.wanted[operand.buffer] = place
-    return clones.made(lambda node: node.region)
+                clones.places[operand.buffer] = place
+    return clones.graph(lambda node: node.region)
 
 
 def recompute(graph: LogicalGraph) -> LogicalGraph:
@@ -83,10 +83,10 @@ def recompute(graph: LogicalGraph) -> LogicalGraph:
                 continue
             needed = facts.last_needed(node)
             if all(facts.at_hand(o.buffer, needed, derivable) for o in node.inputs):
-                clones.wanted.update({o.buffer: place for o in node.outputs})
+                clones.places.update({o.buffer: place for o in node.outputs})
                 if deep:
                     derivable.update(o.buffer for o in node.outputs)
-        graphs.append(clones.made(lambda node: node.number + 1))
+        graphs.append(clones.graph(lambda node: node.number + 1))
     return min(graphs, key=lambda g: peak_of(order_for_memory(g)))
 
 
@@ -135,8 +135,8 @@ class _Facts:
         if name == "matmul":
             simple = node.inputs[0].meta.shape[-1] <= SHORT
         large = any(o.buffer.nbytes >= SMALL for o in node.outputs)
-        seen = any(o.buffer in self.shown for o in node.outputs)
-        return node.phase == "forward" and not node.again and large and simple and not seen
+        is_shown = any(o.buffer in self.shown for o in node.outputs)
+        return node.phase == "forward" and not node.again and large and simple and not is_shown
 
     def at_hand(self, buffer: Buffer, until: int, derivable: set[Buffer]) -> bool:
         """Return True if backward has a buffer up to some place anyway, or can make it again."""
@@ -151,18 +151,18 @@ class _Facts:
 class _Clones:
     """The values to compute again, and the graph that does so.
 
-    wanted   the values, each with the place of the node that makes it
+    places   the values, each with the place of the node that makes it
     copies   the buffers that backward reads instead; refused: values that must be kept after all
     """
 
     def __init__(self, facts: _Facts) -> None:
         self.facts = facts
-        self.wanted: dict[Buffer, int] = {}
+        self.places: dict[Buffer, int] = {}
         self.copies: dict[Buffer, Buffer] = {}
         self.refused: set[Buffer] = set()
         self.free = max((b.number for b in facts.graph.buffers()), default=-1) + 1
 
-    def made(self, number: Callable[[OpNode], int]) -> LogicalGraph:
+    def graph(self, number: Callable[[OpNode], int]) -> LogicalGraph:
         """Return the graph whose backward reads clones of values; `number` gives their `again`."""
         result: list[OpNode] = []
         for place, node in enumerate(self.facts.graph.nodes):
@@ -182,17 +182,17 @@ class _Clones:
         waiting = [buffer]
         while waiting:
             top = waiting[-1]
-            if top not in self.wanted or top in self.copies or top in self.refused:
+            if top not in self.places or top in self.copies or top in self.refused:
                 waiting.pop()
                 continue
-            node = self.facts.graph.nodes[self.wanted[top]]
-            if not self._may_run(self.wanted[top], until):
+            node = self.facts.graph.nodes[self.places[top]]
+            if not self._may_run(self.places[top], until):
                 self.refused.update(o.buffer for o in node.outputs)
                 continue
             inner = [
                 o.buffer
                 for o in node.inputs
-                if o.buffer in self.wanted
+                if o.buffer in self.places
                 and o.buffer not in self.copies
                 and o.buffer not in self.refused
             ]
@@ -213,7 +213,7 @@ class _Clones:
         }
         self.free += len(buffers)
         inputs, outputs = _moved(node.inputs, self.copies), _moved(node.outputs, buffers)
-        self.copies.update({old: new for old, new in buffers.items() if old in self.wanted})
+        self.copies.update({old: new for old, new in buffers.items() if old in self.places})
         return replace(
             node, inputs=inputs, outputs=outputs, phase="backward", region=0, again=again
         )

@@ -34,6 +34,7 @@ from flowvm.ops.rows.parts.row_program import Definitions
 
 if TYPE_CHECKING:
     from flowvm.cuda import launch as cuda
+    from flowvm.cuda.launch import CudaLaunch
     from flowvm.ops.declare.cuda import lowering
     from flowvm.ops.rows.cuda import register_plans, register_rows
 else:
@@ -43,13 +44,13 @@ else:
     register_plans = lazy("flowvm.ops.rows.cuda.register_plans")
 
 
-def holds(operator: Any, metas: tuple[TensorMeta, ...], attrs: Any) -> bool:
+def holds(operator: Operator, metas: tuple[TensorMeta, ...], attrs: object) -> bool:
     """Return True if a kernel of this call holds rows, and does nothing else."""
     return _held(operator, metas, attrs) is not None
 
 
 @functools.lru_cache(maxsize=4096)
-def _held(operator: Any, metas: tuple[TensorMeta, ...], attrs: Any) -> Any:
+def _held(operator: Any, metas: tuple[TensorMeta, ...], attrs: Any) -> CudaLaunch | None:
     """The launch of such a call, else None."""
     if operator.scalars or metas[0].dtype.name not in REAL:
         return None
@@ -61,7 +62,7 @@ def _held(operator: Any, metas: tuple[TensorMeta, ...], attrs: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
-def held_launch(program: RowParts) -> Any:
+def held_launch(program: RowParts) -> CudaLaunch | None:
     """Return the CudaLaunch of a program of one call that `holds` rows.
 
     At most one program is in front of it and at most one behind; return None for other programs.
@@ -89,7 +90,7 @@ def held_operator(
     """
     program = RowParts(tuple(Part(*part) for part in parts), outputs)
 
-    def lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+    def lower(metas: tuple[TensorMeta, ...], attrs: tuple[object, ...]) -> Invocation:
         raise DeviceError(f"{name} was made for a device, and its tensors are on the CPU")
 
     return operator_by(
@@ -123,8 +124,8 @@ class _Kernel:
             array = self.numbers.pop(name)
             place = row.refs[array.k][0]
             self.arrays[name], self.place_of[name] = replace(array, k=place), place
-        self.made: Definitions = ()  # what is called instead of reading
-        self.kept: Definitions = ()
+        self.definitions: Definitions = ()  # what is called instead of reading
+        self.side_outputs: Definitions = ()
         self.behind = ""
         self.stored: Definitions = ()
         if row.refs[0][0] >= 0:
@@ -146,12 +147,12 @@ class _Kernel:
         call = self._called("before", part, ())
         if call is None or not all(self._whole(m) for _, m in part.outs):
             return False
-        self.made = ((names[0], _result(call, part, which)),)
+        self.definitions = ((names[0], _result(call, part, which)),)
         del self.arrays[names[0]]
         for k, (to, out) in enumerate(part.outs):
             if to >= 0:
                 self.more[f"kept_{k}"] = to, out
-                self.kept += ((f"kept_{k}", _result(call, part, k)),)
+                self.side_outputs += ((f"kept_{k}", _result(call, part, k)),)
         return True
 
     def writes_through(self, part: Part) -> bool:
@@ -238,15 +239,15 @@ class _Kernel:
             terms.append("(place - first)" + f" * {step}" * (step != 1))
         return " + ".join(terms) or "0"
 
-    def launch(self, outputs: int) -> Any:
+    def launch(self, outputs: int) -> CudaLaunch:
         """The launch, whose first `outputs` operands are outputs."""
-        kept = {name: array for name, array in self.arrays.items() if array.k >= 0}
-        outs = {name: array for name, array in kept.items() if name in self.outputs}
+        used = {name: array for name, array in self.arrays.items() if array.k >= 0}
+        outs = {name: array for name, array in used.items() if name in self.outputs}
         outs |= {name: self._array(ref) for name, ref in self.more.items()}
-        ins = {name: array for name, array in kept.items() if name not in outs}
+        ins = {name: array for name, array in used.items() if name not in outs}
         around = register_plans.Around(
-            tuple(outs), tuple(ins), tuple(self.numbers), self.made, self.kept, self.behind,
-            self.stored, tuple(self.programs),
+            tuple(outs), tuple(ins), tuple(self.numbers), self.definitions, self.side_outputs,
+            self.behind, self.stored, tuple(self.programs),
         )  # fmt: skip
         plan = register_plans.held_plan(self.of.program, self.of.period > 1, around)
         metas = dict(self.row.outs) | dict(self.more.values())

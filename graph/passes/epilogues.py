@@ -172,18 +172,20 @@ def _activation(program: str, dtype: str, arguments: str) -> Callable[..., Any]:
     tree = TypedLiterals(dtype).visit(ast.parse(program))
     *steps, result = ast.unparse(ast.fix_missing_locations(tree)).split("\n")
     lines = "".join(f"    {line}\n" for line in (*steps, f"return {result}"))
-    scope: dict[str, Any] = {
+    scope = {
         **scalar.functions(), dtype: getattr(np, dtype), "INLINE_ALWAYS": True,
     }  # fmt: skip
     exec(compile(f"def act({arguments}):\n{lines}", f"<{program}>", "exec"), scope)
-    act: Callable[..., Any] = scope["act"]
+    act: Callable[..., object] = scope["act"]
     return act
 
 
 def _check_epilogue(name: str, ta: bool, tb: bool, program: str, added: bool, joins: bool) -> None:
     check_program(program, ["x0", "x1"] if joins else ["x0"], 1, "the epilogue of a product")
     if joins and not added:
-        raise ArgumentError("the epilogue of a product uses an operand that it lacks")
+        raise ArgumentError(
+            "the epilogue of a product uses a second operand, and the product has one"
+        )
 
 
 @maker(

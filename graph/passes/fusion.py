@@ -10,7 +10,7 @@ become a fused multiply-add.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from flowvm.eager.live import Live
 from flowvm.graph.logical.logical import LogicalGraph
@@ -18,6 +18,9 @@ from flowvm.graph.logical.nodes import OpNode
 from flowvm.graph.passes.fusion_program import program_of, real_of
 from flowvm.graph.passes.groups import MOST_OPERANDS, Group, Groups
 from flowvm.ops.declare.core import CASTS
+
+if TYPE_CHECKING:
+    from flowvm.meta.meta import TensorMeta
 
 
 def fuse_elementwise(graph: LogicalGraph) -> LogicalGraph:
@@ -56,7 +59,7 @@ def _fused(groups: Groups, group: Group) -> OpNode:
     members = groups.members(group)
     inputs, outputs = groups.interface(members)
     program = program_of(members, inputs, outputs)
-    metas: Any = tuple(o.meta for o in outputs)
+    metas: tuple[TensorMeta, ...] = tuple(o.meta for o in outputs)
     return replace(
         members[-1],
         operator=program.operator,

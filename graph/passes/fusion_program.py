@@ -22,7 +22,7 @@ from flowvm.errors import ArgumentError
 from flowvm.files.schema import integer, one_of, several, text
 from flowvm.graph.logical.nodes import Operand, OpNode
 from flowvm.meta.dtype import ALL_DTYPES, DType
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare.core import CASTS
 from flowvm.ops.declare.grammar import MOST_CHARACTERS, check_program
 from flowvm.ops.declare.recipes import maker
@@ -114,7 +114,7 @@ def program_text(
 
     Inputs are named x0 and so on, live numbers n0 and so on.
     """
-    names: dict[Any, str] = {operand: f"x{k}" for k, operand in enumerate(inputs)}
+    names = {operand: f"x{k}" for k, operand in enumerate(inputs)}
     lives: list[Live] = []
     lines: list[str] = []
     for member in members:
@@ -224,12 +224,12 @@ def fused_operator(
 ) -> Operator:
     """The operator of a program: inputs of `dtypes`, `lives` numbers, computed in `real`."""
 
-    def infer(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> ScalarLaunch:
+    def infer(metas: tuple[TensorMeta, ...], attrs: Attrs) -> ScalarLaunch:
         inputs = metas[-len(dtypes) :] if dtypes else ()
         _check_metas(operator, attrs[0], inputs)
         return _launch(operator, attrs[0], inputs)
 
-    def lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+    def lower(metas: tuple[TensorMeta, ...], attrs: tuple[object, ...]) -> Invocation:
         return infer(metas, attrs).on_cpu()
 
     operator = operator_by(
@@ -255,7 +255,8 @@ def _check_metas(
     fits = fits and tuple(m.dtype.name for m in metas) == dtypes
     if not fits or broadcast_shapes(shape, *(m.shape for m in metas)) != shape:
         raise ArgumentError(
-            f"{operator.name} gives no {list(outs)} of {list(metas)}, being for {list(dtypes)}"
+            f"{operator.name} takes inputs of the dtypes {list(dtypes)} and makes outputs of one "
+            f"shape, got inputs {list(metas)} and outputs {list(outs)}"
         )
 
 

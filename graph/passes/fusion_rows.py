@@ -28,7 +28,7 @@ from flowvm.graph.passes.fusion_program import is_program, operator_by, program_
 from flowvm.graph.passes.groups import MOST_OPERANDS, Group, Groups
 from flowvm.graph.passes.row_layout import Part, RowParts, arrange, lower_rows
 from flowvm.graph.passes.row_parts import PARTS, check_parts, check_places
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare.recipes import maker
 
 # bytes that a group must save: to find them in the second-level cache costs nothing
@@ -49,15 +49,17 @@ def fuse_rows(graph: LogicalGraph) -> LogicalGraph:
     def fits(members: list[OpNode]) -> bool:
         if not any(id(m) in cut for m in members):
             return False
-        made = _Made.of(groups, members)
-        return made is not None and made.fits
+        program = _Made.of(groups, members)
+        return program is not None and program.fits
 
     pairs = groups.search(joins, fits)
     chosen = []
     for group in pairs:
-        made = _Made.of(groups, groups.members(group))
-        if made is not None and made.saved >= WORTH:
-            chosen.append((group, _node(groups, group, made, row_operator, made.program.blocks)))
+        program = _Made.of(groups, groups.members(group))
+        if program is not None and program.saved >= WORTH:
+            chosen.append(
+                (group, _node(groups, group, program, row_operator, program.program.blocks))
+            )
     return groups.joined(chosen)
 
 
@@ -74,14 +76,14 @@ def fuse_rows_on_device(graph: LogicalGraph) -> LogicalGraph:
     def fits(members: list[OpNode]) -> bool:
         if sum(id(m) in held for m in members) != 1:
             return False
-        made = _Made.of(groups, members)
-        return made is not None and held_launch(made.program) is not None
+        program = _Made.of(groups, members)
+        return program is not None and held_launch(program.program) is not None
 
     chosen = []
     for group in groups.search(joins, fits):
-        made = _Made.of(groups, groups.members(group))
-        assert made is not None
-        chosen.append((group, _node(groups, group, made, held_operator, "")))
+        program = _Made.of(groups, groups.members(group))
+        assert program is not None
+        chosen.append((group, _node(groups, group, program, held_operator, "")))
     return groups.joined(chosen)
 
 
@@ -127,9 +129,9 @@ class _Made:
         ]  # fmt: skip
         places = {o.buffer: k for k, o in enumerate(outputs)}
         place_of = {o: len(outputs) + k for k, o in enumerate(inputs)}
-        own: dict[Any, int] = {}
+        own: dict[object, int] = {}
         parts: list[Part] = []
-        scalars: list[Any] = []
+        scalars: list[object] = []
         for m in members:
             operator, attrs, lives, read_by = m.operator, m.attrs, m.scalars, list(m.inputs)
             if is_elementwise(m):  # as a program, whose kernel is made for any plan
@@ -173,25 +175,25 @@ class _Made:
 
 
 def _node(
-    groups: Groups, group: Group, made: _Made, maker: Callable[..., Operator], blocks: str
+    groups: Groups, group: Group, program: _Made, maker: Callable[..., Operator], blocks: str
 ) -> OpNode:
     members = groups.members(group)
     names = [m.operator.name.removeprefix("fused[").removesuffix("]") for m in members]
     operator = maker(
         title(",".join(names).split(",")),
-        tuple((p.operator, p.attrs, p.refs, p.scalars) for p in made.program.parts),
-        len(made.outputs),
-        len(made.inputs),
-        len(made.scalars),
+        tuple((p.operator, p.attrs, p.refs, p.scalars) for p in program.program.parts),
+        len(program.outputs),
+        len(program.inputs),
+        len(program.scalars),
     )
-    metas = tuple(o.meta for o in made.outputs)
+    metas = tuple(o.meta for o in program.outputs)
     return replace(
         members[-1],
         operator=operator,
-        inputs=tuple(made.inputs),
-        outputs=tuple(made.outputs),
+        inputs=tuple(program.inputs),
+        outputs=tuple(program.outputs),
         attrs=(metas, blocks),
-        scalars=tuple(made.scalars),
+        scalars=tuple(program.scalars),
     )
 
 
@@ -206,7 +208,7 @@ def row_operator(
     """
     program = RowParts(tuple(Part(*part) for part in parts), outputs)
 
-    def lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+    def lower(metas: tuple[TensorMeta, ...], attrs: Attrs) -> Invocation:
         check_places(program, attrs[0], metas)
         return lower_rows(program, attrs[0], inputs)
 

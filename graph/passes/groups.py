@@ -74,12 +74,12 @@ class Groups(Accesses):
     def members(self, group: Group) -> list[OpNode]:
         return [self.graph.nodes[p] for p in group.places]
 
-    def joined(self, made: Sequence[tuple[Group, OpNode]]) -> LogicalGraph:
+    def joined(self, pairs: Sequence[tuple[Group, OpNode]]) -> LogicalGraph:
         """The graph with these nodes in the places of these groups."""
         fused: dict[int, list[OpNode]] = {}
-        for group, node in made:
+        for group, node in pairs:
             fused.setdefault(group.at, []).append(node)
-        gone = {place for group, _ in made for place in group.places}
+        gone = {place for group, _ in pairs for place in group.places}
         nodes = []
         for place, node in enumerate(self.graph.nodes):
             nodes += _in_order(fused.get(place, []))
@@ -147,18 +147,18 @@ class Groups(Accesses):
 
     def _reads_itself(self, group: Group) -> bool:
         """Return True if the group needs its own results, by way of other groups at its place."""
-        seen: set[int] = set()
+        visited: set[int] = set()
         others: list[int] = []  # places of groups that need what it makes
-        left, mine = list(group.places), set(group.places)
-        while left:
-            for out in self.graph.nodes[left.pop()].outputs:
+        pending, mine = list(group.places), set(group.places)
+        while pending:
+            for out in self.graph.nodes[pending.pop()].outputs:
                 for reader in self.reads.get(out.buffer, ()):
                     other = self.group_of.get(reader)
-                    if reader in mine or other is None or id(other) in seen:
+                    if reader in mine or other is None or id(other) in visited:
                         continue
                     if other.at == group.at and len(other.places) > 1:
-                        seen.add(id(other))
-                        left += other.places
+                        visited.add(id(other))
+                        pending += other.places
                         others += other.places
         needed = {o.buffer for p in group.places for o in self.graph.nodes[p].inputs}
         buffers = {o.buffer for p in others for o in self.graph.nodes[p].outputs}
@@ -167,10 +167,10 @@ class Groups(Accesses):
 
 def _in_order(nodes: list[OpNode]) -> list[OpNode]:
     """Sort nodes inserted at one place: a node comes before the readers of its results."""
-    left, ordered = list(nodes), []
-    while left:
-        buffers = {operand.buffer for node in left for operand in node.outputs}
-        ready = next(n for n in left if not any(o.buffer in buffers for o in n.inputs))
+    pending, ordered = list(nodes), []
+    while pending:
+        buffers = {operand.buffer for node in pending for operand in node.outputs}
+        ready = next(n for n in pending if not any(o.buffer in buffers for o in n.inputs))
         ordered.append(ready)
-        left.remove(ready)
+        pending.remove(ready)
     return ordered

@@ -10,14 +10,13 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from flowvm.eager.interpreter import Invocation, Operator
 from flowvm.files.schema import integer
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Operand, OpNode, is_pure
 from flowvm.graph.logical.rewriting import Accesses, rebuilt, together
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare.assembly import NUMBER, Assembly, Piece, check_pieces
 from flowvm.ops.declare.composite import _fill
 from flowvm.ops.declare.core import _cast, _cast_away
@@ -31,13 +30,13 @@ from flowvm.ops.shapes.views import _restride
 def assembly_operator(count: int) -> Operator:
     """Copies from `count` operands, and zeros, as one tensor; attributes: its meta, the pieces."""
 
-    def infer(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Assembly:
+    def infer(metas: tuple[TensorMeta, ...], attrs: Attrs) -> Assembly:
         out, pieces = attrs
         parts = tuple(Piece(*piece) for piece in pieces)
         check_pieces(out, metas, parts)
         return Assembly(out, parts)
 
-    def lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+    def lower(metas: tuple[TensorMeta, ...], attrs: tuple[object, ...]) -> Invocation:
         return infer(metas, attrs).on_cpu()
 
     return Operator(
@@ -51,7 +50,7 @@ def assembly_operator(count: int) -> Operator:
     )
 
 
-def is_zero(value: Any) -> bool:
+def is_zero(value: object) -> bool:
     """Return True if a scalar is the number +0."""
     return isinstance(value, (int, float)) and value == 0 and math.copysign(1, value) > 0
 
@@ -73,7 +72,7 @@ def join_copies(graph: LogicalGraph) -> LogicalGraph:
         left_out: list[int] = []
         for operand, (region, offset, stride) in zip(node.inputs, _regions(node), strict=True):
             maker = accesses.maker(operand.buffer)
-            for_this = maker >= 0 and _made_for(accesses, maker, operand, place)
+            for_this = maker >= 0 and _read_only_by(accesses, maker, operand, place)
             operator = accesses.nodes[maker].operator
             if for_this and operator is _fill and is_zero(accesses.nodes[maker].scalars[0]):
                 zeros = Piece(
@@ -120,7 +119,7 @@ def _regions(node: OpNode) -> Iterator[tuple[TensorMeta, int, tuple[int, ...]]]:
         start += shape[at]
 
 
-def _made_for(accesses: Accesses, maker: int, operand: Operand, place: int) -> bool:
+def _read_only_by(accesses: Accesses, maker: int, operand: Operand, place: int) -> bool:
     """Return True if only the node at `place` reads a node's result: once, whole, in C order."""
     writer, reader = accesses.nodes[maker], accesses.nodes[place]
     out = writer.outputs[0]

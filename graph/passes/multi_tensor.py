@@ -19,7 +19,7 @@ class Merged(Operator):
         self.lowered: dict[Any, Invocation] = {}
         self.call = self._call_each
 
-    def per_member(self, values: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    def per_member(self, values: Sequence[object]) -> Iterable[Sequence[Any]]:
         """`values`, one for each operand, member by member."""
         each = self.ahead + len(self.base.inputs)
         return (values[k * each : (k + 1) * each] for k in range(self.count))

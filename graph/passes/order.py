@@ -73,7 +73,7 @@ class _Value:
     users: list[int] = field(default_factory=list)
     before: bool = False
     behind: bool = False
-    left: int = 0  # while an order is gone through: users to come
+    remaining_users: int = 0  # while an order is gone through: users to come
 
 
 class _Steps:
@@ -94,13 +94,13 @@ class _Steps:
         self.count = len(nodes)
         self.nodes = nodes
         self.together = graph.order == "speed"
-        kept = {operand.buffer for operand in graph.outputs}
+        results = {operand.buffer for operand in graph.outputs}
         others = [{o.buffer for n in part for _, o in n.accesses()} for part in (before, behind)]
         values: dict[Buffer, _Value] = {}
         self.touched: list[list[_Value]] = [[] for _ in range(self.count + 2)]
         for k, node in enumerate(nodes):
             for buffer in dict.fromkeys(o.buffer for _, o in node.accesses()):
-                if buffer.kind is not BufferKind.TEMPORARY or buffer in kept:
+                if buffer.kind is not BufferKind.TEMPORARY or buffer in results:
                     continue
                 if buffer not in values:
                     size = -(-max(buffer.nbytes, 1) // ALIGNMENT) * ALIGNMENT
@@ -174,11 +174,11 @@ class _Steps:
             opened, closed = (value.behind, value.before) if backwards else (
                 value.before, value.behind
             )  # fmt: skip
-            if value.left == len(value.users) and not opened:
+            if value.remaining_users == len(value.users) and not opened:
                 takes.append(value.size)
-            elif value.left == 1 and not closed:
+            elif value.remaining_users == 1 and not closed:
                 frees.append(value.size)
-            if value.left == len(value.users) == 1 and not opened and not closed:
+            if value.remaining_users == len(value.users) == 1 and not opened and not closed:
                 frees.append(value.size)  # nobody else wants it
         shared = 0
         if self.in_place[k] and takes:
@@ -192,7 +192,7 @@ class _Steps:
     def _start(self, backwards: bool) -> int:
         """Reset to the start, where nothing has run; return the bytes that are alive."""
         for value in self.values:
-            value.left = len(value.users)
+            value.remaining_users = len(value.users)
         return sum(v.size for v in self.values if (v.behind if backwards else v.before))
 
     def peak(self, order: Sequence[int]) -> int:
@@ -203,7 +203,7 @@ class _Steps:
             most = max(most, live + takes - shared)
             live += takes - frees
             for value in self.touched[k]:
-                value.left -= 1
+                value.remaining_users -= 1
         return most
 
     def settle(self, order: Sequence[int], most: int, backwards: bool) -> list[int]:
@@ -213,19 +213,19 @@ class _Steps:
         needs, gives = (self.later, self.earlier) if backwards else (self.earlier, self.later)
         waiting = [len(n) for n in needs]
         live = self._start(backwards)
-        done = [False] * (self.count + 2)
+        settled = [False] * (self.count + 2)
         result: list[int] = []
         for start in reversed(order) if backwards else order:
             queue = deque([start])
             while queue:
                 k = queue.popleft()
-                if done[k] or waiting[k]:
+                if settled[k] or waiting[k]:
                     continue
                 takes, frees, shared = self._change(k, backwards)
                 early = k != start and k < self.count
                 if early and (frees <= takes or live + takes - shared > most):
                     continue
-                done[k] = True
+                settled[k] = True
                 live += takes - frees
                 if k < self.count:
                     result.append(k)
@@ -233,8 +233,8 @@ class _Steps:
                 for other in gives[k]:
                     waiting[other] -= 1
                 for value in self.touched[k]:
-                    value.left -= 1
-                    if value.left == 1:
+                    value.remaining_users -= 1
+                    if value.remaining_users == 1:
                         near.update(value.users)
-                queue.extend(sorted(n for n in near if not done[n]))
+                queue.extend(sorted(n for n in near if not settled[n]))
         return result[::-1] if backwards else result

@@ -50,12 +50,12 @@ ON_DEVICES: dict[str, Pass] = {"epilogues": split_biases, "rows": fuse_rows_on_d
 
 
 def optimize(
-    graph: LogicalGraph, without: Sequence[str] = (), told: Told | None = None
+    graph: LogicalGraph, without: Sequence[str] = (), listener: Told | None = None
 ) -> LogicalGraph:
     """Apply all passes except `without`.
 
-    `told` is called after each with its name, the graph before, and the graph after.  ArgumentError
-    for an unknown name.
+    `listener` is called after each with its name, the graph before, and the graph after.
+    ArgumentError for an unknown name.
     """
     pass_names(without)
     watched = config.debug_pass
@@ -71,21 +71,21 @@ def optimize(
     with reverting(undo):  # to passes, these are variables: their memory is there before and after
         for buffer in written:
             buffer.kind = BufferKind.VARIABLE
-        optimized = _passed(graph, without, told)
+        optimized = _passed(graph, without, listener)
     return replace(optimized, captured=(graph, tuple(without)))
 
 
-def _passed(graph: LogicalGraph, without: Sequence[str], told: Told | None) -> LogicalGraph:
+def _passed(graph: LogicalGraph, without: Sequence[str], listener: Told | None) -> LogicalGraph:
     watched = config.debug_pass
     graph = settled(replace(graph, eager=eager_peak(graph)))
-    lowered: dict[Any, Any] = {}
+    lowered: dict[object, object] = {}
     for name, run in passes_for(graph).items():
         if name in without:
             continue
         after = run(graph)
         after.check(lowered)
-        if told is not None:
-            told(name, graph, after)
+        if listener is not None:
+            listener(name, graph, after)
         if watched in (name, "all"):
             print(
                 f"--- {name}: {len(graph.nodes)} nodes before, {len(after.nodes)} after\n"
@@ -118,13 +118,13 @@ def pass_names(names: Sequence[str]) -> Sequence[str]:
 def eliminate_dead_code(graph: LogicalGraph) -> LogicalGraph:
     """Leave out nodes whose results nobody reads and that change no variable."""
     needed = {operand.buffer for operand in graph.outputs}
-    kept = []
+    nodes = []
     for node in reversed(graph.nodes):
         written = {operand.buffer for operand in node.written()}
         if any(b in needed or b.kind is not BufferKind.TEMPORARY for b in written):
-            kept.append(node)
+            nodes.append(node)
             needed |= {operand.buffer for _, operand in node.accesses()}
-    return rebuilt(graph, kept[::-1])
+    return rebuilt(graph, nodes[::-1])
 
 
 def eliminate_copies(graph: LogicalGraph) -> LogicalGraph:
@@ -145,23 +145,23 @@ def eliminate_copies(graph: LogicalGraph) -> LogicalGraph:
             repeats.setdefault(operand.buffer, set()).add(node.repeat)
     shown = {operand.buffer for operand in graph.outputs}
     moved: dict[Buffer, Operand] = {}
-    kept = []
+    nodes = []
     for place, node in enumerate(graph.nodes):
         if node.operator not in CASTS or not is_pure(node):
-            kept.append(node)
+            nodes.append(node)
             continue
         (source,), (out,) = node.inputs, node.outputs
         temporary = source.buffer.kind is BufferKind.TEMPORARY and source.buffer not in shown
         same = source.meta == out.meta and not source.step
         quiet = last_write[out.buffer] == place and last_write.get(source.buffer, -1) < place
-        left = (
+        is_last_use = (
             temporary
             and last_use[source.buffer] == place
             and source.buffer not in moved  # what it stands for is not left
             and len(repeats[source.buffer] | repeats[out.buffer]) == 1
         )
         apart = out.buffer not in shown or temporary
-        if same and (quiet or left) and apart:
+        if same and (quiet or is_last_use) and apart:
             moved[out.buffer] = source
             if out.buffer in shown:
                 shown.add(source.buffer)
@@ -170,8 +170,8 @@ def eliminate_copies(graph: LogicalGraph) -> LogicalGraph:
                 used = moved[used].buffer
             last_use[used] = max(last_use[used], last_use[out.buffer])
         else:
-            kept.append(node)
-    return rebuilt(graph, kept, moved)
+            nodes.append(node)
+    return rebuilt(graph, nodes, moved)
 
 
 def eliminate_common_subexpressions(graph: LogicalGraph) -> LogicalGraph:
@@ -179,9 +179,9 @@ def eliminate_common_subexpressions(graph: LogicalGraph) -> LogicalGraph:
     writers = writers_of(graph)
     shown = {operand.buffer for operand in graph.outputs}
     version: dict[Buffer, int] = {}
-    seen: dict[Any, OpNode] = {}
+    known_nodes: dict[object, OpNode] = {}
     moved: dict[Buffer, Operand] = {}
-    kept = []
+    nodes = []
     for node in graph.nodes:
         inputs = []
         for operand in node.inputs:
@@ -201,16 +201,16 @@ def eliminate_common_subexpressions(graph: LogicalGraph) -> LogicalGraph:
             for o in node.outputs
         )  # fmt: skip
         if is_pure(node) and stable:
-            known = seen.get(key)
+            known = known_nodes.get(key)
             if known is not None:
                 for old, new in zip(node.outputs, known.outputs, strict=True):
                     moved[old.buffer] = new
                 continue
-            seen[key] = node
+            known_nodes[key] = node
         for operand in node.written():
             version[operand.buffer] = version.get(operand.buffer, 0) + 1
-        kept.append(node)
-    return rebuilt(graph, kept, moved)
+        nodes.append(node)
+    return rebuilt(graph, nodes, moved)
 
 
 def fold_constants(graph: LogicalGraph) -> LogicalGraph:
@@ -218,7 +218,7 @@ def fold_constants(graph: LogicalGraph) -> LogicalGraph:
     writers = writers_of(graph)
     shown = {operand.buffer for operand in graph.outputs}
     constant: set[Buffer] = set()
-    folded, kept = [], []
+    folded, nodes = [], []
     for node in graph.nodes:
         ready = (
             is_pure(node)
@@ -233,14 +233,14 @@ def fold_constants(graph: LogicalGraph) -> LogicalGraph:
             constant |= {operand.buffer for operand in node.outputs}
             folded.append(node)
         else:
-            kept.append(node)
-    used = {operand.buffer for node in kept for operand in node.inputs} & constant
+            nodes.append(node)
+    used = {operand.buffer for node in nodes for operand in node.inputs} & constant
     values = run_nodes(folded, used)
     moved = {}
     for old, storage in values.items():
         buffer = Buffer(old.number, BufferKind.VARIABLE, old.nbytes, "constant", storage)
         moved[old] = Operand(buffer, 0, _whole(old, graph))
-    return rebuilt(graph, kept, moved)
+    return rebuilt(graph, nodes, moved)
 
 
 def _whole(buffer: Buffer, graph: LogicalGraph) -> Any:

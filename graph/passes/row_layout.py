@@ -12,11 +12,11 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flowvm.eager.interpreter import Invocation, Operator
 from flowvm.graph.passes.fusion_program import is_program, program_kernel
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare.cpu.blocks import BLOCK, LAUNCHED, Rows, Stage, block_invocation, fits_arena
 from flowvm.ops.declare.cpu.tile_plan import PATTERN, Dim, Plan, plan_of_blocks
 from flowvm.ops.declare.scalar_launch import broadcast_stride
@@ -32,7 +32,7 @@ class Part:
     """A node of the program: outputs and inputs as `refs`, numbers by their places."""
 
     operator: Operator
-    attrs: tuple[Any, ...]
+    attrs: Attrs
     refs: tuple[Ref, ...]
     scalars: tuple[int, ...]
 

@@ -23,7 +23,7 @@ MOST_PARTS = 1024
 
 
 def _a(kind: type) -> Check:
-    def check(value: Any, where: str) -> None:
+    def check(value: object, where: str) -> None:
         if not isinstance(value, kind):
             wrong(where, value, f"a {kind.__name__}")
 
@@ -60,7 +60,10 @@ def check_parts(name: str, parts: Any, outputs: int, inputs: int, scalars: int) 
         if len(refs) != len(operator.outputs) + len(operator.inputs):
             raise ArgumentError(f"{name}: part {number} has {len(refs)} operands")
         if len(numbers) != len(operator.scalars) or operator.writes or operator.unsized:
-            raise ArgumentError(f"{name}: part {number}, {operator.name}, is never fused so")
+            raise ArgumentError(
+                f"{name}: part {number}, {operator.name}, cannot be fused: it has {len(numbers)} "
+                f"numbers for {len(operator.scalars)}, writes to an operand, or has no fixed shape"
+            )
         operands = [Operand(buffers[place], 0, meta) for place, meta in refs]
         count = len(operator.outputs)
         nodes.append(
@@ -68,7 +71,7 @@ def check_parts(name: str, parts: Any, outputs: int, inputs: int, scalars: int) 
         )
         for operand in operands[:count]:
             if operand.buffer.nbytes != operand.meta.span:
-                raise ArgumentError(f"{name}: part {number} gives less than is read of it")
+                raise ArgumentError(f"{name}: part {number} makes fewer bytes than others read")
     if [n for part in parts for n in part[3]] != list(range(scalars)):
         raise ArgumentError(f"{name}: its parts do not take {scalars} numbers")
     places = {place for place in buffers if place >= 0}
@@ -91,4 +94,4 @@ def check_places(
             if meta.span > own.span or meta.dtype is not own.dtype:
                 raise ArgumentError(f"a program on rows takes {meta!r} for its {own!r}")
     if [places.get(place) for place in range(len(outs))] != list(outs):
-        raise ArgumentError(f"a program on rows does not give {list(outs)}")
+        raise ArgumentError(f"a program on rows makes no outputs {list(outs)}")

@@ -116,8 +116,8 @@ def _filled(accesses: Accesses, place: int) -> _Whole | None:
 def _read_as(source: Operand, shape: tuple[int, ...], box: Box) -> Operand:
     """`source`, copied to a slice of `shape`, as an operand of the box's dimensions."""
     stride = dict(enumerate(broadcast_stride(source.meta, source.meta.with_shape(shape).shape)))
-    kept = [d for d, n in enumerate(shape) if n != 1]
-    steps = iter([stride[d] for d in kept])
+    dims = [d for d, n in enumerate(shape) if n != 1]
+    steps = iter([stride[d] for d in dims])
     sizes = tuple(n for _, n in box)
     full = tuple(0 if n == 1 else next(steps) for n in sizes)
     return replace(source, meta=TensorMeta.of(sizes, source.meta.dtype, source.meta.device, full))
@@ -200,20 +200,22 @@ def _turned(accesses: Accesses, wholes: dict[Buffer, _Whole], place: int) -> _Wh
     return _Whole(out.meta, parts, [*whole.gone, place])
 
 
-def _order(base: TensorMeta, seen: TensorMeta) -> list[int | None] | None:
+def _order(base: TensorMeta, view: TensorMeta) -> list[int | None] | None:
     """Return the dimension of `base` for each dimension of a view of all of it, None for size 1.
 
     Return no list at all if the view is no reordering.
     """
-    if seen.numel != base.numel:
+    if view.numel != base.numel:
         return None
-    left = {s: d for d, (n, s) in enumerate(zip(base.shape, base.stride, strict=True)) if n != 1}
+    dim_of_stride = {
+        s: d for d, (n, s) in enumerate(zip(base.shape, base.stride, strict=True)) if n != 1
+    }
     order: list[int | None] = []
-    for n, s in zip(seen.shape, seen.stride, strict=True):
+    for n, s in zip(view.shape, view.stride, strict=True):
         if n == 1:
             order.append(None)
             continue
-        d = left.pop(s, None)
+        d = dim_of_stride.pop(s, None)
         if d is None or base.shape[d] != n:
             return None
         order.append(d)
@@ -255,12 +257,12 @@ def _piece(operand: int, meta: TensorMeta, box: Box, stride: tuple[int, ...]) ->
 
 def _gaps(whole: Box, boxes: Sequence[Box]) -> list[Box]:
     """Return the rest that no box covers, as rectangles."""
-    left = [whole]
+    gaps = [whole]
     for box in boxes:
-        left = list(itertools.chain.from_iterable(_without(piece, box) for piece in left))
-        if len(left) > MOST_GAPS:
+        gaps = list(itertools.chain.from_iterable(_without(piece, box) for piece in gaps))
+        if len(gaps) > MOST_GAPS:
             break
-    return left
+    return gaps
 
 
 def _without(piece: Box, box: Box) -> list[Box]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,12 +19,13 @@ from flowvm.eager.interpreter import Invocation
 from flowvm.errors import ArgumentError
 from flowvm.graph.passes.multi_tensor import Merged
 from flowvm.loading.lazy import lazy
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare.cpu.walk import OPERANDS_AT, stack_memory
 from flowvm.vm.machine.lang import call_kernel, load_word, store_word
 from flowvm.vm.machine.words import ARG
 
 if TYPE_CHECKING:
+    from flowvm.cuda.launch import CudaLaunch
     from flowvm.ops.declare.cuda import lowering
     from flowvm.ops.updates.cuda import multi_tensor
 else:
@@ -32,8 +33,11 @@ else:
     multi_tensor = lazy("flowvm.ops.updates.cuda.multi_tensor")
 
 
+WORDS_ONLY = True
+
+
 def lower_each(
-    merged: Merged, kinds: str, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
+    merged: Merged, kinds: str, metas: tuple[TensorMeta, ...], attrs: Attrs
 ) -> Invocation:
     """The members' kernels in one.
 
@@ -42,7 +46,10 @@ def lower_each(
     (kernel, operands and scalars in number and where each is among the arguments, layout).
     """
     if [type(each) for each in attrs] != [tuple, tuple]:
-        raise ArgumentError(f"{merged.name}: its members have tuples, got {str(attrs)[:80]}")
+        raise ArgumentError(
+            f"{merged.name}: attributes must be two tuples, the members' attributes and their "
+            f"numbers' places, got {str(attrs)[:80]}"
+        )
     all_attrs, numbers_of = attrs
     if (invocation := merged.lowered.get((metas, attrs))) is not None:
         return invocation
@@ -53,10 +60,15 @@ def lower_each(
     ]
     for own, places in zip(lowered, numbers_of, strict=True):
         if own.scratch or own.phases or min(own.units, *places, 0) < 0:
-            raise ArgumentError(f"{merged.name}: {merged.base.name} is never merged so")
-        wanted = own.scalar_pack[::-1] or merged.base.scalar_kinds
-        if [kinds[i] for i in places] != list(wanted):
-            raise ArgumentError(f"{merged.name}: its numbers are {kinds!r}, not as {wanted!r}")
+            raise ArgumentError(
+                f"{merged.name}: {merged.base.name} cannot be merged: a member has scratch memory, "
+                f"phases, or a number at a negative place"
+            )
+        expected = own.scalar_pack[::-1] or merged.base.scalar_kinds
+        if [kinds[i] for i in places] != list(expected):
+            raise ArgumentError(
+                f"{merged.name}: its numbers have the types {kinds!r}, not {expected!r}"
+            )
     units = _units([(own.units, max(1, own.grain)) for own in lowered])
     pieces = [piece for unit in units for piece in unit]
     begins = np.cumsum([0, *map(len, units)])
@@ -78,7 +90,7 @@ def lower_each(
     return result
 
 
-def launch_each(merged: Merged, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Any:
+def launch_each(merged: Merged, metas: tuple[TensorMeta, ...], attrs: Attrs) -> CudaLaunch:
     """The members' launches on CUDA in one."""
     all_attrs, numbers_of = attrs
     members = [

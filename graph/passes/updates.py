@@ -7,7 +7,8 @@ one tensor is run for each, so an optimizer that a user wrote profits as ours do
 computes on the way, and so do gradients that are scaled in place.  Every bit is as it was.
 
 A node joins the nodes that stand furthest in front, as long as nothing between changes what it
-reads or reads what it changes.
+reads or reads what it changes.  Updates that wait for different sums over ranks stay apart: the
+first ones run while the last sum is under way.
 
 Invariants:
 - the members of a node share no memory that one of them writes.
@@ -28,6 +29,7 @@ from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, Operand, OpNode, is_pure
 from flowvm.graph.logical.plain import operator_mark, plain, read_operator
 from flowvm.graph.logical.rewriting import rebuilt
+from flowvm.graph.passes.late import sums_awaited
 from flowvm.graph.passes.multi_tensor import Merged
 from flowvm.graph.passes.update_kernels import launch_each, lower_each
 from flowvm.loading.lazy import lazy
@@ -44,13 +46,14 @@ else:
 
 MOST_BYTES = 1 << 20  # of an operand: a larger one keeps workers busy alone, and its gradient
 MOST_WORDS = 1 << 10  # would have to wait for the others; operands and scalars of a node
+_Key = tuple[Operator, bool, str, int, int, int, int, int]
 
 
 def merge_updates(graph: LogicalGraph) -> LogicalGraph:
     """Merge nodes that run one operator in place on separate tensors."""
     slots: list[_Slot] = []
-    for node in graph.nodes:
-        key = _key(node)
+    for number, node in zip(sums_awaited(graph), graph.nodes, strict=True):
+        key = _key(node, number)
         if key is not None:
             open_slot = next((s for s in _reachable(slots, node) if s.takes(key, node)), None)
             if open_slot is not None:
@@ -60,16 +63,20 @@ def merge_updates(graph: LogicalGraph) -> LogicalGraph:
     return rebuilt(graph, [slot.node() for slot in slots])
 
 
-def _key(node: OpNode) -> Any:
-    """Return the properties that nodes to be merged share; None if this node may not be merged."""
-    if node.operator.unsized or isinstance(node.operator, Merged):
+def _key(node: OpNode, number: int) -> _Key | None:
+    """Return the properties that nodes to be merged share; None if this node may not be merged.
+
+    `number` is of the last sum over ranks that the node waits for.
+    """
+    operator = node.operator
+    if operator.unsized or isinstance(operator, Merged) or "order" in operator.writes:
         return None
     if is_pure(node) and node.phase != "optimizer":  # its result would have to wait for others
         return None
     if not (_merges_on_cpu if _device_of(node) is cpu else _merges_on_device)(node):
         return None
     run = (node.stream, node.repeat, node.region, node.again)
-    return node.operator, node.into, node.phase, *run
+    return operator, node.into, node.phase, number, *run
 
 
 def _device_of(node: OpNode) -> Device:
@@ -101,7 +108,7 @@ def _lowered(node: OpNode) -> Invocation:
 class _Slot:
     """A place in the new order: a node, or several that become one."""
 
-    key: Any
+    key: _Key | None
     first: OpNode
     members: list[OpNode] = field(default_factory=list)
     reads: set[Buffer] = field(default_factory=set)
@@ -125,7 +132,7 @@ class _Slot:
             and self.reads.isdisjoint(writes)
         )
 
-    def takes(self, key: Any, node: OpNode) -> bool:
+    def takes(self, key: _Key | None, node: OpNode) -> bool:
         return bool(self.key == key) and self.words + _words(node) <= MOST_WORDS
 
     def node(self) -> OpNode:
@@ -156,7 +163,7 @@ def _merged(members: Sequence[OpNode]) -> OpNode:
     first = members[0]
     kinds = [_scalar_kinds(node) for node in members]
     scalars: list[Any] = []
-    places: dict[Any, int] = {}
+    places = {}
     numbers = []
     for node, kind in zip(members, kinds, strict=True):
         own = []
@@ -222,11 +229,13 @@ def merged_operator(base: Operator, into: bool, count: int, kinds: str) -> Opera
     "merged", several(anything, most=4, kind=tuple), flag, integer(1, MOST_WORDS),
     text(MOST_WORDS, "[dq]*"),
 )  # fmt: skip
-def merged_again(base: tuple[Any, ...], into: bool, count: int, kinds: str) -> Operator:
+def merged_again(base: tuple[object, ...], into: bool, count: int, kinds: str) -> Operator:
     """`merged_operator` of the operator that `base` refers to: for graphs that were saved."""
     of = read_operator([plain(v, "an operator") for v in base])
     if of.unsized or isinstance(of, Merged) or count * (len(of.inputs) + 1) > MOST_WORDS:
-        raise ArgumentError(f"the saved graph is damaged: {count} of {of.name} are never merged")
+        raise ArgumentError(
+            f"the saved graph is damaged: it merges {count} instructions {of.name}, which cannot be"
+        )
     return merged_operator(of, into, count, kinds)
 
 

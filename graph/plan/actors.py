@@ -73,12 +73,12 @@ def by_actor(graph: LogicalGraph) -> LogicalGraph:
     chains, waits = _chains(graph.nodes)
     order: list[int] = []
     placed: set[int] = set()
-    left = list(range(len(chains)))
-    while left:
-        ready = next(c for c in left if waits[c] <= placed)
+    pending = list(range(len(chains)))
+    while pending:
+        ready = next(c for c in pending if waits[c] <= placed)
         order += chains[ready]
         placed.add(ready)
-        left.remove(ready)
+        pending.remove(ready)
     nodes = [replace(graph.nodes[p], number=n) for n, p in enumerate(order)]
     return replace(graph, nodes=nodes)
 

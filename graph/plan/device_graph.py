@@ -27,6 +27,7 @@ from flowvm.vm.workers.device_graph import NEVER_ALIKE, TOO_LARGE
 if TYPE_CHECKING:
     from flowvm.cuda import launch
     from flowvm.cuda.driver import runtime, streams
+    from flowvm.cuda.driver.runtime import Runtime
     from flowvm.ops.declare.cuda import live_numbers, lowering
 else:
     launch = lazy("flowvm.cuda.launch")
@@ -79,20 +80,20 @@ class ChunkEnd:
 class DeviceGraph:
     """The CUDA graph of one Plan.
 
-    `words` (GRAPH) are its worker's, `memory` is the graph's own; `kept` holds the words and the
-    objects to which they point.
+    `words` (GRAPH) are its worker's, `memory` is the graph's own; `references` holds the words and
+    the objects to which they point.
     """
 
     def __init__(
         self, plan: PlanParts, operands: Sequence[RegstDesc], end: ChunkEnd, numbers: int
     ) -> None:
-        made, inputs = len(plan.made), len(plan.graph.inputs)
+        outputs, inputs = len(plan.own_outputs), len(plan.graph.inputs)
         # an input that is written is used where it lies, as variables are
-        written = {made + k for k in plan.graph.written_inputs()}
-        copied = [k for k in range(made + inputs) if k not in written]
+        written = {outputs + k for k in plan.graph.written_inputs()}
+        copied = [k for k in range(outputs + inputs) if k not in written]
         sizes = {k: operands[k].buffer.nbytes for k in copied}
         head = [0] * GRAPH.LISTS
-        head[GRAPH.OPERANDS], head[GRAPH.MADE], head[GRAPH.INPUTS] = len(operands), made, inputs
+        head[GRAPH.OPERANDS], head[GRAPH.MADE], head[GRAPH.INPUTS] = len(operands), outputs, inputs
         head[GRAPH.SCALARS], head[GRAPH.STREAM] = numbers, plan.stream
         lists, at = [], 0
         for k in range(len(operands)):
@@ -102,12 +103,12 @@ class DeviceGraph:
         words = [*head, *lists, *[0] * (1 + len(operands))]
         self.device = next(iter(plan.graph.devices()))
         self.branches = len(plan.branches)
-        self.kept: list[Any] = []
+        self.references: list[Any] = []
         self._around(words, plan, end, numbers)
         self._reporters(words, plan, end)
         self._starts = self._branches(words, plan)
         self.words: Words = np.array(words, np.int64)
-        self.kept.append(self.words)
+        self.references.append(self.words)
         self.memory: Any = None
         if sum(sizes.values()) <= MOST_COPIED:
             chunk = _rounded(plan.memory.nbytes + end.nbytes(numbers))
@@ -150,10 +151,10 @@ class DeviceGraph:
         words[GRAPH.LINES], words[GRAPH.LINES_AT], words[GRAPH.NUMBERS_AT] = (
             lines, end.lines_at, end.numbers_at,
         )  # fmt: skip
-        given = [
+        arguments = [
             launch.Scalar(k, "i") for k in range(numbers)
         ]  # the bits of a number, whatever it is
-        put: tuple[Any, ...] = live_numbers.put_steps(launch.Operand(0, View(int64, (0,))), given)
+        put = live_numbers.put_steps(launch.Operand(0, View(int64, (0,))), arguments)
         put = (*(step for task in plan.tasks for step in task.begins * task.node.repeat), *put)
         for place, steps in (
             (GRAPH.PUT, put),
@@ -161,7 +162,7 @@ class DeviceGraph:
         ):
             if steps:
                 layout = lowering.layout_of(steps, 1, self.device, "a graph's launch")
-                self.kept.append(layout)
+                self.references.append(layout)
                 words[place] = int(layout.ctypes.data)
 
     def _reporters(self, words: list[int], plan: PlanParts, end: ChunkEnd) -> None:
@@ -229,7 +230,7 @@ def _rounded(size: int) -> int:
     return (size + 255) // 256 * 256
 
 
-def _driver(index: int) -> Any:
+def _driver(index: int) -> Runtime:
     return runtime.runtime(index)
 
 
@@ -238,7 +239,7 @@ def _driver(index: int) -> Any:
 _dropped: list[tuple[int, Words, Any, Any]] = []
 
 
-def _drop(words: Words, memory: Any, device: Any) -> None:
+def _drop(words: Words, memory: object, device: object) -> None:
     """The Plan is gone."""
     _dropped.append((issued(), words, memory, device))
     _destroy_unused()

@@ -45,7 +45,7 @@ class Launching:
     """
 
     def __init__(self, plan: PlanParts, info: Any) -> None:
-        graph, made, kinds = plan.graph, plan.made, plan.live_kinds
+        graph, outputs, kinds = plan.graph, plan.own_outputs, plan.live_kinds
         operands = [r.buffer for r in plan.registers.values() if r.operand >= 0]
         if len(operands) > OPERAND.MAX:
             raise CaptureError(
@@ -54,34 +54,34 @@ class Launching:
             )
         written = {o.buffer for node in graph.nodes for o in node.written()}
         access = [OPERAND.MUT if b in written else OPERAND.CONST for b in operands]
-        access[: len(made)] = [OPERAND.MUT | OPERAND.ALLOCATE] * len(made)
+        access[: len(outputs)] = [OPERAND.MUT | OPERAND.ALLOCATE] * len(outputs)
         returned = {o.buffer for o in graph.outputs} & written
         needed = {o.buffer for node in graph.nodes for o in node.read()}
         needed |= written | {o.buffer for o in graph.outputs}
-        for k in range(len(made), len(operands)):
+        for k in range(len(outputs), len(operands)):
             access[k] |= 0 if operands[k] in needed else OPERAND.UNREAD
             access[k] |= OPERAND.RETURNED if operands[k] in returned else 0
-        given = len(made) + len(graph.inputs)
-        held = [b.held.id for b in operands[given:]]
-        blocks = _Blocks(array("q", [*[0] * given, *held, *access, *[0] * len(kinds)]))
+        shown_count = len(outputs) + len(graph.inputs)
+        held = [b.held.id for b in operands[shown_count:]]
+        blocks = _Blocks(array("q", [*[0] * shown_count, *held, *access, *[0] * len(kinds)]))
         entry = _Entry(plan, info)
         writes = (graph.captured[0] if graph.captured else graph).writes()
         mutated = [(b.held, writes.get(b, 1)) for b in graph.mutated()]
-        seen = [*made, *(o.buffer for o in graph.inputs)]
-        large = plan.chunk_bytes + sum(b.nbytes for b in seen) >= LARGE
+        shown_buffers = [*outputs, *(o.buffer for o in graph.inputs)]
+        large = plan.chunk_bytes + sum(b.nbytes for b in shown_buffers) >= LARGE
         counts = [f"held{k}.version += {count}" for k, (_, count) in enumerate(mutated)]
         counts += [
             f"x{k}.storage().version += {writes.get(graph.inputs[k].buffer, 1)}"
             for k in graph.written_inputs()
         ]
-        source = _Source(plan, given, len(operands), counts, large)
+        source = _Source(plan, shown_count, len(operands), counts, large)
         self._source = source
         self.own: dict[str, Any] = {
             "entry": entry.number,
             "make_entry": entry.make,
             "blocks": blocks.ring,
             "spare": blocks.spare,
-            "put": struct.Struct("q" * given).pack_into,
+            "put": struct.Struct("q" * shown_count).pack_into,
             "put_numbers": struct.Struct("".join(kinds)).pack_into,
             "_write": struct.Struct("qqqq").pack_into,
             "departing": _departing(plan.name, engine.launch_stream() if plan.actors else -1),
@@ -171,10 +171,10 @@ def _forget_released() -> None:
 class _Entry:
     """The VM's entry of a Plan, made at its first launch; `number[0]` is -1 before."""
 
-    def __init__(self, plan: PlanParts, info: Any) -> None:
+    def __init__(self, plan: PlanParts, info: object) -> None:
         self.number = [-1]
         self.words, self.info = plan.words, info
-        self.sizes = [max(1, b.nbytes) for b in plan.made]
+        self.sizes = [max(1, b.nbytes) for b in plan.own_outputs]
         self.chunk_bytes, self.stream = plan.chunk_bytes, plan.stream
         with engine.lock:  # or who forgets them would see their number change
             _entries.add(self)
@@ -229,32 +229,32 @@ def _departing(name: str, home: int) -> Callable[..., int]:
 class _Source:
     """The source of a Plan's launches, and the objects that it names.
 
-    `given` of its `count` operands are packed; `changes` are lines that count what is changed;
-    `large`: dead tensors are released first, for memory is what matters then.
+    `shown_count` of its `count` operands are packed; `changes` are lines that count what is
+    changed; `large`: dead tensors are released first, for memory is what matters then.
     """
 
     def __init__(
-        self, plan: PlanParts, given: int, count: int, changes: Sequence[str], large: bool
+        self, plan: PlanParts, shown_count: int, count: int, changes: Sequence[str], large: bool
     ) -> None:
-        self.plan, self.given, self.count = plan, given, count
+        self.plan, self.shown_count, self.count = plan, shown_count, count
         self.changes, self.large = changes, large
         self.own: dict[str, Any] = {}
         self.inputs = plan.graph.inputs
         self.shifts = [o.offset << OPERAND.STORAGE_BITS for o in self.inputs]
-        self._made = self._outputs()
+        self._output_lines = self._outputs()
 
     def lines(self, numbers: Sequence[str], depth: int) -> list[str]:
-        refs = [f"s{k}" for k in range(len(self.plan.made))]
+        refs = [f"s{k}" for k in range(len(self.plan.own_outputs))]
         storages = "".join(f"{s}, " for s in refs)
         refs += [f"x{k}._ref" + (f" - {s}" if s else "") for k, s in enumerate(self.shifts)]
         kinds = self.plan.live_kinds
         values = [f"int({n})" if k == "q" else n for n, k in zip(numbers, kinds, strict=True)]
         away = "True" if self.plan.actors else "departed"
         lines: list[str] = []
-        for k in range(len(self.plan.made)):
+        for k in range(len(self.plan.own_outputs)):
             lines += [f"    try: s{k} = pop()", f"    except IndexError: s{k} = refill()"]
         lines += [
-            *self._made,
+            *self._output_lines,
             "    word = kept = entry[0]",  # kept: the entry is there as long as that very word
             "    if word < 0: word = kept = make_entry()",
             f"    if {away}: word = departing(word, ({storages}))",
@@ -268,7 +268,7 @@ class _Source:
             f"    if block[0] >= control[{CTL.HEAD}]: block = spare()",
             f"    else: block[0] = {NEVER}; blocks[0] = block[3]",
         ]
-        if self.given:
+        if self.shown_count:
             busy.append(f"    put(block[1], 0, {', '.join(refs)})")
         if numbers:
             busy.append(f"    put_numbers(block[1], {16 * self.count}, {', '.join(values)})")
@@ -312,7 +312,7 @@ class _Source:
             return f"ot{k}", f"    ot{k} = x{self._place(buffer)}.storage()"
         if alone:
             return "None", ""
-        return f"ot{k}", f"    ot{k} = Storage(s{self.plan.made.index(buffer)}, 0)"
+        return f"ot{k}", f"    ot{k} = Storage(s{self.plan.own_outputs.index(buffer)}, 0)"
 
     def _ref(self, operand: Operand, k: int) -> str:
         buffer = operand.buffer
@@ -324,7 +324,7 @@ class _Source:
             self.own[f"or{k}"] = buffer.held.id + (operand.offset << OPERAND.STORAGE_BITS)
             return f"or{k}"
         else:
-            base = f"s{self.plan.made.index(buffer)}"
+            base = f"s{self.plan.own_outputs.index(buffer)}"
             shift = operand.offset << OPERAND.STORAGE_BITS
         return f"{base} + {shift}" if shift else base
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-
 from flowvm.eager.interpreter import Invocation
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, Operand, OpNode
 from flowvm.graph.memory.offsets import Block, MemoryPlan
 from flowvm.graph.plan.actors import ActorDesc
+from flowvm.meta.arrays import Array
 
 
 @dataclass(eq=False)
@@ -58,12 +57,12 @@ class PlanParts(Protocol):
     graph: LogicalGraph
     tasks: list[TaskDesc]
     registers: dict[Buffer, RegstDesc]
-    made: list[Buffer]
+    own_outputs: list[Buffer]
     actors: list[ActorDesc]
     branches: list[ActorDesc]
     stream: int
     memory: MemoryPlan
     chunk_bytes: int
-    words: np.ndarray[Any, Any]
-    kept: list[Any]
+    words: Array
+    references: list[Any]
     live_kinds: list[str]

@@ -28,6 +28,7 @@ from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.logical.printer import operand_text, size_text
 from flowvm.graph.memory.offsets import Block, MemoryPlan, MemoryReport, joined, plan_memory
 from flowvm.graph.passes.changes import changes
+from flowvm.graph.passes.order import WORTH
 from flowvm.graph.plan.actors import ActorDesc, actors_of, by_actor, passed_on
 from flowvm.graph.plan.launch_code import Launching
 from flowvm.graph.plan.parts import RegstDesc, TaskDesc
@@ -38,6 +39,7 @@ from flowvm.meta.device import cpu
 from flowvm.meta.meta import TensorMeta
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.persistent import HOLDERS, Holder
+from flowvm.vm.machine.words import CTL
 from flowvm.vm.workers.zones import CHUNK_ZONE
 
 if TYPE_CHECKING:
@@ -52,6 +54,8 @@ else:
     changes_view = lazy("flowvm.graph.passes.changes_view")
     live = lazy("flowvm.profiler.front.live")
     tables = lazy("flowvm.graph.plan.tables")
+
+PATIENCE = 0.2  # seconds: idle workers look up four times
 
 
 class Plan:
@@ -81,7 +85,7 @@ class Plan:
         self.branches = [] if on_cpu else chains or [ActorDesc(0, 0, 0, len(graph.nodes))]
         self.handed = passed_on(graph, self.actors)
         self.variables = graph.variables()
-        self.made = _made(graph)
+        self.own_outputs = _own_outputs(graph)
         self.registers = self._registers()
         self.tasks = [self._task(i, node) for i, node in enumerate(graph.nodes)]
         # of the VM; the CPU's is wherever the caller issues to
@@ -92,7 +96,7 @@ class Plan:
         if self.actors:
             actors = ActorWords(self.actors, regst_num, engine.launch_stream())
         words = PlanWords(self, actors)
-        self.words, self.kept, self.device_graph = words.words, words.kept, words.graph
+        self.words, self.references, self.device_graph = words.words, words.references, words.graph
         self.live, self.live_kinds, self.turns = words.live, words.live_kinds, words.turns
         if actors is not None:
             weakref.finalize(self, _close, actors).atexit = False
@@ -121,7 +125,7 @@ class Plan:
         """Launch operands: outputs first, then inputs, then variables; the rest is in the chunk."""
         registers: dict[Buffer, RegstDesc] = {}
         inputs = [operand.buffer for operand in self.graph.inputs]
-        for buffer in (*self.made, *inputs, *self.variables):
+        for buffer in (*self.own_outputs, *inputs, *self.variables):
             registers[buffer] = RegstDesc(buffer, len(registers))
         lives: dict[Buffer, Block] = {}
         same = self.graph.shared()
@@ -240,7 +244,7 @@ class Plan:
         """Return the memory that a launch allocates, and the memory that eager code allocates."""
         return MemoryReport(
             self.chunk_bytes,
-            sum(buffer.nbytes for buffer in self.made),
+            sum(buffer.nbytes for buffer in self.own_outputs),
             sum(buffer.nbytes for buffer in self.variables),
             self.graph.eager,
         )
@@ -280,7 +284,7 @@ def _lowered(node: OpNode, metas: tuple[TensorMeta, ...]) -> tuple[Invocation, b
     return lowering.lower_task(operator, metas, attrs, [isinstance(s, Live) for s in node.scalars])
 
 
-def _made(graph: LogicalGraph) -> list[Buffer]:
+def _own_outputs(graph: LogicalGraph) -> list[Buffer]:
     """Temporaries that an output names: they get memory of their own."""
     buffers = [o.buffer for o in graph.outputs]
     return list(dict.fromkeys(b for b in buffers if b.kind is BufferKind.TEMPORARY))
@@ -304,16 +308,24 @@ def _close(actors: ActorWords) -> None:
     engine.call("close_plan")(engine.base, actors.address)
 
 
-def _kept(plan: Plan) -> Iterator[tuple[int, bool]]:
+def _held_variables(plan: Plan) -> Iterator[tuple[int, bool]]:
     for buffer in plan.__dict__.get("variables", ()):
         if buffer.held is not None:
             yield buffer.held.id, True
 
 
-HOLDERS.append(Holder(Plan, _kept))
+HOLDERS.append(Holder(Plan, _held_variables))
 
 
 def compile_plan(graph: LogicalGraph) -> Plan:
-    """Check the graph and compile it."""
+    """Check the graph and compile it.
+
+    Launches take the memory of temporaries in one large block, for which the smaller ones that
+    eager code has left are no use.  Where these are as much, they go back to the system.
+    """
     graph.check()
-    return Plan(graph)
+    plan = Plan(graph)
+    cached = engine.words[CTL.RESERVED_BYTES] - engine.words[CTL.LIVE_BYTES]
+    if graph.devices() <= {cpu} and WORTH <= plan.chunk_bytes <= cached:
+        engine.trim(PATIENCE)
+    return plan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +33,13 @@ class PlanInfo:
         self.name = plan.name
         self._plan = weakref.ref(plan)
         self._passes: dict[str, Any] | None = None
+        self.stages: list[list[Any]] = []  # known with the passes
+        self.flows = flows(plan.tasks)
         self.operands = f"{len(plan.tasks)} tasks"
         self.nodes = [_described(task.node) for task in plan.tasks]
         self.forward = [task.node.forward for task in plan.tasks]
         self.recorded = [_recorded(task.node) for task in plan.tasks]
-        self.sizes = [buffer.nbytes for buffer in plan.made]
+        self.sizes = [buffer.nbytes for buffer in plan.own_outputs]
         self.writers = {
             r.operand: task.number
             for task in plan.tasks
@@ -44,7 +47,7 @@ class PlanInfo:
             if r.operand >= 0 and access != "const"
         }
         self.accesses = [_shared(task) for task in plan.tasks] if plan.actors else []
-        self.kept = plan.kept
+        self.references = plan.references
         self.described = {
             "registers": len(plan.registers),
             "chunk": plan.chunk_bytes,
@@ -65,11 +68,23 @@ class PlanInfo:
             if captured is not None and len(captured[0].nodes) <= MOST_NODES:
                 report = changes.changes(plan.graph)
                 self._passes = changes_view.passes_record(report, plan.graph.nodes)
+                self.stages = changes_view.stages_record(report)
         return self._passes
 
     def locate(self, task: int) -> tuple[str, CodeType | None, int, str]:
         """(name, code, offset, operands) of the node that a task came from; -1: no task ran."""
         return self.nodes[task] if task >= 0 else ("memory", None, 0, self.operands)
+
+
+def flows(tasks: Sequence[TaskDesc]) -> list[list[int]]:
+    """Return the edges between tasks: from whoever wrote a register last to whoever uses it."""
+    edges: list[list[int]] = []
+    writers: dict[int, int] = {}
+    for task in tasks:
+        used = {writers[id(r)] for _, _, r in task.registers if id(r) in writers}
+        edges += [[a, task.number] for a in sorted(used)]
+        writers |= {id(r): task.number for access, _, r in task.registers if access != "const"}
+    return edges
 
 
 def _described(node: OpNode) -> tuple[str, CodeType | None, int, str]:

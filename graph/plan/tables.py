@@ -13,6 +13,7 @@ from flowvm.graph.logical.printer import size_text
 from flowvm.graph.memory.offsets import MemoryReport
 from flowvm.graph.plan.actors import ActorDesc
 from flowvm.graph.plan.parts import PlanParts, RegstDesc, TaskDesc
+from flowvm.graph.plan.plan_info import flows
 from flowvm.graph.plan.words import ActorWords
 from flowvm.profiler import markup
 from flowvm.profiler.views.plan import ActorRow, PlanView, TaskRow, label
@@ -23,7 +24,7 @@ from flowvm.vm.machine.plan_words import ACTOR, RUNTIME
 
 def plan_table(plan: PlanParts, report: MemoryReport) -> PlanView:
     """The view of a Plan as it stands; `report` says what a launch allocates."""
-    words = next((k for k in plan.kept if isinstance(k, ActorWords)), None)
+    words = next((k for k in plan.references if isinstance(k, ActorWords)), None)
     streams = dict.fromkeys(engine.stream_name(a.stream) for a in plan.actors)
     notes = [f"a launch takes {size_text(report.chunk + report.outputs)}; plan.dump() has it all"]
     return PlanView(
@@ -38,6 +39,7 @@ def plan_table(plan: PlanParts, report: MemoryReport) -> PlanView:
         actors=() if words is None else _actors(plan, words),
         tasks=tuple(_task(task) for task in plan.tasks),
         notes=tuple(notes),
+        flows=tuple((a, b) for a, b in flows(plan.tasks)),
     )
 
 
@@ -55,8 +57,8 @@ def _task(task: TaskDesc) -> TaskRow:
     )
 
 
-def _places(task: TaskDesc, wanted: Callable[[str], bool]) -> str:
-    return ", ".join(_place(o, r) for access, o, r in task.registers if wanted(access))
+def _places(task: TaskDesc, accepts: Callable[[str], bool]) -> str:
+    return ", ".join(_place(o, r) for access, o, r in task.registers if accepts(access))
 
 
 def _place(operand: Operand, register: RegstDesc) -> str:
@@ -76,7 +78,7 @@ def _actors(plan: PlanParts, words: ActorWords) -> tuple[ActorRow, ...]:
         k = actor.number
         most = actor.copies if actor.times > 1 else words.regst_num
         own = [j for j, n in actor.credits if n == most and plan.actors[j].times == actor.times]
-        taken = max([acted[k] - acted[j] for j in own], default=0)
+        used = max([acted[k] - acted[j] for j in own], default=0)
         rows.append(
             ActorRow(
                 number=k,
@@ -85,7 +87,7 @@ def _actors(plan: PlanParts, words: ActorWords) -> tuple[ActorRow, ...]:
                 tasks=actor.count,
                 inputs=tuple(actor.inputs),
                 credits=tuple(actor.credits),
-                free=min(most, max(0, most - taken)),
+                free=min(most, max(0, most - used)),
                 acts=acted[k],
                 busy=0.0,
                 each=0.0,

@@ -18,11 +18,12 @@ from flowvm.graph.memory.offsets import Block
 from flowvm.graph.plan.actors import ActorDesc
 from flowvm.graph.plan.device_graph import ChunkEnd, DeviceGraph
 from flowvm.graph.plan.parts import PlanParts, TaskDesc
+from flowvm.meta.arrays import Array
 from flowvm.vm.machine.plan_words import ACTOR, LAUNCH, PLAN, RUNTIME, TASK
 from flowvm.vm.machine.words import MBX
 from flowvm.vm.workers.zones import CHECKED
 
-Words = np.ndarray[Any, Any]
+Words = Array
 NO_TURN = 1 << 62  # after which an operand that moves on and on is where it was
 
 
@@ -49,17 +50,17 @@ class PlanWords:
         self.live_kinds: list[str] = []
         self.turns: list[int] = []
         self._places: dict[Any, int] = {}  # of live numbers
-        self.kept: list[Any] = [actors]
+        self.references: list[Any] = [actors]
         self.graph: DeviceGraph | None = None
         self.starts: list[int] = []
         self._begun: set[Block] = set()  # blocks of the chunk whose lives have begun
         self.extra = 0
         operands = [r for r in plan.registers.values() if r.operand >= 0]
-        sizes = [max(1, r.buffer.nbytes) if r.buffer in plan.made else 0 for r in operands]
+        sizes = [max(1, r.buffer.nbytes) if r.buffer in plan.own_outputs else 0 for r in operands]
         head = [0] * PLAN.WORDS
         head[PLAN.TASKS], head[PLAN.OPERANDS] = len(plan.tasks), len(operands)
         head[PLAN.SIZES], head[PLAN.FIRST] = PLAN.WORDS, PLAN.WORDS + len(sizes)
-        head[PLAN.MADE], head[PLAN.INPUTS] = len(plan.made), len(plan.graph.inputs)
+        head[PLAN.MADE], head[PLAN.INPUTS] = len(plan.own_outputs), len(plan.graph.inputs)
         head[PLAN.ACTORS] = 0 if actors is None else actors.address
         words = [*head, *sizes]
         sections = section_lengths([task.node.repeat for task in plan.tasks])
@@ -71,7 +72,7 @@ class PlanWords:
             self.graph = DeviceGraph(plan, operands, self._end, len(self.live))
             self.extra = self._end.nbytes(len(self.live))
             words[PLAN.GRAPH] = int(self.graph.words.ctypes.data)
-            self.kept += self.graph.kept  # and not its memory, which goes with the Plan
+            self.references += self.graph.references  # and not its memory, which goes with the Plan
         self.words: Words = np.array(words, np.int64)
         starts = [int(self.words.ctypes.data) + 8 * at for at in self.starts]
         if self.graph is not None:
@@ -79,10 +80,10 @@ class PlanWords:
         if actors is not None:
             actors.place(starts)
 
-    def _array(self, values: Sequence[Any]) -> int:
+    def _array(self, values: Sequence[object]) -> int:
         """The address of an array that is kept."""
         array = np.array(values, np.int64)
-        self.kept.append(array)
+        self.references.append(array)
         return int(array.ctypes.data)
 
     def _place_of(self, value: Live, kind: str, times: int) -> tuple[int, int]:
@@ -95,8 +96,8 @@ class PlanWords:
         return place, int(times > 1)
 
     def _task(self, task: TaskDesc, section: int) -> list[int]:
-        made, repeat = task.invocation, task.node.repeat
-        self.kept.append(made)
+        invocation, repeat = task.invocation, task.node.repeat
+        self.references.append(invocation)
         operands: list[int] = []
         steps: list[tuple[int, int]] = []
         for access, operand, register in task.registers:
@@ -110,7 +111,7 @@ class PlanWords:
                 if register.copies > 1
                 else (operand.step, NO_TURN)
             )
-        kinds = made.scalar_pack[::-1] or task.node.operator.scalar_kinds
+        kinds = invocation.scalar_pack[::-1] or task.node.operator.scalar_kinds
         scalars: list[int] = []
         for kind, value in zip(kinds, task.node.scalars, strict=True):
             if not isinstance(value, Live):
@@ -126,9 +127,9 @@ class PlanWords:
             operands.append(self._end.line_of(task.number) << (TASK.SOURCE_BITS + 1))
             steps.append((0, NO_TURN))
         head = [0] * TASK.OPERANDS
-        head[TASK.KERNEL], head[TASK.LAYOUT] = made.kernel, int(made.layout.ctypes.data)
-        head[TASK.UNITS], head[TASK.GRAIN] = made.units, max(1, made.grain)
-        head[TASK.PHASES], head[TASK.MORE] = self._array(made.phases), len(made.phases)
+        head[TASK.KERNEL], head[TASK.LAYOUT] = invocation.kernel, int(invocation.layout.ctypes.data)
+        head[TASK.UNITS], head[TASK.GRAIN] = invocation.units, max(1, invocation.grain)
+        head[TASK.PHASES], head[TASK.MORE] = self._array(invocation.phases), len(invocation.phases)
         head[TASK.SCRATCH] = -1 if task.scratch is None else task.scratch.offset
         head[TASK.COUNT], head[TASK.SCALARS] = len(operands), len(scalars) // 2
         head[TASK.REPEAT], head[TASK.SECTION] = repeat, section

@@ -1,8 +1,8 @@
 """Levels: a dimension of tensors that a function which is mapped does not see.
 
-`entered` hides a dimension, `left` shows it again, `lifted` gives a tensor that is one for all
-examples the level as well.  All are views, recorded for backward as each other's opposites: what
-came into a map as one tensor gets the sum of what the examples want of it.
+`entered` hides a dimension, `level_as_dim` shows it again, `lifted` gives a tensor that is one for
+all examples the level as well.  All are views, recorded for backward as each other's opposites:
+what came into a map as one tensor gets the sum of what the examples want of it.
 
 A number is a level's while its `Level` lives: the map is under way, or a graph for backward leads
 through it.  Then it is another map's, which finds the entries of its calls where a former one left
@@ -18,12 +18,13 @@ from typing import Any
 
 from flowvm.eager.modes import current_recorder, current_trace_recorder, grad_enabled
 from flowvm.eager.nodes import Node
-from flowvm.eager.tensor import Tensor, alias
+from flowvm.eager.tensor import Tensor, alias, base_of
 from flowvm.guards.forks import held_at_fork
 from flowvm.guards.lru_cache import lru_cached
 from flowvm.meta.batched_meta import Axis, axes_of, base_device, example_of, with_axes
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.composite import Recorded
+from flowvm.ops.declare.rebase import remember_view
 from flowvm.vm.callers.interrupt import protected
 
 WATCHED = 1 << 20  # the first number of levels whose calls somebody hears of: no entries are kept
@@ -39,14 +40,14 @@ class Level:
     __slots__ = ("number", "size")
 
     def __init__(self, size: int) -> None:
-        heard = current_recorder() is not None or current_trace_recorder() is not None
+        recorded = current_recorder() is not None or current_trace_recorder() is not None
         self.size = size
         with _lock:
-            if _free[heard]:
-                self.number = heapq.heappop(_free[heard])
+            if _free[recorded]:
+                self.number = heapq.heappop(_free[recorded])
             else:
-                self.number = _next[heard]
-                _next[heard] += 1
+                self.number = _next[recorded]
+                _next[recorded] += 1
 
     @protected
     def __del__(self) -> None:
@@ -55,7 +56,7 @@ class Level:
             heapq.heappush(_free[number >= WATCHED], number)
 
 
-def _recorded(op: Recorded, x: Tensor, out: Tensor, attrs: tuple[Any, ...]) -> Tensor:
+def _recorded(op: Recorded, x: Tensor, out: Tensor, attrs: tuple[object, ...]) -> Tensor:
     if x._node is not None and grad_enabled():
         out._node = Node(op, (x._node,), (), (), (x._meta,), attrs, (out._meta,))
     return out
@@ -74,6 +75,7 @@ def entered(x: Tensor, level: Level, dim: int) -> Tensor:
     """Return `x` with its dimension `dim` as the level's."""
     at = dim % x._meta.ndim
     out = alias(x, _entered_meta(x._meta, level.number, at))
+    out.extra()["entered"] = x, at
     return _recorded(_ENTERED, x, out, (level, at))
 
 
@@ -87,13 +89,39 @@ def _left_meta(meta: TensorMeta, number: int, size: int, dim: int) -> tuple[Tens
     return with_axes(local, [a for a in axes if a.level != number]), step is not None
 
 
-def left(x: Tensor, level: Level, dim: int) -> Tensor:
+def level_as_dim(x: Tensor, level: Level, dim: int) -> Tensor:
     """Return `x` with the level as dimension `dim` of the result; all examples are alike where it
     does not have the level.
     """
     at = dim % (x._meta.ndim + 1)
     meta, has = _left_meta(x._meta, level.number, level.size, at)
-    return _recorded(_LEFT if has else _REPEATED, x, alias(x, meta), (level, at))
+    out = _recorded(_LEFT if has else _REPEATED, x, alias(x, meta), (level, at))
+    _show_base(x, out)
+    return out
+
+
+def place_of(x: Tensor, level: Level) -> int | None:
+    """Return which dimension of what came into the map the level is, 0 of what was computed; None
+    if `x` does not have it.
+    """
+    if all(a.level != level.number for a in axes_of(x._meta)):
+        return None
+    _, place = getattr(x, "_extra", {}).get("entered", (None, 0))
+    return int(place)
+
+
+def _show_base(x: Tensor, out: Tensor) -> None:
+    """Make `out`, which a map gives, a view of the tensor that came into the map, if it is one."""
+    source = x
+    if axes_of(x._meta):
+        try:
+            source, _ = base_of(x)._extra["entered"]
+        except (AttributeError, KeyError):
+            return
+    base = out._kin = base_of(source)
+    changeable = base._node is None or not base._node.is_leaf
+    if changeable and not axes_of(out._meta) and grad_enabled():
+        remember_view(base, out)
 
 
 @lru_cached("views")
@@ -133,7 +161,7 @@ def summed(g: Tensor, axes: Sequence[Axis]) -> Tensor:
     """Return the sum over the examples of these levels."""
     for axis in axes:
         known: Any = _Known(axis)
-        g = left(g, known, 0).sum(0)
+        g = level_as_dim(g, known, 0).sum(0)
     return g
 
 
@@ -148,7 +176,7 @@ def of_levels(g: Tensor, meta: TensorMeta, outs: Sequence[TensorMeta] = ()) -> T
     return lifted(g, axes_of(meta)) if own else g
 
 
-_ENTERED = Recorded("enter_map", lambda c, g: (left(g, *c.attrs),), ("x",))
+_ENTERED = Recorded("enter_map", lambda c, g: (level_as_dim(g, *c.attrs),), ("x",))
 _LEFT = Recorded("leave_map", lambda c, g: (entered(g, *c.attrs),), ("x",))
 _REPEATED = Recorded("leave_map", lambda c, g: (g.sum(c.attrs[1]),), ("x",))
 _LIFTED = Recorded("lift", lambda c, g: (summed(g, c.attrs),), ("x",))

@@ -12,10 +12,10 @@ from flowvm.meta.meta import TensorMeta, dense_stride
 Wrap = Callable[[int, TensorMeta], TensorMeta]
 
 
-def told(metas: Sequence[TensorMeta]) -> tuple[Axis, ...]:
+def batched_axes(metas: Sequence[TensorMeta]) -> tuple[Axis, ...]:
     """Return the levels at which some operand is not shared."""
-    seen = {a.level: a for m in metas for a in axes_of(m) if a.stride}
-    return tuple(sorted(seen.values()))
+    by_level = {a.level: a for m in metas for a in axes_of(m) if a.stride}
+    return tuple(sorted(by_level.values()))
 
 
 def steps(meta: TensorMeta, axes: Sequence[Axis]) -> tuple[int, ...]:

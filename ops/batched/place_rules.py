@@ -2,43 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.interpreter import Operator
 from flowvm.meta.batched_meta import example_of
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.batched.physical import (
+    batched_axes,
     behind,
     folded_meta,
     in_front,
     is_shared,
-    told,
     unfolded_meta,
 )
-from flowvm.ops.batched.planning import RULE, STEPS, Plan, laid
+from flowvm.ops.batched.plans import RULE, STEPS, Plan, laid
 from flowvm.ops.places import gather, search
 from flowvm.ops.places.cpu.index_kernels import ADD, NONE
 from flowvm.ops.pointwise.compare import where
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-def _cut(x: Any, shape: Any, dim: int, along: int | None = None) -> Any:
+    from flowvm.eager.tensor import Tensor
+    from flowvm.meta.batched_meta import Axis
+
+
+def _cut(x: Any, shape: Sequence[int], dim: int, along: int | None = None) -> Any:
     """Return the part of `x` that an index of `shape` can reach beside dimension `dim`."""
     for d, size in enumerate(shape):
-        wanted = size if d != dim else along
-        if wanted is not None and x.shape[d] != wanted:
-            x = x.narrow(d, 0, wanted)
+        size_here = size if d != dim else along
+        if size_here is not None and x.shape[d] != size_here:
+            x = x.narrow(d, 0, size_here)
     return x
 
 
 @STEPS(gather.gather_elements)
-def _gathered(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+def _gathered(op: Operator, tensors: Any, attrs: Any, scalars: object) -> Any:
     x, index = tensors
     part = _cut(x, index.shape, attrs[0])
     return None if part is x else op.call(part, index, *attrs)
 
 
 @STEPS(gather.scatter_elements, gather.combine_elements)
-def _scattered(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+def _scattered(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> tuple[()] | None:
     x, index, source = tensors
     part = _cut(x, index.shape, attrs[0])
     if source.ndim == index.ndim:
@@ -51,7 +57,14 @@ def _scattered(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
     return ()
 
 
-def _taken(op: Operator, metas: Any, attrs: Any, outs: Any, axes: Any, shared: Any) -> Plan | None:
+def _take_rule(
+    op: Operator,
+    metas: Sequence[TensorMeta],
+    attrs: Any,
+    outs: object,
+    axes: Sequence[Axis],
+    shared: Sequence[Axis],
+) -> Plan | None:
     """Slices of one tensor for the indices of all examples."""
     x, index = metas
     if not is_shared(x, axes) or index.ndim != 1:
@@ -67,15 +80,15 @@ def _taken(op: Operator, metas: Any, attrs: Any, outs: Any, axes: Any, shared: A
     return Plan((example_of(x), places), attrs, wrap)
 
 
-RULE.say(_taken, gather.take_slices)
+RULE.say(_take_rule, gather.take_slices)
 
 
 @STEPS(gather.take_slices)
-def _taken_apart(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+def _taken_apart(op: Operator, tensors: Any, attrs: Any, scalars: object) -> object:
     """Slices at the indices of each example, of its own tensor: elements at repeated indices."""
     x, index = tensors
     dim, _, _, zero, _ = attrs
-    axes = told([x._meta, index._meta])
+    axes = batched_axes([x._meta, index._meta])
     if is_shared(index._meta, axes) or is_shared(x._meta, axes) or index.ndim != 1 or not x.ndim:
         return None
     places = _repeated(index, x.shape, dim)
@@ -87,14 +100,16 @@ def _along(index: Any, ndim: int, dim: int) -> Any:
     return index.reshape((-1,) + (1,) * (ndim - dim - 1))
 
 
-def _repeated(index: Any, shape: Any, dim: int) -> Any:
+def _repeated(index: Tensor, shape: Sequence[int], dim: int) -> Any:
     """Return an index of slices as one of elements, from the front."""
     wide = (*shape[:dim], index.shape[0], *shape[dim + 1 :])
     front = where(index < 0, index + shape[dim], index)
     return _along(front, len(shape), dim).expand(wide)
 
 
-def _put(op: Operator, metas: Any, attrs: Any, outs: Any, axes: Any, shared: Any) -> Plan | None:
+def _put(
+    op: Operator, metas: Sequence[TensorMeta], attrs: Any, outs: object, axes: Any, shared: Any
+) -> Plan | None:
     """Slices at places that are the same for all examples."""
     x, index, source = metas
     if not is_shared(index, axes) or not x.ndim:
@@ -112,11 +127,15 @@ RULE.say(_put, gather.put_slices, gather.combine_slices)
 
 
 @STEPS(gather.put_slices, gather.combine_slices)
-def _put_apart(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+def _put_apart(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> tuple[()] | None:
     """Slices at the indices of each example."""
     x, index, source = tensors
     dim, _, _, *more = attrs
-    if is_shared(index._meta, told([t._meta for t in tensors])) or not x.ndim or index.ndim != 1:
+    if (
+        is_shared(index._meta, batched_axes([t._meta for t in tensors]))
+        or not x.ndim
+        or index.ndim != 1
+    ):
         return None
     skip, mode = more or (NONE, 0)
     shape = (*x.shape[:dim], index.shape[0], *x.shape[dim + 1 :])
@@ -134,7 +153,7 @@ def _put_apart(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
 
 
 @STEPS(search._search)
-def _searched(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+def _searched(op: Operator, tensors: Any, attrs: Any, scalars: object) -> Any:
     """Places of all elements in one row of boundaries: as one row as well."""
     boundaries, x = tensors
     if boundaries.ndim != 1 or x.ndim == 1:

@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.tensor import Tensor
 from flowvm.meta.batched_meta import Axis, axes_of, example_of, with_axes
 from flowvm.meta.meta import TensorMeta
-from flowvm.ops.batched.levels import entered, left
-from flowvm.ops.batched.looping import Same
+from flowvm.ops.batched.levels import entered, level_as_dim
+from flowvm.ops.batched.loop import Same
 from flowvm.ops.batched.physical import (
+    batched_axes,
     behind,
     folded_meta,
     in_front,
     is_shared,
-    told,
     unfolded_meta,
 )
-from flowvm.ops.batched.planning import RULE, STEPS, Plan
+from flowvm.ops.batched.plans import RULE, STEPS, Plan
 from flowvm.ops.declare.registry import operator_of
 from flowvm.ops.planes.parts import conv_ops
 from flowvm.ops.products.matmul import _affine, _matmul, _matmul_nt, _matmul_tn
 from flowvm.ops.products.products import _added_product
 
+if TYPE_CHECKING:
+    from flowvm.ops.batched.levels import Level
+
 
 def _product(ta: bool, tb: bool) -> Callable[..., Plan | None]:
     def rule(
-        op: Operator, metas: Any, attrs: Any, outs: Any, axes: Any, shared: Any
+        op: Operator,
+        metas: Sequence[TensorMeta],
+        attrs: Any,
+        outs: object,
+        axes: Sequence[Axis],
+        shared: Sequence[Axis],
     ) -> Plan | None:
         a, b = metas
         alone_a, alone_b = is_shared(a, axes), is_shared(b, axes)
@@ -58,7 +66,7 @@ def _product(ta: bool, tb: bool) -> Callable[..., Plan | None]:
     return rule
 
 
-def _rows_of(axes: Any, shared: Any, size: int) -> Callable[..., TensorMeta]:
+def _rows_of(axes: Sequence[Axis], shared: Sequence[Axis], size: int) -> Callable[..., TensorMeta]:
     return lambda place, out: unfolded_meta(out, axes, 0, size, shared)
 
 
@@ -72,7 +80,7 @@ def _as_row(first: Any) -> Callable[..., Any]:
         column = b.ndim == 1 or (b.ndim == 2 and b.shape[0 if op is NT else 1] == 1)
         if a.ndim != 2 or not column:
             return None
-        axes = told([a._meta, b._meta])
+        axes = batched_axes([a._meta, b._meta])
         if not is_shared(a._meta, axes) or is_shared(b._meta, axes):
             return None
         if a.shape[op is TN] * math.prod(axis.size for axis in axes) < SMALL:
@@ -93,7 +101,12 @@ def _widened(meta: TensorMeta, at: int) -> TensorMeta:
 
 
 def _columns_plan(
-    a: TensorMeta, columns: TensorMeta, attrs: Any, axes: Any, shared: Any, size: int | None
+    a: TensorMeta,
+    columns: TensorMeta,
+    attrs: Any,
+    axes: Sequence[Axis],
+    shared: Sequence[Axis],
+    size: int | None,
 ) -> Plan:
     """Return the plan of a product with all examples' columns, `size` each; None: vectors."""
     at = a.ndim - 1
@@ -108,7 +121,9 @@ def _columns_plan(
     return Plan((a, columns), attrs, wrap)
 
 
-def _without(axes: Any, shared: Any, row: bool, column: bool) -> Callable[..., TensorMeta]:
+def _without(
+    axes: Sequence[Axis], shared: Sequence[Axis], row: bool, column: bool
+) -> Callable[..., TensorMeta]:
     """Make the wrap of a product without the row or the column that a vector was."""
     whole = behind(axes, shared)
 
@@ -140,7 +155,7 @@ STEPS.say(_as_row(_matmul), _matmul_tn)
 def _linear(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
     """A product and a sum, where the weights are of one example each."""
     x, w, b = tensors
-    axes = told([t._meta for t in tensors])
+    axes = batched_axes([t._meta for t in tensors])
     if is_shared(w._meta, axes) and is_shared(b._meta, axes):
         return None
     rows = x.unsqueeze(0) if x.ndim == 1 else x
@@ -149,7 +164,7 @@ def _linear(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
 
 
 @STEPS(_added_product)
-def _added(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+def _added(op: Operator, tensors: Any, attrs: Any, scalars: object) -> object:
     a, b, input = tensors
     beta, alpha = attrs
     product = _matmul(a, b)
@@ -160,29 +175,29 @@ def _added(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
 # --- convolution ----------------------------------------------------------------------------------
 
 
-def _as_channels(x: Tensor, level: Any, dim: int) -> Any:
+def _as_channels(x: Tensor, level: Level, dim: int) -> Any:
     """Return `x` with the level multiplying dimension `dim`."""
-    seen: Any = left(x, level, dim)
-    shape = seen.shape
-    return seen.reshape((*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :]))
+    channels: Tensor = level_as_dim(x, level, dim)
+    shape = channels.shape
+    return channels.reshape((*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :]))
 
 
-def _of_channels(x: Any, level: Any, dim: int) -> Tensor:
+def _of_channels(x: Any, level: Level, dim: int) -> Tensor:
     shape = x.shape
     wide = x.reshape((*shape[:dim], level.size, shape[dim] // level.size, *shape[dim + 1 :]))
     return entered(wide, level, dim)
 
 
-def _level_of(*tensors: Any) -> Any:
+def _level_of(*tensors: Any) -> Same:
     axis: Axis = max(a for t in tensors for a in axes_of(t._meta) if a.stride)
     return Same(axis.level, axis.size)
 
 
 @STEPS(conv_ops._conv, conv_ops._conv_bias, conv_ops._conv_input, conv_ops._conv_input_bias)
-def _convolution(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+def _convolution(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Tensor | None:
     """A convolution with more groups, where the weights are of one example each."""
     x, w, *bias = tensors
-    axes = told([t._meta for t in tensors])
+    axes = batched_axes([t._meta for t in tensors])
     if all(is_shared(t._meta, axes) for t in (w, *bias)):
         return None
     level = _level_of(w, *bias)
@@ -198,7 +213,7 @@ def _convolution(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
 
 
 @STEPS(conv_ops._conv_weight)
-def _convolution_weight(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+def _convolution_weight(op: Operator, tensors: Any, attrs: Any, scalars: object) -> Tensor:
     level = _level_of(*tensors)
     how, shape = attrs
     out = op.call(

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.batched import maps
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.modes import recording
 from flowvm.meta.batched_meta import Axis, axes_of, example_of, with_axes
 from flowvm.ops.batched.physical import in_front
-from flowvm.ops.batched.planning import COMPOSED, LEADING
+from flowvm.ops.batched.plans import COMPOSED, LEADING
 from flowvm.ops.declare.composite import filled_of
 from flowvm.ops.declare.registry import operator_of
 from flowvm.ops.random.parts import philox
 from flowvm.ops.random.parts.poisson import poisson_counts
+
+if TYPE_CHECKING:
+    from flowvm.meta.meta import TensorMeta
+
 
 DROPOUT = operator_of(philox.dropout_words)
 
@@ -26,14 +30,14 @@ def own_numbers() -> tuple[Axis, ...]:
 
 
 @COMPOSED(philox.dropout_words)
-def _dropped(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+def _dropped(op: Operator, tensors: Any, attrs: object, scalars: Any) -> object:
     """A product with what dropout makes of ones: of those levels that draw for themselves.
 
     In backward the numbers are drawn again, and are the same at levels that came later.
     """
     (x,) = tensors
     axes = [a for a in own_numbers() if a.level in {b.level for b in axes_of(x._meta)}]
-    meta: Any = with_axes(example_of(x._meta).dense(), axes).dense()
+    meta: TensorMeta = with_axes(example_of(x._meta).dense(), axes).dense()
     with recording(False):
         ones = filled_of(in_front(meta, axes_of(meta)), 1)
         factors = op.call(ones, *scalars)

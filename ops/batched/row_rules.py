@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.interpreter import Operator
 from flowvm.meta.batched_meta import example_of
 from flowvm.meta.dtype import float64
 from flowvm.meta.meta import TensorMeta
-from flowvm.ops.batched.physical import ahead_of, behind, in_front, is_shared, told, unfolded_meta
-from flowvm.ops.batched.planning import COMPOSED, RULE, STEPS, Plan, moved_attrs
+from flowvm.ops.batched.physical import (
+    ahead_of,
+    batched_axes,
+    behind,
+    in_front,
+    is_shared,
+    unfolded_meta,
+)
+from flowvm.ops.batched.plans import COMPOSED, RULE, STEPS, Plan, moved_attrs
 from flowvm.ops.declare.composite import filled_of
 from flowvm.ops.declare.registry import operator_of
 from flowvm.ops.pointwise.arithmetic import add, mul
@@ -32,20 +39,26 @@ from flowvm.ops.rows.reduce import _sum_whole
 from flowvm.ops.rows.softmax import log_softmax
 from flowvm.ops.shapes.join import stack
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flowvm.meta.batched_meta import Axis
+
+
 FOLDS = (
     add_up, count_up, every, largest, magnitude_up, multiply_up, smallest, some, square_up,
 )  # fmt: skip
 
 
 @STEPS(_sum_whole)
-def _sum(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+def _sum(op: Operator, tensors: Any, attrs: object, scalars: object) -> Any:
     """The sum of all elements of an example is one over some of the dimensions."""
     (x,) = tensors
     return x.sum(list(range(x.ndim))) if x.ndim else x
 
 
 def _folded_up(
-    op: Operator, metas: Any, attrs: Any, outs: Any, axes: Any, shared: Any
+    op: Operator, metas: Sequence[TensorMeta], attrs: Any, outs: object, axes: Any, shared: Any
 ) -> Plan | None:
     """A reduction goes over whatever dimensions are left; its fallback takes several steps."""
     (x,) = metas
@@ -71,7 +84,7 @@ def _channels(x: Any, of: Any, kind: str) -> Any:
 def _normalized(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
     """A norm, times weights of one example each."""
     x, *of = tensors
-    axes = told([t._meta for t in tensors])
+    axes = batched_axes([t._meta for t in tensors])
     if all(is_shared(t._meta, axes) for t in of):
         return None
     out, stats = norms._plain(x, *attrs)
@@ -80,17 +93,22 @@ def _normalized(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
 
 
 def _rows_apart(
-    op: Operator, metas: Any, attrs: Any, outs: Any, axes: Any, shared: Any
+    op: Operator,
+    metas: Sequence[TensorMeta],
+    attrs: Any,
+    outs: Any,
+    axes: Sequence[Axis],
+    shared: Sequence[Axis],
 ) -> Plan | None:
     """All examples' rows, whose statistics are all in dimension 1 of (2, rows)."""
     kind = attrs[0]
     if kind == "batch":
         return None
     stats = {2} if op is BACK else set()
-    given = {0, 1} if op is BACK else {0}
+    per_row = {0, 1} if op is BACK else {0}
     whole, physical = [], []
     for k, m in enumerate(metas):
-        if k not in stats | given:
+        if k not in stats | per_row:
             whole.append(example_of(m))
             physical.append(whole[-1])
             continue
@@ -107,6 +125,8 @@ def _rows_apart(
     samples = outs[0].shape[0] if outs[0].ndim else 1
 
     def wrap(place: int, out: TensorMeta) -> TensorMeta:
+        if place == 1 and outs[1].ndim != 2:  # statistics that nobody keeps
+            return behind((), (*(a._replace(stride=0) for a in axes), *shared))(0, out)
         if place == 1:
             return unfolded_meta(out, axes, 1, outs[1].shape[1], shared)
         return front(0, out) if kind == "layer" else unfolded_meta(out, axes, 0, samples, shared)
@@ -119,7 +139,7 @@ RULE.say(_rows_apart, norms._plain, norms._weighted, norms._affine, norms._back)
 
 
 @STEPS(norms._fixed)
-def _by_statistics(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+def _by_statistics(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> tuple[Any, Any]:
     """A norm by given means and variances."""
     x, *of = tensors
     weight, bias, mean, var = (_channels(x, t, "batch") for t in of)
@@ -128,7 +148,9 @@ def _by_statistics(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
 
 
 @STEPS(norms._fixed_back)
-def _by_statistics_back(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+def _by_statistics_back(
+    op: Operator, tensors: Any, attrs: Any, scalars: Any
+) -> tuple[Any, Any, Any]:
     g, x, stats, weight = tensors
     mean = _channels(x, stats[0].to(x.dtype), "batch")
     rstd = _channels(x, (stats[1] + attrs[0]).rsqrt().to(x.dtype), "batch")
@@ -141,7 +163,7 @@ def _by_statistics_back(op: Operator, tensors: Any, attrs: Any, scalars: Any) ->
 
 
 @STEPS(norms._full_back)
-def _normalized_back(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+def _normalized_back(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> tuple[Any, Any, Any]:
     """The gradients of each example's own weights: sums over the other dimensions."""
     g, x, stats, weight = tensors
     kind, size, *_ = attrs
@@ -160,25 +182,25 @@ def _normalized_back(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> An
 
 
 @COMPOSED(losses._entropy, losses._weighted_entropy)
-def _entropy(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+def _entropy(op: Operator, tensors: Any, attrs: Any, scalars: object) -> tuple[object, object]:
     x, target, *weight = tensors
     reduction, ignore, smoothing = attrs
-    likely: Any = log_softmax(x, 0 if x.ndim == 1 else 1)
+    likely: object = log_softmax(x, 0 if x.ndim == 1 else 1)
     return _class_loss(likely, target, weight, reduction, ignore, smoothing), target
 
 
 @COMPOSED(losses._nll, losses._weighted_nll)
-def _likelihood(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+def _likelihood(op: Operator, tensors: Any, attrs: Any, scalars: object) -> tuple[object, object]:
     x, target, *weight = tensors
     reduction, ignore = attrs
     return _class_loss(x, target, weight, reduction, ignore, 0.0), target
 
 
 def _class_loss(
-    likely: Any, target: Any, weight: Any, reduction: str, ignore: int, smoothing: float
+    likely: Any, target: object, weight: Any, reduction: str, ignore: int, smoothing: float
 ) -> Any:
     axis = 0 if likely.ndim == 1 else 1
-    valid: Any = ne(target, ignore)
+    valid = ne(target, ignore)
     counted = valid.to(likely.dtype)
     place = target * valid
     loss = -likely.gather(axis, place.unsqueeze(axis)).squeeze(axis) * counted
@@ -199,10 +221,10 @@ def _class_loss(
 
 
 @STEPS(losses._entropy_backward, losses._weighted_entropy_backward)
-def _entropy_back(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+def _entropy_back(op: Operator, tensors: Any, attrs: Any, scalars: object) -> object:
     """The gradient is linear in the first operand, which is one number where a sum was made."""
     g, x, *rest = tensors
-    axes = told([t._meta for t in tensors])
+    axes = batched_axes([t._meta for t in tensors])
     if not all(is_shared(t._meta, axes) for t in (x, *rest)):
         return None
     once = op.call(filled_of(example_of(g._meta), 1), x, *rest, *attrs)
@@ -212,7 +234,7 @@ def _entropy_back(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
 @STEPS(losses._nll_backward, losses._weighted_nll_backward)
 def _likelihood_back(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
     g, *rest = tensors
-    axes = told([t._meta for t in tensors])
+    axes = batched_axes([t._meta for t in tensors])
     if not all(is_shared(t._meta, axes) for t in rest):
         return None
     once = op.call(filled_of(example_of(g._meta), 1), *rest, *attrs)

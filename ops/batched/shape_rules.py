@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.interpreter import Operator
 from flowvm.meta.meta import dense_stride
 from flowvm.ops.batched.physical import behind, in_front
-from flowvm.ops.batched.planning import LEADING, RULE, SAMPLES, Plan
+from flowvm.ops.batched.plans import LEADING, RULE, SAMPLES, Plan
 from flowvm.ops.declare import core
 from flowvm.ops.linalg import systems
 from flowvm.ops.linalg.parts import factors, spectra
@@ -18,9 +18,14 @@ from flowvm.ops.places.parts import nth
 from flowvm.ops.planes import patches
 from flowvm.ops.shapes import matrices, padding
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flowvm.meta.meta import TensorMeta
+
 
 def _arranged(
-    op: Operator, metas: Any, attrs: Any, outs: Any, axes: Any, shared: Any
+    op: Operator, metas: Sequence[TensorMeta], attrs: Any, outs: object, axes: Any, shared: Any
 ) -> Plan | None:
     (x,) = metas
     dtype, stride = attrs
@@ -31,11 +36,11 @@ def _arranged(
 RULE.say(_arranged, core._arrange, core._arrange_away)
 
 
-def _padded(nothing: Any) -> Callable[..., Plan | None]:
+def _padded(nothing: tuple[int, int] | int) -> Callable[..., Plan | None]:
     """Make the rule of an op whose first attribute says something of each dimension."""
 
     def rule(
-        op: Operator, metas: Any, attrs: Any, outs: Any, axes: Any, shared: Any
+        op: Operator, metas: Any, attrs: Any, outs: object, axes: Any, shared: Any
     ) -> Plan | None:
         of_each = (*(nothing for _ in axes), *attrs[0])
         return Plan((in_front(metas[0], axes),), (of_each, *attrs[1:]), behind(axes, shared))

@@ -14,7 +14,7 @@ bools by "or" (sum, max) and "and" (prod, min).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from flowvm.eager.interpreter import short
@@ -41,13 +41,14 @@ from flowvm.ops.collectives.instructions import (
 from flowvm.ops.declare.composite import wrap_dim
 from flowvm.ops.declare.core import cast
 from flowvm.ops.shapes.join import cat
-from flowvm.ranks.lanes import Lane, lane, lane_for
+from flowvm.ranks.lanes import Lane, collective, lane, lane_for
 from flowvm.ranks.world import Group, world
+from flowvm.vm.callers.hot import hot
 
 OPS = ("sum", "prod", "min", "max", "mean")
 
 
-def _tensor(name: str, x: Any) -> Tensor:
+def _tensor(name: str, x: Tensor) -> Tensor:
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(f"{name}: x must be a Tensor, got {type(x).__name__} ({short(x)})")
     return x
@@ -98,7 +99,7 @@ def _back(x: Tensor, dim: int) -> Tensor:
     return x.movedim(0, dim).contiguous() if dim else x
 
 
-def all_reduce(x: Tensor, op: str = "sum", group: Any = None) -> Tensor:
+def all_reduce(x: Tensor, op: str = "sum", group: Group | Iterable[int] | None = None) -> Tensor:
     """The reduction of the ranks' `x`, which have one shape and dtype, on all of them.
 
     op  "sum", "prod", "min", "max" or "mean"
@@ -114,7 +115,10 @@ def all_reduce(x: Tensor, op: str = "sum", group: Any = None) -> Tensor:
 
 
 def all_gather(
-    x: Tensor, group: Any = None, sizes: Sequence[int] | None = None, dim: int = 0
+    x: Tensor,
+    group: Group | Iterable[int] | None = None,
+    sizes: Sequence[int] | None = None,
+    dim: int = 0,
 ) -> Tensor:
     """The ranks' `x`, one behind the other along `dim`, on all of them.
 
@@ -138,7 +142,11 @@ def all_gather(
 
 
 def reduce_scatter(
-    x: Tensor, op: str = "sum", group: Any = None, sizes: Sequence[int] | None = None, dim: int = 0
+    x: Tensor,
+    op: str = "sum",
+    group: Group | Iterable[int] | None = None,
+    sizes: Sequence[int] | None = None,
+    dim: int = 0,
 ) -> Tensor:
     """This rank's part, along `dim`, of the reduction of the ranks' `x`.
 
@@ -164,7 +172,7 @@ def reduce_scatter(
 
 def all_to_all(
     x: Tensor,
-    group: Any = None,
+    group: Group | Iterable[int] | None = None,
     split_dim: int = 0,
     concat_dim: int = 0,
     split_sizes: Sequence[int] | None = None,
@@ -184,26 +192,29 @@ def all_to_all(
     if x._meta.ndim == 0:
         raise ShapeError("all_to_all: a 0-d tensor has no dimension to be split or joined")
     n, total = members.size, x._meta.shape[split]
-    given = (
+    send_sizes = (
         _even("all_to_all", total, n)
         if split_sizes is None
         else _sizes("all_to_all", split_sizes, n, total)
     )
     if concat_sizes is None:
-        taken = given if split == concat else (x._meta.shape[concat],) * n
+        receive_sizes = send_sizes if split == concat else (x._meta.shape[concat],) * n
     else:
-        taken = _sizes("all_to_all", concat_sizes, n, None)
+        receive_sizes = _sizes("all_to_all", concat_sizes, n, None)
     if n == 1:
         return cast(x, x._meta.dtype)
     if split == concat:
-        return _back(_exchanged(_front("all_to_all", x, split), given, taken, members.ranks), split)
-    return _resplit(x, split, concat, given, taken, members)
+        return _back(
+            _exchanged(_front("all_to_all", x, split), send_sizes, receive_sizes, members.ranks),
+            split,
+        )
+    return _resplit(x, split, concat, send_sizes, receive_sizes, members)
 
 
 def _exchanged(
-    x: Tensor, given: tuple[int, ...], taken: tuple[int, ...], ranks: tuple[int, ...]
+    x: Tensor, send_sizes: tuple[int, ...], receive_sizes: tuple[int, ...], ranks: tuple[int, ...]
 ) -> Tensor:
-    out: Tensor = run(all_to_all_of, x, given, taken, ranks)
+    out: Tensor = run(all_to_all_of, x, send_sizes, receive_sizes, ranks)
     return out
 
 
@@ -211,29 +222,32 @@ def _resplit(
     x: Tensor,
     split: int,
     concat: int,
-    given: tuple[int, ...],
-    taken: tuple[int, ...],
+    send_sizes: tuple[int, ...],
+    receive_sizes: tuple[int, ...],
     members: Group,
 ) -> Tensor:
     """Exchange parts whose shape changes: send all parts as rows of one element."""
     shape = x._meta.shape
     rest = math.prod(d for i, d in enumerate(shape) if i not in (split, concat))
-    parts = x.split(list(given), split)
+    parts = x.split(list(send_sizes), split)
     flat = cat([part.contiguous().reshape(-1) for part in parts])
-    own = given[members.rank]
-    sent = tuple(rows * shape[concat] * rest for rows in given)
-    come = tuple(own * length * rest for length in taken)
+    own = send_sizes[members.rank]
+    sent = tuple(rows * shape[concat] * rest for rows in send_sizes)
+    come = tuple(own * length * rest for length in receive_sizes)
     out = _exchanged(flat, sent, come, members.ranks)
     pieces = []
-    for piece, length in zip(out.split(list(come), 0), taken, strict=True):
-        wanted = list(shape)
-        wanted[split], wanted[concat] = own, length
-        pieces.append(piece.reshape(wanted))
+    for piece, length in zip(out.split(list(come), 0), receive_sizes, strict=True):
+        target = list(shape)
+        target[split], target[concat] = own, length
+        pieces.append(piece.reshape(target))
     return cat(pieces, concat)
 
 
 def broadcast(
-    x: Tensor | None, src: int, group: Any = None, meta: TensorMeta | None = None
+    x: Tensor | None,
+    src: int,
+    group: Group | Iterable[int] | None = None,
+    meta: TensorMeta | None = None,
 ) -> Tensor:
     """Return the `x` of rank `src` on all ranks of the group; a rank without it passes its `meta`.
 
@@ -253,7 +267,7 @@ def broadcast(
     return out
 
 
-def send(x: Tensor, dst: int, group: Any = None, tag: int = 0) -> None:
+def send(x: Tensor, dst: int, group: Group | Iterable[int] | None = None, tag: int = 0) -> None:
     """Send `x` to rank `dst`, whose `recv` says its meta.
 
     ArgumentError for this rank itself, and for one that is not in the group.
@@ -263,7 +277,9 @@ def send(x: Tensor, dst: int, group: Any = None, tag: int = 0) -> None:
     run(send_from, x, dst, tag, members.ranks, at=lane_for("send", dst, x._meta.device))
 
 
-def recv(meta: TensorMeta, src: int, group: Any = None, tag: int = 0) -> Tensor:
+def recv(
+    meta: TensorMeta, src: int, group: Group | Iterable[int] | None = None, tag: int = 0
+) -> Tensor:
     """Receive a tensor like `meta` from rank `src`."""
     if not isinstance(meta, TensorMeta):
         raise ArgumentTypeError(f"recv: meta is a TensorMeta, got {type(meta).__name__}")
@@ -279,7 +295,7 @@ def _peer(name: str, peer: int, members: Group) -> None:
         raise ArgumentError(f"{name}: rank {peer} is this rank itself")
 
 
-def barrier(group: Any = None, text: str = "barrier()") -> None:
+def barrier(group: Group | Iterable[int] | None = None, text: str = "barrier()") -> None:
     """Wait, as an instruction, until every rank of the group has come here; Python goes on.
 
     text  what the ranks must agree on; the instruction fails where they do not
@@ -292,27 +308,29 @@ def barrier(group: Any = None, text: str = "barrier()") -> None:
 # --- in place -------------------------------------------------------------------------------------
 
 
-def changed(op: Any, x: Tensor, *attrs: Any, at: Lane | None = None) -> None:
+def changed(op: Any, x: Tensor, *attrs: object, at: Lane | None = None) -> None:
     """Issue an instruction that writes `x` in its place, whatever its strides; autograd does not
     see it.
     """
-    if x._node is None and x._meta.contiguous:  # as gradients are: nothing is to be switched
-        run(op, x, *attrs, at=at)
-        x.bump()
+    meta = x._meta
+    if x._node is None and meta.contiguous:  # as gradients are: nothing is to be switched
+        if hot["departed"]:
+            run(op, x, *attrs, at=at)
+        else:  # as `run` does it
+            op(x, (at or collective.get(meta.device) or lane("", 0, meta.device)).order, *attrs)
         return
     with recording(False):
         dense = x.contiguous()
         run(op, dense, *attrs, at=at)
         if dense is not x:
             x.copy_(dense)
-        else:
-            x.bump()
 
 
-def all_reduce_(x: Tensor, op: str = "sum", group: Any = None) -> Tensor:
+def all_reduce_(x: Tensor, op: str = "sum", group: Group | Iterable[int] | None = None) -> Tensor:
     """`all_reduce` in the place of `x`."""
-    members, x = Group.of(group), _tensor("all_reduce", x)
-    op = checked_op("all_reduce", op, x._meta)
+    members = group if isinstance(group, Group) else Group.of(group)
+    if op != "sum" or not isinstance(x, Tensor):
+        op = checked_op("all_reduce", op, _tensor("all_reduce", x)._meta)
     if members.size > 1:
         changed(all_reduce_into, x, "sum" if op == "mean" else op, members.ranks)
         if op == "mean":
@@ -321,7 +339,9 @@ def all_reduce_(x: Tensor, op: str = "sum", group: Any = None) -> Tensor:
     return x
 
 
-def reduce_(x: Tensor, dst: int, op: str = "sum", group: Any = None) -> Tensor:
+def reduce_(
+    x: Tensor, dst: int, op: str = "sum", group: Group | Iterable[int] | None = None
+) -> Tensor:
     """Put the reduction of the ranks' `x` into the `x` of rank `dst`; the others keep theirs."""
     members, x = Group.of(group), _tensor("reduce", x)
     op = checked_op("reduce", op, x._meta)
@@ -334,7 +354,7 @@ def reduce_(x: Tensor, dst: int, op: str = "sum", group: Any = None) -> Tensor:
     return x
 
 
-def broadcast_(x: Tensor, src: int, group: Any = None) -> Tensor:
+def broadcast_(x: Tensor, src: int, group: Group | Iterable[int] | None = None) -> Tensor:
     """Replace every rank's `x` with the `x` of rank `src`."""
     members, x = Group.of(group), _tensor("broadcast", x)
     members.rank_of(src, "broadcast")
@@ -343,7 +363,7 @@ def broadcast_(x: Tensor, src: int, group: Any = None) -> Tensor:
     return x
 
 
-def recv_(x: Tensor, src: int, group: Any = None, tag: int = 0) -> Tensor:
+def recv_(x: Tensor, src: int, group: Group | Iterable[int] | None = None, tag: int = 0) -> Tensor:
     """Receive the tensor that rank `src` sends, in `x`."""
     members, x = Group.of(group), _tensor("recv", x)
     _peer("recv", src, members)

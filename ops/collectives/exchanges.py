@@ -16,7 +16,7 @@ from flowvm.meta.dtype import DType
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.facts import Fact
 from flowvm.ranks.lanes import Lane
-from flowvm.ranks.words import STEP
+from flowvm.ranks.words import PLACE, STEP
 from flowvm.ranks.world import Group, Joined
 
 MOST = 1 << 31  # elements that MPI's C ints count
@@ -43,7 +43,7 @@ class Exchange(NamedTuple):
     """
 
     kind: str  # line of a transport's table
-    text: str  # what all ranks must agree on
+    text: str  # what all ranks must agree on; behind PLACE a rank's own line
     joined: Joined
     lane: Lane
     dtype: DType
@@ -52,8 +52,8 @@ class Exchange(NamedTuple):
     how: str = ""  # of a reduction
     root: int = 0  # number of a rank in the group
     own: int = 0  # that of this rank
-    given: tuple[int, ...] = ()  # elements of each rank's part, or of what each rank is sent
-    taken: tuple[int, ...] = ()  # elements of what comes from each rank
+    send_sizes: tuple[int, ...] = ()  # elements of each rank's part, or of what each rank is sent
+    receive_sizes: tuple[int, ...] = ()  # elements of what comes from each rank
     tag: int = 0
 
     @property
@@ -78,24 +78,24 @@ class Exchange(NamedTuple):
 
     @property
     def sign(self) -> int:
-        """A hash of the whole text that is the same in every process."""
+        """A hash of the text without its place; it is the same in every process."""
         digest = 0x4BF29CE484222325
-        for byte in self.text.encode():
+        for byte in self.text.partition(PLACE)[0].encode():
             digest = (digest ^ byte) * PRIME & 0x7FFFFFFFFFFFFFFF
         return digest
 
 
 def exchange(
-    kind: str, meta: TensorMeta, ranks: tuple[int, ...], lane: Lane, said: Sequence[object] = (),
+    kind: str, meta: TensorMeta, ranks: tuple[int, ...], lane: Lane, details: Sequence[object] = (),
     peer: int | None = None,
 ) -> Exchange:  # fmt: skip
     """Return an exchange of `meta` among `ranks`; a message has only the rank `peer`.
 
-    `said` has the other values on which ranks must agree.
+    `details` has the other values on which ranks must agree.
     """
     if meta.numel >= MOST:
         raise ShapeError(f"{kind}: at most {MOST - 1} elements at a time, got {meta.numel}")
-    words = ", ".join([repr(meta), *filter(None, map(str, said))])
+    words = ", ".join([repr(meta), *filter(None, map(str, details))])
     group = Group.of(ranks)
     return Exchange(
         kind, f"{kind}({words})", lane.joined(group, kind, peer), lane, meta.dtype, meta.numel,

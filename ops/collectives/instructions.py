@@ -14,7 +14,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, AutogradError
 from flowvm.launch import Launch, elsewhere
 from flowvm.meta.device import cpu
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.collectives.cpu import mpi
 from flowvm.ops.collectives.cpu.exchange import both, none, one
 from flowvm.ops.collectives.exchanges import TRAFFIC, Exchange, Traffic, exchange
@@ -35,11 +35,12 @@ def run(op: Any, *args: Any, at: Lane | None = None) -> Any:
     tensor, then attributes.
     """
     x = args[0]
-    if at is None:
-        at = lane(device=x._meta.device) if isinstance(x, Tensor) else lane()
     if not isinstance(x, Tensor):
+        at = at or lane()
         args = (at.order, *args)
     else:
+        if at is None:
+            at = lane("", 0, x._meta.device)
         if not x._meta.contiguous:
             x = x.contiguous()
         elif engine.lending.holds(x._ref) and not _writes_first(op):
@@ -74,11 +75,11 @@ def _elements(rows: tuple[int, ...], meta: TensorMeta) -> tuple[int, ...]:
 CUDA = "exchange:steps"
 
 
-def _answered(e: Exchange, outputs: Sequence[TensorMeta], seen: Sequence[TensorMeta]) -> Launch:
-    """Return the Launch of an exchange; `seen` are all operands except `order`, outputs first."""
+def _answered(e: Exchange, outputs: Sequence[TensorMeta], operands: Sequence[TensorMeta]) -> Launch:
+    """Return the Launch of an exchange; `operands`: outputs, then inputs, without `order`."""
     if e.lane.device is not cpu:
         return elsewhere(tuple(outputs), e)
-    return mpi.launched(e, (none, one, both)[len(seen)], outputs, seen)
+    return mpi.launched(e, (none, one, both)[len(operands)], outputs, operands)
 
 
 @declare(
@@ -120,7 +121,7 @@ def all_gather_of(
     """The ranks' rows, one behind the other; `rows` of each."""
     out = x.with_shape((sum(rows), *x.shape[1:]))
     e = exchange("all_gather", out, ranks, lane(device=x.device), _unequal(rows))
-    e = e._replace(elements=x.numel, taken=_elements(rows, x))
+    e = e._replace(elements=x.numel, receive_sizes=_elements(rows, x))
     return _answered(e, (out,), (out, x))
 
 
@@ -134,7 +135,7 @@ def reduce_scatter_of(
     """This rank's rows of the reduction; `rows` of each."""
     e = exchange("reduce_scatter", x, ranks, lane(device=x.device), [how, *_unequal(rows)])
     out = x.with_shape((rows[Group.of(ranks).rank], *x.shape[1:]))
-    return _answered(e._replace(how=how, given=_elements(rows, x)), (out,), (out, x))
+    return _answered(e._replace(how=how, send_sizes=_elements(rows, x)), (out,), (out, x))
 
 
 @declare(
@@ -145,16 +146,20 @@ def reduce_scatter_of(
 def all_to_all_of(
     x: TensorMeta,
     order: TensorMeta,
-    given: tuple[int, ...],
-    taken: tuple[int, ...],
+    send_sizes: tuple[int, ...],
+    receive_sizes: tuple[int, ...],
     ranks: tuple[int, ...],
 ) -> Launch:
-    """Rows from every rank: `given` to each, `taken` from each."""
+    """Rows from every rank: `send_sizes` to each, `receive_sizes` from each."""
     # how much each sends differs from rank to rank, so it is no part of what all must agree on
-    said = x.with_shape((len(ranks), math.prod(x.shape[1:])))
-    e = exchange("all_to_all", said, ranks, lane(device=x.device))
-    out = x.with_shape((sum(taken), *x.shape[1:]))
-    e = e._replace(elements=x.numel, given=_elements(given, x), taken=_elements(taken, x))
+    per_peer = x.with_shape((len(ranks), math.prod(x.shape[1:])))
+    e = exchange("all_to_all", per_peer, ranks, lane(device=x.device))
+    out = x.with_shape((sum(receive_sizes), *x.shape[1:]))
+    e = e._replace(
+        elements=x.numel,
+        send_sizes=_elements(send_sizes, x),
+        receive_sizes=_elements(receive_sizes, x),
+    )
     return _answered(e, (out,), (out, x))
 
 
@@ -237,7 +242,7 @@ def barrier_of(order: TensorMeta, ranks: tuple[int, ...], text: str) -> Launch:
 # --- gradients ------------------------------------------------------------------------------------
 
 
-def _reduced_back(attrs: tuple[Any, ...], g: Tensor) -> Tensor:
+def _reduced_back(attrs: tuple[object, ...], g: Tensor) -> Tensor:
     how, ranks = attrs
     if how != "sum":
         raise AutogradError(f"all_reduce: only a sum has a gradient, not {how!r}")
@@ -245,7 +250,7 @@ def _reduced_back(attrs: tuple[Any, ...], g: Tensor) -> Tensor:
     return out
 
 
-def _gathered_back(attrs: tuple[Any, ...], g: Tensor) -> Tensor:
+def _gathered_back(attrs: tuple[object, ...], g: Tensor) -> Tensor:
     rows, how, ranks = attrs
     if how != "sum":
         raise AutogradError(f"reduce_scatter: only a sum has a gradient, not {how!r}")
@@ -253,7 +258,7 @@ def _gathered_back(attrs: tuple[Any, ...], g: Tensor) -> Tensor:
     return out
 
 
-def _to_source(attrs: tuple[Any, ...], g: Tensor) -> Tensor:
+def _to_source(attrs: Attrs, g: Tensor) -> Tensor:
     """The sum of all gradients where the values came from, zeros elsewhere."""
     src, ranks = attrs
     total: Tensor = run(all_reduce_of, g, "sum", ranks)

@@ -18,5 +18,5 @@ def broadcast_bytes(data: bytes, src: int) -> bytes:
         size = int(broadcast(tensor(np.array([mine.size], np.int64)), src).item())
         if size == 0:
             return b""
-        told = broadcast(tensor(mine if own else np.zeros(size, np.uint8)), src)
-        return told.numpy().tobytes()
+        message = broadcast(tensor(mine if own else np.zeros(size, np.uint8)), src)
+        return message.numpy().tobytes()

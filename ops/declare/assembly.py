@@ -27,6 +27,7 @@ from flowvm.ops.declare.cpu.moves import load_word
 from flowvm.ops.declare.cpu.tile_plan import CHUNK, plan_of
 from flowvm.ops.declare.cpu.walk import OPERANDS_AT, copy_tiles, provide_move, stack_memory
 
+WORDS_ONLY = True
 NUMBER = -1  # the operand of a piece that is one number
 
 
@@ -112,7 +113,7 @@ class Assembly:
 
     out: TensorMeta
     pieces: tuple[Piece, ...]
-    number: Any = 0
+    number: int = 0
     planes: Planes = ONE_PLANE
 
     @property

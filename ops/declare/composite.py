@@ -19,7 +19,7 @@ from flowvm.eager.overrides import hint
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfRangeError
 from flowvm.meta.dtype import DType
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare import valueless
 from flowvm.ops.declare.assembly import Assembly
 from flowvm.ops.declare.letters import unsplit
@@ -32,17 +32,23 @@ class Recorded:
 
     `inputs` and `saves` are names, as an Operator has them; `grad(c, *gradients)` likewise.
     `differentiable` are the names of the result, where it is saved and its gradient is wanted.
+    A fresh result lies as a copy of the first input does, or in `c_order`, as PyTorch's.
+    `blocks`: no gradient goes on from here, and `grad` is the error that says so.
     """
+
+    blocks = False
 
     def __init__(
         self,
         name: str,
-        grad: Callable[..., Any],
+        grad: Callable[..., object],
         inputs: Sequence[str] = (),
         saves: str = "",
         differentiable: tuple[str, ...] = (),
+        c_order: bool = False,
     ) -> None:
         self.name = name
+        self.c_order = c_order
         self.differentiable = differentiable
         self.grad = grad
         self.inputs = tuple(inputs)
@@ -53,14 +59,14 @@ def record(
     op: Recorded,
     inputs: Sequence[Tensor],
     out: Tensor,
-    attrs: tuple[Any, ...] = (),
+    attrs: tuple[object, ...] = (),
     saved: Sequence[Tensor] = (),
 ) -> Tensor:
     """Give `out` the node of `op` on `inputs`, if one of them requires grad; `out`."""
     if (trace := current_trace_recorder()) is not None:
         trace.recorded(op, tuple(inputs), out, attrs, tuple(saved))
-    wanted = any(t._node is not None for t in inputs) and grad_enabled()
-    if wanted and out._meta.dtype.inexact:
+    needs_grad = any(t._node is not None for t in inputs) and grad_enabled()
+    if needs_grad and out._meta.dtype.inexact:
         out._node = Node(
             op,
             tuple(t._node for t in inputs),
@@ -77,8 +83,8 @@ def record(
 def record_call(
     op: Operator,
     tensors: Sequence[Tensor],
-    attrs: tuple[Any, ...],
-    scalars: tuple[Any, ...],
+    attrs: tuple[object, ...],
+    scalars: tuple[object, ...],
     results: tuple[Tensor, ...],
     apart: Callable[[Tensor], Tensor],
 ) -> None:
@@ -113,29 +119,29 @@ def record_call(
 # --- where they start from ----------------------------------------------------------------------
 
 
-def _lower_empty(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+def _lower_empty(metas: tuple[TensorMeta, ...], attrs: Attrs) -> Invocation:
     return valueless.invocation((_meta_in(attrs),))
 
 
-def _meta_in(attrs: tuple[Any, ...]) -> TensorMeta:
+def _meta_in(attrs: tuple[object, ...]) -> TensorMeta:
     (meta,) = attrs
     if not isinstance(meta, TensorMeta):
         raise ArgumentTypeError(f"a tensor is made like a meta, got {meta!r}")
     return meta
 
 
-def _infer_empty(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Assembly:
+def _infer_empty(metas: tuple[TensorMeta, ...], attrs: Attrs) -> Assembly:
     return Assembly(_meta_in(attrs), ())
 
 
-def _infer_fill(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> ScalarLaunch:
+def _infer_fill(metas: tuple[TensorMeta, ...], attrs: Attrs) -> ScalarLaunch:
     out = _meta_in(attrs)
     kind = "float64" if out.dtype.inexact else "int64"
     pack = "d" if kind == "float64" else "q"
     return ScalarLaunch((out,), (), "x", ("x",), (kind,), (out.dtype.compute.name,), ("x",), pack)
 
 
-def _lower_fill(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+def _lower_fill(metas: tuple[TensorMeta, ...], attrs: Attrs) -> Invocation:
     return _infer_fill(metas, attrs).on_cpu()
 
 
@@ -185,7 +191,7 @@ def whole(name: str, what: str, value: Any) -> int:
     return int(number)
 
 
-def wrap_dim(name: str, dim: Any, ndim: int) -> int:
+def wrap_dim(name: str, dim: object, ndim: int) -> int:
     """`dim` counted from the front; OutOfRangeError unless in [-ndim, ndim) (0-d: -1 and 0 will
     do).
     """
@@ -201,7 +207,7 @@ def wrap_dim(name: str, dim: Any, ndim: int) -> int:
     return at
 
 
-def wrap_dims(name: str, dims: Any, ndim: int) -> tuple[int, ...]:
+def wrap_dims(name: str, dims: object, ndim: int) -> tuple[int, ...]:
     """Each of `dims` (one, or several in a tuple or list) as `wrap_dim` has it; an error for a
     repeated one.
     """
@@ -212,7 +218,7 @@ def wrap_dims(name: str, dims: Any, ndim: int) -> tuple[int, ...]:
     return wrapped
 
 
-def need_tensor(name: str, argument: str, value: Any) -> Tensor:
+def need_tensor(name: str, argument: str, value: object) -> Tensor:
     """`value`, or an ArgumentTypeError that says how to make a Tensor of it."""
     if not isinstance(value, Tensor):
         raise ArgumentTypeError(

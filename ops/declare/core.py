@@ -6,7 +6,7 @@ Copying, converting, and summing a gradient back to a broadcast operand's shape.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.interpreter import Invocation, Operator, call_into
 from flowvm.eager.keywords import spelled
@@ -28,16 +28,19 @@ from flowvm.meta.formats import (
     is_dense,
     preserve_format,
 )
-from flowvm.meta.meta import Size, TensorMeta
-from flowvm.ops.declare.composite import empty_of
+from flowvm.meta.meta import Attrs, Size, TensorMeta
+from flowvm.ops.declare.composite import Recorded, empty_of
 from flowvm.ops.declare.elementwise import _apart, number_tensor, record_in_place
 from flowvm.ops.declare.kinds import is_size
 from flowvm.ops.declare.letters import broadcasting
-from flowvm.ops.declare.rebase import remember_view
+from flowvm.ops.declare.rebase import remember_view, replaced_grad
 from flowvm.ops.declare.registry import broadcast_shapes
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.ops.declare.transfers import moved
 from flowvm.vm.callers.hot import hot
+
+if TYPE_CHECKING:
+    from flowvm.meta.dtype import DTypeLike
 
 
 def _moved(out: TensorMeta, x: TensorMeta) -> ScalarLaunch:
@@ -51,23 +54,23 @@ def _moved(out: TensorMeta, x: TensorMeta) -> ScalarLaunch:
     )  # fmt: skip
 
 
-def _check_dtype(name: str, dtype: Any) -> None:
+def _check_dtype(name: str, dtype: DTypeLike) -> None:
     if not isinstance(dtype, DType):
         raise ArgumentTypeError(f"{name} needs a dtype, got {dtype!r}")
 
 
-def _infer_cast(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> ScalarLaunch:
+def _infer_cast(metas: tuple[TensorMeta, ...], attrs: Attrs) -> ScalarLaunch:
     (x,) = metas
     (dtype,) = attrs
     _check_dtype("cast", dtype)
     return _moved(x.dense(dtype), x)
 
 
-def _infer_copy(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> ScalarLaunch:
+def _infer_copy(metas: tuple[TensorMeta, ...], attrs: Attrs) -> ScalarLaunch:
     return _moved(metas[0], metas[1])
 
 
-def _infer_arrange(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> ScalarLaunch:
+def _infer_arrange(metas: tuple[TensorMeta, ...], attrs: Attrs) -> ScalarLaunch:
     (x,) = metas
     dtype, stride = attrs
     _check_dtype("arrange", dtype)
@@ -77,11 +80,11 @@ def _infer_arrange(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Sca
     return _moved(TensorMeta.of(x.shape, dtype, x.device, stride), x)
 
 
-def _lower_arrange(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+def _lower_arrange(metas: tuple[TensorMeta, ...], attrs: Attrs) -> Invocation:
     return _infer_arrange(metas, attrs).on_cpu()
 
 
-def _lower_cast(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+def _lower_cast(metas: tuple[TensorMeta, ...], attrs: Attrs) -> Invocation:
     return _infer_cast(metas, attrs).on_cpu()
 
 
@@ -131,12 +134,29 @@ _arrange_away = Operator(
     minifloats=True,
     letters=broadcasting,
 )
+
+
+def _copy_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    return (cast(sum_to(g, c.metas[0].shape), c.metas[0].dtype),)
+
+
+def _copy_over_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    over, meta = c.metas
+    return (
+        replaced_grad(over, g) if c.needs[0] else None,
+        cast(sum_to(g, meta.shape), meta.dtype) if c.needs[1] else None,
+    )
+
+
+_copy_over = Recorded("copy", _copy_over_grad, ("over", "x"))
+
+
 _copy = Operator(
     "copy",
     ("x",),
     ("out",),
     lambda metas, attrs: _infer_copy(metas, attrs).on_cpu(),
-    grad=lambda c, g: (cast(sum_to(g, c.metas[0].shape), c.metas[0].dtype),),
+    grad=_copy_grad,
     infer=_infer_copy,
     complex=True,
     minifloats=True,
@@ -168,7 +188,7 @@ def arranged(x: Tensor, dtype: DType, stride: tuple[int, ...] | None) -> Tensor:
 
 
 @method()
-def clone(x: Tensor, *, memory_format: Any = None) -> Tensor:
+def clone(x: Tensor, *, memory_format: object = None) -> Tensor:
     """Return a copy of `x` without gaps; gradients flow through it.
 
     Its elements have the order of `x`'s, or of `memory_format`.
@@ -188,13 +208,24 @@ def clone(x: Tensor, *, memory_format: Any = None) -> Tensor:
         raise refused("clone", x, error) from None
 
 
-def clone_for(x: Tensor, others: Sequence[Tensor]) -> Tensor:
+def laid_as(out: Tensor, x: Tensor) -> Tensor:
+    """Return `out`, a fresh tensor of `x`'s shape, or a copy that lies in memory as one of `x`."""
+    if x._meta.contiguous and out._meta.contiguous:
+        return out
+    stride = format_stride("copy", x._meta, None)
+    if out._meta.contiguous if stride is None else out._meta.stride == stride:
+        return out
+    return arranged(out, out._meta.dtype, stride)
+
+
+def clone_for(x: Tensor, others: Sequence[Tensor], c_order: bool = False) -> Tensor:
     """Return a copy of `x` outside of the graph, to be changed by the others: inside `vmap` with
-    memory for each example that these differ in.
+    memory for each example that these differ in.  It lies as `x`, or in `c_order`.
     """
     metas = [t._meta for t in others]
     if not differs_more(x._meta, *metas):
-        return x.detach().clone()  # type: ignore[no-any-return]
+        plain = x.detach()
+        return cast(plain, x._meta.dtype) if c_order else clone(plain)
     out = empty_of(made_for(x._meta, *metas))
     return copy_(out, alias(x, x._meta))
 
@@ -214,8 +245,8 @@ def contiguous(x: Tensor, memory_format: Any = None) -> Tensor:
                     "contiguous: preserve_format names no order of elements; use clone()"
                 )
             stride = format_stride("contiguous", x._meta, memory_format)
-            there = x.is_contiguous(memory_format=memory_format)
-            return x if there else arranged(x, x._meta.dtype, stride)
+            is_laid_out = x.is_contiguous(memory_format=memory_format)
+            return x if is_laid_out else arranged(x, x._meta.dtype, stride)
         return x if x._meta.contiguous else cast(x, x._meta.dtype)
     except AttributeError as error:
         raise refused("contiguous", x, error) from None
@@ -238,7 +269,7 @@ def detach(x: Tensor) -> Tensor:
 @method()
 @steady
 @spelled(other="src")
-def copy_(x: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
+def copy_(x: Tensor, src: object, non_blocking: bool = False) -> Tensor:
     """Write `src`, broadcast to `x`'s shape and converted to its dtype, into `x`; a number, too.
 
     Neither copies on a device nor between devices block, whatever is asked for.
@@ -255,7 +286,7 @@ def copy_(x: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
             f"copy_: src of shape {tuple(src.shape)} does not broadcast to {tuple(x.shape)}"
         )
     source = _apart(x, moved(src, x._meta.device))
-    pending = record_in_place("copy_", _copy, x, (source,), ())
+    pending = record_in_place("copy_", _copy_over, x, (x, source), ())  # type: ignore[arg-type]
     seq = call_into(_copy, (x,), (source,), traced=pending is None)
     x.bump()
     if pending is not None:
@@ -306,14 +337,14 @@ def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if kwargs or len(flags) > 2:
             accept("to", kwargs)
         target = x._meta.dtype if dtype is None else as_dtype(dtype)
-        there = x if device is None else moved(x, as_device(device))
-        asked = form is not None and form is not preserve_format
-        if target is x._meta.dtype and not (copy and there is x):
-            if not asked or form is _format_of(there):
-                return there
-        elif there._meta.contiguous and not asked:
-            return cast(there, target)
-        return arranged(there, target, format_stride("to", there._meta, form))
+        on_device = x if device is None else moved(x, as_device(device))
+        converts = form is not None and form is not preserve_format
+        if target is x._meta.dtype and not (copy and on_device is x):
+            if not converts or form is _format_of(on_device):
+                return on_device
+        elif on_device._meta.contiguous and not converts:
+            return cast(on_device, target)
+        return arranged(on_device, target, format_stride("to", on_device._meta, form))
     except AttributeError as error:
         raise refused("to", x, error) from None
 
@@ -335,7 +366,7 @@ def to_device(x: Tensor, device: Device | str, /, *, stream: None = None) -> Ten
 class _ViewOperator:
     """Stands for the operator of a view in autograd nodes; no instruction belongs to it."""
 
-    def __init__(self, name: str, grad: Any) -> None:
+    def __init__(self, name: str, grad: object) -> None:
         self.name = name
         self.grad = grad
 
@@ -344,7 +375,7 @@ _views: dict[str, _ViewOperator] = {}
 
 
 def view_of(
-    x: Tensor, name: str, meta: TensorMeta, offset: int, grad: Any, attrs: tuple[Any, ...] = ()
+    x: Tensor, name: str, meta: TensorMeta, offset: int, grad: Any, attrs: Attrs = ()
 ) -> Tensor:
     """A view of `x`: `meta` on the same memory, `offset` elements further on.
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -62,16 +62,22 @@ from flowvm.meta.dtype import (
     uint64,
 )
 from flowvm.meta.formats import result_stride
-from flowvm.meta.meta import Size, TensorMeta
+from flowvm.meta.meta import Attrs, Size, TensorMeta
 from flowvm.meta.unique import Unique
 from flowvm.ops.declare.expression_letters import pointwise
 from flowvm.ops.declare.halves import gradient_in_float32
 from flowvm.ops.declare.rebase import check_base, rebase
 from flowvm.ops.declare.registry import _operators, broadcast_shapes
+from flowvm.ops.declare.renewal import fitted
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.ops.declare.transfers import together
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.tracebacks import cut
+
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+    from flowvm.eager.tensor import Tensor
+
 
 NUMBERS = (bool, int, float, np.generic)
 COMPLEX = (complex, np.complexfloating)
@@ -96,14 +102,16 @@ class Elementwise(Unique):
         args: dict[str, str],
         types: str,
         saves: tuple[str, ...],
-        grad: Callable[..., Any] | None,
+        grad: Callable[..., object] | None,
         complex: bool = False,
         real: bool = False,
         of_numbers: bool = False,
         minifloats: bool = False,
         amp: str = "",
         names: tuple[str, ...] = (),
+        c_order: bool = False,
     ) -> None:
+        self.c_order = c_order  # the result's elements, however the operands lie
         self.names = names or USUAL_NAMES.get(len(args)) or tuple(args)  # as keywords of a call
         self.of_numbers = of_numbers  # no tensor is needed
         self.minifloats = minifloats  # floats of 8 bits are taken
@@ -123,12 +131,12 @@ class Elementwise(Unique):
         self.call = self.operator.call
         _operators[self.call] = self.operator
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[[str, int], Elementwise], tuple[str, int]]:
         return declared, (self.name, _named(self.name).index(self))
 
     # --- calling ------------------------------------------------------------------------------
 
-    def __call__(self, *args: Any, out: Tensor | None = None, **named: Any) -> Any:
+    def __call__(self, *args: object, out: Tensor | None = None, **named: object) -> Any:
         """The op on tensors and Python numbers; `out` is an existing tensor for the result."""
         if named:
             args = self.placed(args, named)
@@ -141,7 +149,7 @@ class Elementwise(Unique):
         changed: Tensor = self._steadily_into(out, *args)
         return changed
 
-    def placed(self, args: Sequence[Any], named: dict[str, Any]) -> tuple[Any, ...]:
+    def placed(self, args: Sequence[object], named: dict[str, Any]) -> tuple[Any, ...]:
         """The arguments by position, of a call with keywords; ArgumentTypeError for unknown ones,
         and if one is missing or is there twice.
         """
@@ -156,21 +164,33 @@ class Elementwise(Unique):
 
     @cached_property
     def _steadily_into(self) -> Callable[..., Tensor]:
-        def into(out: Tensor, *args: Any) -> Tensor:
+        def into(out: Tensor, *args: object) -> Tensor:
             if len(args) != len(self.args):
                 raise self._wrong_count(args)
-            wanted = any(isinstance(a, Tensor) and a.requires_grad for a in (*args, out))
-            if wanted and grad_enabled():
+            needs_grad = any(isinstance(a, Tensor) and a.requires_grad for a in (*args, out))
+            if needs_grad and grad_enabled():
                 raise AutogradError(
                     f"{self.name}(..., out=...) cannot be differentiated; leave out= away or use "
                     f"flow.no_grad()"
                 )
+            if isinstance(out, Tensor):
+                self._fit(out, args)
             return self.into(out, *args)
 
         into.__name__ = self.name
         return steady(into)
 
-    def into(self, out: Tensor, *args: Any) -> Tensor:
+    def _fit(self, out: Tensor, args: Sequence[object]) -> None:
+        """Resize `out`, which is no argument, if the result has another shape."""
+        metas = [a._meta for a in args if isinstance(a, Tensor)]
+        if all(m.shape == out._meta.shape for m in metas) or any(a is out for a in args):
+            return
+        shape = Size(broadcast_shapes(*(m.shape for m in metas)))
+        if shape != out._meta.shape:
+            stride = None if self.c_order else result_stride(shape, metas)
+            fitted(self.name, out, TensorMeta.of(shape, out._meta.dtype, out._meta.device, stride))
+
+    def into(self, out: Tensor, *args: object) -> Tensor:
         """Write the result into `out`, which may be one of the arguments: the in-place form.
 
         ShapeError unless `out` has the result's shape, DTypeError if the result's category does not
@@ -232,10 +252,12 @@ class Elementwise(Unique):
             over = self.overs.setdefault(pattern, over)
         return over
 
-    def _wrong_count(self, args: Sequence[Any]) -> ArgumentTypeError:
+    def _wrong_count(self, args: Sequence[object]) -> ArgumentTypeError:
         return ArgumentTypeError(f"{self.name} takes {len(self.args)} arguments, got {len(args)}")
 
-    def _sorted(self, args: Sequence[Any]) -> tuple[str, tuple[Tensor, ...], Any, tuple[type, ...]]:
+    def _sorted(
+        self, args: Sequence[object]
+    ) -> tuple[str, tuple[Tensor, ...], Any, tuple[type, ...]]:
         if len(args) != len(self.args):
             raise self._wrong_count(args)
         if self.complex:
@@ -265,7 +287,7 @@ class Elementwise(Unique):
         kinds = tuple(plain_type(n) for n in numbers)
         return pattern, tuple(a for a in args if isinstance(a, Tensor)), tuple(numbers), kinds
 
-    def _with_numbers(self, *args: Any) -> Any:
+    def _with_numbers(self, *args: Any) -> object:
         """A call's fallback: None if all are tensors of one device, else the call with numbers as
         scalars, and with 0-d tensors of the CPU where the others are.
         """
@@ -288,7 +310,7 @@ class Elementwise(Unique):
 
     # --- complex numbers ------------------------------------------------------------------------
 
-    def _is_complex(self, args: Sequence[Any]) -> bool:
+    def _is_complex(self, args: Sequence[object]) -> bool:
         """Return True if an argument is complex, so that the call is the complex twin's."""
         for a in args:
             if isinstance(a, Tensor):
@@ -305,7 +327,7 @@ class Elementwise(Unique):
             )
         return self.twin
 
-    def _complex_numbers(self, args: Sequence[Any]) -> tuple[Any, ...]:
+    def _complex_numbers(self, args: Sequence[object]) -> tuple[Any, ...]:
         """The arguments, complex numbers as 0-d tensors of the dtype that they make the result."""
         if not any(isinstance(a, COMPLEX) for a in args):
             return tuple(args)
@@ -323,7 +345,7 @@ class Elementwise(Unique):
         """The fallback of a call with numbers: the twin's where a tensor is complex."""
         count = pattern.count("t")
 
-        def fallback(*args: Any) -> Any:
+        def fallback(*args: object) -> object:
             if self.complex or not self._is_complex(args[:count]):
                 return None
             return self._complex_twin()._variant(pattern).call(*args)
@@ -351,14 +373,14 @@ class Elementwise(Unique):
                 continue
             bound = 1 << 8 * dtype.itemsize - dtype.is_signed
             lowest = 0 if compares and not dtype.is_signed else -bound
-            asked: Any = value.live if isinstance(value, Frozen) else value  # then these are guards
-            if lowest <= asked < bound:
-                if asked >= 1 << 63:  # a uint64: the word of the same bits
-                    word = asked - (1 << 64)
+            plain: Any = value.live if isinstance(value, Frozen) else value  # then these are guards
+            if lowest <= plain < bound:
+                if plain >= 1 << 63:  # a uint64: the word of the same bits
+                    word = plain - (1 << 64)
                     word = freeze(word) if isinstance(word, Live) else word
                     words = [word if n is value else n for n in words]
                 continue
-            if not compares or not -(1 << 63) <= asked < 1 << 63:
+            if not compares or not -(1 << 63) <= plain < 1 << 63:
                 raise ArgumentError(
                     f"{self.name}: {name} = {value} does not fit {dtype.name}, the dtype that "
                     f"these arguments compute in; convert a tensor to a wider one"
@@ -389,7 +411,7 @@ class Elementwise(Unique):
             infer=lambda metas, attrs: self._infer(pattern, metas, attrs),
             attrs=tuple(f"{n}_type" for n in numbers),
             scalars=tuple(numbers),
-            saves=self._kept(tensors),
+            saves=self._saved_names(tensors),
             grad=grad,
             form=(self, pattern),
             letters=lambda metas, attrs, outs: pointwise(self, pattern, metas, outs),
@@ -405,7 +427,7 @@ class Elementwise(Unique):
             operator.numbered = lambda: self._variant("ts")
         return operator
 
-    def _kept(self, tensors: Sequence[str]) -> tuple[str, ...]:
+    def _saved_names(self, tensors: Sequence[str]) -> tuple[str, ...]:
         """Return the names of the values to save if only `tensors` are tensors, and not numbers."""
         return tuple(
             s
@@ -416,7 +438,7 @@ class Elementwise(Unique):
     def _partial_grad(self, pattern: str, grad: Callable[..., Any]) -> Callable[..., Any]:
         """The gradient when some arguments are numbers: they stand where tensors would."""
 
-        def partial(c: Any, *gradients: Any) -> tuple[Any, ...]:
+        def partial(c: Node, *gradients: Any) -> tuple[Any, ...]:
             results = grad(_Numbered(self, pattern, c), *gradients)
             return tuple(r for r, p in zip(results, pattern, strict=True) if p == "t")
 
@@ -467,7 +489,8 @@ class Elementwise(Unique):
         compute, result = self.types_of(pattern, inputs, kinds)
         shape = Size(broadcast_shapes(*(m.shape for m in inputs)))
         if into is None:
-            out = TensorMeta.of(shape, result, inputs[0].device, result_stride(shape, inputs))
+            stride = None if self.c_order else result_stride(shape, inputs)
+            out = TensorMeta.of(shape, result, inputs[0].device, stride)
         else:
             out = into
             self._fits(out, shape, result)
@@ -508,7 +531,7 @@ class Elementwise(Unique):
 class _Numbered:
     """`c` for a gradient function when some arguments were numbers."""
 
-    def __init__(self, op: Elementwise, pattern: str, c: Any) -> None:
+    def __init__(self, op: Elementwise, pattern: str, c: Node) -> None:
         count = pattern.count("s")
         numbers = dict(
             zip(
@@ -518,7 +541,7 @@ class _Numbered:
             )
         )
         tensor_names = [n for n, p in zip(op.args, pattern, strict=True) if p == "t"]
-        values = dict(zip(op._kept(tensor_names), c.saved, strict=True))
+        values = dict(zip(op._saved_names(tensor_names), c.saved, strict=True))
         metas, needs = iter(c.metas), iter(c.needs)
         self.saved = tuple(values[s] if s in values else numbers.get(s) for s in op.saves)
         self.metas = tuple(next(metas) if p == "t" else None for p in pattern)
@@ -556,7 +579,7 @@ class _InPlace:
 
 
 def record_in_place(
-    name: str, op: Operator, out: Tensor, tensors: tuple[Tensor, ...], attrs: tuple[Any, ...]
+    name: str, op: Operator, out: Tensor, tensors: tuple[Tensor, ...], attrs: Attrs
 ) -> _InPlace | None:
     """Before an in-place change of `out`: the node it will have, or None when nothing is recorded.
 
@@ -609,7 +632,7 @@ def record_in_place(
 def _holomorphic(grad: Callable[..., Any]) -> Callable[..., Any]:
     """The gradient of a function whose derivative is `grad`'s factor: the factor's conjugate."""
 
-    def conjugated(c: Any, g: Any) -> tuple[Any, ...]:
+    def conjugated(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
         return tuple(None if r is None else r.conj() for r in grad(c, g.conj()))
 
     return conjugated
@@ -620,12 +643,12 @@ def fronts_over(f: Elementwise) -> Callable[[Function], Function]:
     return lambda function: fronted(function, partial(f.going_over, "t" * len(f.args)))
 
 
-def _may_not_fit(number: Any) -> bool:
+def _may_not_fit(number: object) -> bool:
     """Return True if a number is an int that a tensor's dtype may not hold."""
     return (type(number) is int and not 0 <= number <= 127) or type(number) is FrozenInt
 
 
-def number_tensor(value: Any, dtype: DType) -> Tensor:
+def number_tensor(value: object, dtype: DType) -> Tensor:
     """A Python number as a 0-d tensor of the CPU."""
     return adopt_array(np.array(value, dtype.storage), dtype=dtype)
 
@@ -637,15 +660,16 @@ def elementwise(
     args: str = "",
     types: str = "promote",
     saves: str = "",
-    grad: Callable[..., Any] | None = None,
+    grad: Callable[..., object] | None = None,
     complex: bool | str = False,
     real: bool = False,
-    complex_grad: Callable[..., Any] | None = None,
+    complex_grad: Callable[..., object] | None = None,
     of_numbers: bool = False,
     minifloats: bool = False,
     several: bool | None = None,
     amp: str = "",
     names: str = "",
+    c_order: bool = False,
     doc: str = "",
 ) -> Elementwise:
     """Declare an elementwise op.
@@ -669,6 +693,7 @@ def elementwise(
     several `grad` takes several steps, so that of 16 bits it computes in float32; None: where
             `types` is "float"
     names   keywords of a call for the arguments; default: input, or input and other, else `args`
+    c_order the result lies in C order, as PyTorch's does; else as its operands
 
     >>> cube = flow.elementwise("cube", "x * x * x", doc="x ** 3.")
     >>> cube(flow.tensor([1, 2, 3]))
@@ -683,20 +708,30 @@ def elementwise(
     for part in args.split(","):
         arg, _, rule = part.partition(":")
         rules[arg.strip()] = rule.strip()
-    kept = tuple(s.strip() for s in saves.split(",") if s.strip())
+    saved = tuple(s.strip() for s in saves.split(",") if s.strip())
     keywords = tuple(names.split(", ")) if names else ()
     twin = None
     if complex:
         theirs = complex_grad or (grad if real or grad is None else _holomorphic(grad))
         text = complex if isinstance(complex, str) else expr
         twin = Elementwise(
-            name, text, rules, types, kept, theirs, True, real, amp=amp, names=keywords
+            name,
+            text,
+            rules,
+            types,
+            saved,
+            theirs,
+            True,
+            real,
+            amp=amp,
+            names=keywords,
+            c_order=c_order,
         )
     if grad is not None and (types == "float" if several is None else several):
         grad = gradient_in_float32(grad)
     function = Elementwise(
-        name, expr, rules, types, kept, grad, of_numbers=of_numbers, minifloats=minifloats,
-        amp=amp, names=keywords,
+        name, expr, rules, types, saved, grad, of_numbers=of_numbers, minifloats=minifloats,
+        amp=amp, names=keywords, c_order=c_order,
     )  # fmt: skip
     function.twin = twin
     function.__doc__ = function.call.__doc__ = doc

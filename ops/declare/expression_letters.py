@@ -53,12 +53,12 @@ def _linear_groups(expr: str, tensors: tuple[str, ...]) -> tuple[tuple[int, ...]
         tree = ast.parse(expr.strip(), mode="eval").body
     except SyntaxError:
         return ()  # a program of several lines
-    found = []
+    groups = []
     for count in range(1, len(tensors) + 1):
         for group in itertools.combinations(range(len(tensors)), count):
             if _degree(tree, {tensors[k] for k in group}) == 1:
-                found.append(group)
-    return tuple(found)
+                groups.append(group)
+    return tuple(groups)
 
 
 _NONE = 2  # of a part that is neither independent nor linear

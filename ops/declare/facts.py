@@ -25,14 +25,14 @@ Value = TypeVar("Value")
 class Fact(Generic[Value]):
     """A kind of fact: say it of declarations, ask it of operators."""
 
-    def say(self, value: Value, *declarations: Any) -> None:
+    def say(self, value: Value, *declarations: object) -> None:
         """Keep `value` with declarations: functions made by `op`, `elementwise` or `update`,
         Operators, and functions decorated by `maker`.
         """
         for declaration in declarations:
             facts_of(declaration)[self] = value
 
-    def __call__(self, *declarations: Any) -> Callable[[Value], Value]:
+    def __call__(self, *declarations: object) -> Callable[[Value], Value]:
         """Decorate the value itself, a function, with the declarations that it is a fact of."""
 
         def decorate(value: Value) -> Value:
@@ -50,5 +50,5 @@ def facts_of(declaration: Any) -> dict[Any, Any]:
     """Return the facts of a declaration, which all operators that come of it share."""
     if isinstance(declaration, (Operator, Elementwise)):
         return declaration.facts
-    made: dict[Any, Any] | None = getattr(declaration, "facts", None)
-    return operator_of(declaration).facts if made is None else made
+    facts: dict[Any, Any] | None = getattr(declaration, "facts", None)
+    return operator_of(declaration).facts if facts is None else facts

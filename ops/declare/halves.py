@@ -12,23 +12,27 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowvm.eager.tensor import Tensor
 from flowvm.meta.dtype import DType, result_type_of
 from flowvm.vm.callers.hot import hot
 
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def _is_half(value: Any) -> bool:
+def _is_half(value: object) -> bool:
     if not isinstance(value, Tensor):
         return False
     dtype = value._meta.dtype
     return dtype.reduced and not dtype.minifloat
 
 
-def _halves_in(values: Iterable[Any]) -> bool:
+def _halves_in(values: Iterable[object]) -> bool:
     for value in values:
         if _is_half(value):
             return True
@@ -51,14 +55,14 @@ def wide(value: Any) -> Any:
 
 
 def _floats_in(values: Iterable[Any]) -> list[tuple[DType, bool]]:
-    found: list[tuple[DType, bool]] = []
+    floats: list[tuple[DType, bool]] = []
     for value in values:
         if isinstance(value, Tensor):
             if value._meta.dtype.inexact:
-                found.append((value._meta.dtype, value._meta.ndim == 0))
+                floats.append((value._meta.dtype, value._meta.ndim == 0))
         elif isinstance(value, (tuple, list)):
-            found += _floats_in(value)
-    return found
+            floats += _floats_in(value)
+    return floats
 
 
 def _rounded(result: Any, dtype: DType) -> Any:
@@ -86,7 +90,7 @@ def in_float32(function: Function) -> Function:
     """
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         if not (_halves_in(args) or (kwargs and _halves_in(kwargs.values()))):
             return function(*args, **kwargs)
         if hot["autocast"] or kwargs.get("dtype") is not None:
@@ -101,7 +105,7 @@ def in_float32(function: Function) -> Function:
 class _Wide:
     """The `c` of a gradient function, with saved values in float32."""
 
-    def __init__(self, c: Any, saved: tuple[Any, ...]) -> None:
+    def __init__(self, c: Node, saved: tuple[object, ...]) -> None:
         self.saved = tuple(map(wide, saved))
         self.metas, self.needs = c.metas, c.needs
         self.attrs, self.out_metas = c.attrs, c.out_metas
@@ -114,7 +118,7 @@ def gradient_in_float32(grad: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(grad)
-    def computed(c: Any, *gradients: Any) -> Any:
+    def computed(c: Node, *gradients: Any) -> Any:
         saved = c.saved
         if not (_halves_in(gradients) or _halves_in(saved)):
             return grad(c, *gradients)

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.meta.device import cpu
-from flowvm.meta.meta import Size, TensorMeta
+from flowvm.meta.meta import Attrs, Size, TensorMeta
 
 Metas = Sequence[TensorMeta]
 Values = dict[str, Any]
@@ -35,12 +35,12 @@ class Kind(NamedTuple):
     holds: Callable[[Any, Metas, Values], bool]
 
 
-def is_int(value: Any, low: int = -(1 << 63), high: int = (1 << 63) - 1) -> bool:
+def is_int(value: object, low: int = -(1 << 63), high: int = (1 << 63) - 1) -> bool:
     """True for an int, no bool, from `low` to `high`."""
     return type(value) is int and low <= value <= high
 
 
-def is_size(value: Any) -> bool:
+def is_size(value: object) -> bool:
     """True for an int that may be a size or a stride."""
     return is_int(value, 0, MOST)
 
@@ -50,11 +50,11 @@ def between(low: int, high: int) -> Kind:
     return Kind(f"from {low} to {high}", lambda value, metas, values: is_int(value, low, high))
 
 
-def _is_dim(value: Any, metas: Metas, values: Values) -> bool:
+def _is_dim(value: object, metas: Metas, values: Values) -> bool:
     return is_int(value, 0, max(1, metas[0].ndim) - 1)
 
 
-def _are_dims(value: Any, metas: Metas, values: Values) -> bool:
+def _are_dims(value: object, metas: Metas, values: Values) -> bool:
     rank = metas[0].ndim
     if type(value) is not tuple or not all(is_int(d, 0, max(0, rank - 1)) for d in value):
         return False
@@ -87,7 +87,7 @@ class Inferred:
     """The infer function of one of flowvm's declarations, behind the checks of its attributes."""
 
     def __init__(
-        self, infer: Callable[..., Any], name: str, attrs: tuple[str, ...], dense: bool,
+        self, infer: Callable[..., object], name: str, attrs: tuple[str, ...], dense: bool,
         takes: Takes | None,
     ) -> None:  # fmt: skip
         self.infer, self.name, self.attrs = infer, name, attrs
@@ -102,13 +102,13 @@ class Inferred:
             self._kinds = tuple(kind_of(self.infer, name) for name in self.attrs)
         return self._kinds
 
-    def said(self, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Any:
+    def infer_unchecked(self, metas: tuple[TensorMeta, ...], attrs: Attrs) -> Any:
         """Return what the function says of metas that stand for operands, without the checks: a
         global tensor's is of no memory, and reduced floats are converted behind it.
         """
         return self.infer(*metas, *attrs)
 
-    def __call__(self, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Any:
+    def __call__(self, metas: tuple[TensorMeta, ...], attrs: Attrs) -> Any:
         """Return what the infer function says of a call; ArgumentError where there is no such."""
         if self.dense and not all(meta.contiguous for meta in metas):
             raise ArgumentError(f"{self.name} takes operands in C order, got {metas}")
@@ -125,28 +125,31 @@ class Inferred:
         return self.infer(*metas, *attrs)
 
 
-def kind_of(infer: Callable[..., Any], name: str) -> Kind:
+def kind_of(infer: Callable[..., object], name: str) -> Kind:
     """Return the kind that an annotation of `infer` says; ArgumentTypeError if it says none."""
-    said = infer.__annotations__.get(name)
-    if isinstance(said, str):
-        said = eval(said, infer.__globals__)
-    kind = None if said is None else _kind(said)
+    annotation = infer.__annotations__.get(name)
+    if isinstance(annotation, str):
+        annotation = eval(annotation, infer.__globals__)
+    kind = None if annotation is None else _kind(annotation)
     if kind is None:
         raise ArgumentTypeError(
-            f"{infer.__name__}: the annotation {said} of {name} is not a kind of attribute; see "
-            f"flowvm.ops.declare.kinds"
+            f"{infer.__name__}: the annotation {annotation} of {name} is not a kind of attribute; "
+            f"see flowvm.ops.declare.kinds"
         )
     return kind
 
 
-def _kind(said: Any) -> Kind | None:
-    if said is Any:
+def _kind(annotation: Any) -> Kind | None:
+    if annotation is Any:
         return Kind("whatever the function checks itself", lambda value, metas, values: True)
-    origin = typing.get_origin(said)
+    origin = typing.get_origin(annotation)
     if origin is Annotated:
-        return next((m for m in said.__metadata__ if isinstance(m, Kind)), _kind(said.__origin__))
+        return next(
+            (m for m in annotation.__metadata__ if isinstance(m, Kind)),
+            _kind(annotation.__origin__),
+        )
     if origin is Literal:
-        options = typing.get_args(said)
+        options = typing.get_args(annotation)
         return Kind(
             f"one of {', '.join(map(repr, options))}",
             lambda value, metas, values: any(
@@ -154,12 +157,12 @@ def _kind(said: Any) -> Kind | None:
             ),
         )
     if origin is tuple:
-        return _tuple(typing.get_args(said))
+        return _tuple(typing.get_args(annotation))
     if origin in (types.UnionType, typing.Union):
-        return _union([_kind(part) for part in typing.get_args(said)])
-    if isinstance(said, type):
-        return _PLAIN.get(said) or Kind(
-            f"a {said.__name__}", lambda value, metas, values: isinstance(value, said)
+        return _union([_kind(part) for part in typing.get_args(annotation)])
+    if isinstance(annotation, type):
+        return _PLAIN.get(annotation) or Kind(
+            f"a {annotation.__name__}", lambda value, metas, values: isinstance(value, annotation)
         )
     return None
 
@@ -172,7 +175,7 @@ _PLAIN: dict[type, Kind] = {
 }
 
 
-def _tuple(parts: tuple[Any, ...]) -> Kind | None:
+def _tuple(parts: tuple[object, ...]) -> Kind | None:
     if set(parts) - {int, ...}:
         return None
     count = None if ... in parts else len(parts)

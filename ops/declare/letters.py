@@ -15,10 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 
 Metas = tuple[TensorMeta, ...]
-Attrs = tuple[Any, ...]
 Names = tuple[Any, ...]  # a letter, or None, for each dimension
 
 

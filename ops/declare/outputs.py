@@ -1,27 +1,19 @@
-"""Results that go into tensors that are there: `out=`, and tensors that become others.
-
-`become` is the one place where a tensor's memory and shape are exchanged for another's; its
-identity, by which modules, optimizers and hooks know it, stays.
-"""
+"""Results that go into tensors that are there: `out=`, and methods that replace values."""
 
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from flowvm.eager.modes import current_trace_recorder, grad_enabled, note_change
+from flowvm.eager.modes import current_trace_recorder, grad_enabled
 from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DTypeError, ShapeError
 from flowvm.meta.dtype import DType, as_dtype, can_cast
-from flowvm.meta.meta import TensorMeta
-from flowvm.ops.declare.composite import empty_of
 from flowvm.ops.declare.core import copy_
+from flowvm.ops.declare.renewal import fitted
 from flowvm.return_types import Results
-
-_PLACE = "_storage", "_ref", "_meta"
 
 Result = TypeVar("Result")
 
@@ -30,18 +22,7 @@ EXACT = {"aminmax", "complex", "gather", "index_select", "kthvalue", "multinomia
 APART = {"bernoulli", "cat", "gather", "index_select", "kthvalue", "masked_select", "take"}
 
 
-def become(tensor: Tensor, data: Tensor) -> Tensor:
-    """Let `tensor` be `data` from now on: same object, other storage, shape, dtype or device."""
-    if (trace := current_trace_recorder()) is not None:
-        trace.refuse()
-    tensor.storage()  # so that the old memory has an owner that goes when the last alias does
-    # all or nothing: one call, of C code
-    any(map(setattr, (tensor,) * 3, _PLACE, (data.storage(), data._ref, data._meta)))
-    note_change()
-    return tensor
-
-
-def need_out(name: str, out: Any) -> Tensor:
+def need_out(name: str, out: Tensor) -> Tensor:
     """Return `out` if it can take a result; raise if it is no Tensor, or wants a gradient."""
     if not isinstance(out, Tensor):
         raise ArgumentTypeError(f"{name}: out must be a Tensor, got {type(out).__name__}")
@@ -80,18 +61,7 @@ def written(name: str, out: Tensor | None, result: Tensor) -> Tensor:
     return copied
 
 
-def fitted(name: str, out: Tensor, meta: TensorMeta) -> None:
-    """Give `out` the shape of `meta` and new memory, with a warning unless it was empty."""
-    if out._meta.numel:
-        warnings.warn(
-            f"{name}: out of shape {tuple(out.shape)} is resized to {tuple(meta.shape)}; give an "
-            f"empty tensor, or one of that shape",
-            stacklevel=4,
-        )
-    become(out, empty_of(TensorMeta.of(meta.shape, out._meta.dtype, out._meta.device)))
-
-
-def dtype_for(name: str, out: Tensor | None, dtype: Any) -> Any:
+def dtype_for(name: str, out: Tensor | None, dtype: object) -> Any:
     """The dtype to make for `out`; DTypeError if `dtype` is given and another."""
     if out is None:
         return dtype
@@ -104,13 +74,13 @@ def dtype_for(name: str, out: Tensor | None, dtype: Any) -> Any:
     return kind
 
 
-def _check_apart(name: str, args: Any, out: Any) -> None:
+def _check_apart(name: str, args: Any, out: object) -> None:
     if (trace := current_trace_recorder()) is not None:
         trace.apart = True
     outs = out if isinstance(out, (tuple, list)) else (out,)
-    given = [a for arg in args for a in (arg if isinstance(arg, (tuple, list)) else (arg,))]
+    flat = [a for arg in args for a in (arg if isinstance(arg, (tuple, list)) else (arg,))]
     for o in outs:
-        for a in given:
+        for a in flat:
             if isinstance(o, Tensor) and isinstance(a, Tensor) and o.storage() is a.storage():
                 raise ArgumentError(f"{name}: out shares memory with an argument; clone() it")
 
@@ -121,7 +91,7 @@ def with_out(function: Callable[..., Result]) -> Callable[..., Result]:
     """
     name = function.__name__.removesuffix("_method")
 
-    def call(*args: Any, out: Any = None, **kwargs: Any) -> Any:
+    def call(*args: object, out: Any = None, **kwargs: object) -> Any:
         if out is None:
             return function(*args, **kwargs)
         if name in APART:
@@ -130,8 +100,8 @@ def with_out(function: Callable[..., Result]) -> Callable[..., Result]:
         if isinstance(result, tuple):
             if not isinstance(out, (tuple, list)) or len(out) != len(result):
                 raise ArgumentTypeError(f"{name}: out is a tuple of {len(result)} tensors")
-            given = [written(name, o, r) for o, r in zip(out, result, strict=True)]
-            return result.into(given) if isinstance(result, Results) else tuple(given)
+            outs = [written(name, o, r) for o, r in zip(out, result, strict=True)]
+            return result.into(outs) if isinstance(result, Results) else tuple(outs)
         return written(name, out, result)
 
     functools.update_wrapper(call, function)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,9 +25,12 @@ from flowvm.eager.values import adopt_array
 from flowvm.errors import AutogradError
 from flowvm.guards.exchange import first_of
 from flowvm.meta.batched_meta import made_for
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare.composite import filled_of
 from flowvm.vm.machine.words import OPERAND
+
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
 
 
 def remember_view(base: Tensor, view: Tensor) -> None:
@@ -78,7 +81,7 @@ def check_base(name: str, out: Tensor, recorded: bool) -> None:
         _show(out, base)  # it may show memory that is the base's, and not what it was made of
 
 
-def rebase(out: Tensor, node: Any) -> None:
+def rebase(out: Tensor, node: object) -> None:
     """Give `out`, which was changed in place, its new node, and all on its memory theirs."""
     base = base_of(out)
     if base is out:
@@ -130,23 +133,23 @@ def _overlaps(meta: TensorMeta) -> bool:
     return len(np.unique(at)) < len(at)
 
 
-def _elements(meta: TensorMeta, attrs: tuple[Any, ...]) -> Any:
+def _elements(meta: TensorMeta, attrs: Attrs) -> Any:
     """Return, for each element of the view, its index in the base, or -1 if it lies outside."""
     if len(attrs) == 1:  # a global tensor's: one view behind the other, each of a tensor in C order
-        found = np.arange(meta.numel)
+        elements = np.arange(meta.numel)
         for link in attrs[0]:
-            found = found[_memory(*link)]
-        return found
+            elements = elements[_memory(*link)]
+        return elements
     at = _memory(*attrs)
     if meta.contiguous:
         return np.where((at >= 0) & (at < meta.numel), at, -1)
     own = _memory(meta.shape, meta.stride, 0)
     order = np.argsort(own, kind="stable")
-    found = order[np.minimum(np.searchsorted(own, at, sorter=order), len(own) - 1)]
-    return np.where(own[found] == at, found, -1) if len(own) else np.full_like(at, -1)
+    elements = order[np.minimum(np.searchsorted(own, at, sorter=order), len(own) - 1)]
+    return np.where(own[elements] == at, elements, -1) if len(own) else np.full_like(at, -1)
 
 
-def strided_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def strided_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     """Return the gradient of the base of an `as_strided` view: the view's, at its elements.
 
     `c.attrs` are the view's sizes, strides, and the elements before its first, counted from the
@@ -174,27 +177,35 @@ def strided_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     return (grad,)
 
 
+def replaced_grad(meta: TensorMeta, g: Tensor) -> Tensor:
+    """Return the gradient of what a write in place has replaced: zeros, and not None, as
+    PyTorch's.  An optimizer steps on a parameter with the one, and passes by the other.
+    """
+    zeros: Tensor = filled_of(made_for(meta, g._meta), 0, g._meta.dtype)
+    return zeros
+
+
 def _indices(places: Any, meta: TensorMeta) -> Tensor:
     at: Tensor = adopt_array(np.array(places)).to(device=meta.device)
     return at
 
 
-def _copy_slices_grad(c: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+def _copy_slices_grad(c: Node, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """The base keeps its gradient outside the view, and the view gets its part."""
     meta, part = c.metas
     at = _elements(meta, c.attrs)
-    kept = taken = None
+    outside_grad = inside_grad = None
     if c.needs[0]:
         mask = np.zeros(meta.numel, np.bool_)
         mask[at[at >= 0]] = True
         outside = adopt_array(mask.reshape(meta.shape)).to(device=meta.device)
-        kept = g.masked_fill(outside, 0)
+        outside_grad = g.masked_fill(outside, 0)
     if c.needs[1]:
-        taken = g.reshape(-1).index_select(0, _indices(np.maximum(at, 0), meta))
+        inside_grad = g.reshape(-1).index_select(0, _indices(np.maximum(at, 0), meta))
         if (at < 0).any():
-            taken = taken.masked_fill(adopt_array(at < 0).to(device=meta.device), 0)
-        taken = taken.reshape(part.shape)
-    return kept, taken
+            inside_grad = inside_grad.masked_fill(adopt_array(at < 0).to(device=meta.device), 0)
+        inside_grad = inside_grad.reshape(part.shape)
+    return outside_grad, inside_grad
 
 
 class _Slices:
@@ -202,7 +213,7 @@ class _Slices:
 
     outputs = saves = ()
 
-    def __init__(self, name: str, grad: Any) -> None:
+    def __init__(self, name: str, grad: object) -> None:
         self.name, self.grad = name, grad
 
 

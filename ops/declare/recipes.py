@@ -11,7 +11,7 @@ can call no other function, and its arguments are held against the maker's check
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from flowvm.eager.interpreter import Operator
 from flowvm.errors import ArgumentError
@@ -48,7 +48,7 @@ def maker(
     return register
 
 
-def made_by(name: Any, arguments: Any) -> Operator:
+def made_by(name: object, arguments: object) -> Operator:
     """Return the operator that the maker of this name makes.
 
     ArgumentError if there is no such maker, or if it does not take these arguments.

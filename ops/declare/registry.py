@@ -24,11 +24,11 @@ from flowvm.config import config, say
 from flowvm.eager.autocast import autocasting
 from flowvm.eager.interpreter import Invocation, Operator, check_kernels
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ShapeError
+from flowvm.errors import ModeError, ShapeError
 from flowvm.launch import ARENA_BYTES, Launch, View
 from flowvm.meta.device import cpu
 from flowvm.meta.dtype import DType
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare.cpu.body_kernel import Operand, body_layout, body_of, kernel_of, kind_of
 from flowvm.ops.declare.cpu.stand_in import short_kernel
 from flowvm.ops.declare.kinds import Inferred, Takes
@@ -40,8 +40,8 @@ from flowvm.vm.watch.narrate import kernel_text
 
 def _lower(
     inferred: Inferred, scalar_kinds: str, counts: bool
-) -> Callable[[tuple[TensorMeta, ...], tuple[Any, ...]], Invocation]:
-    def lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+) -> Callable[[tuple[TensorMeta, ...], Attrs], Invocation]:
+    def lower(metas: tuple[TensorMeta, ...], attrs: Attrs) -> Invocation:
         launch = inferred(metas, attrs)
         if isinstance(launch, ScalarLaunch):
             return launch.on_cpu()
@@ -75,7 +75,7 @@ def _lower(
 _operators: dict[Callable[..., Any], Operator] = {}
 
 
-def operator_of(function: Callable[..., Any]) -> Operator:
+def operator_of(function: Callable[..., object]) -> Operator:
     """The Operator behind a function that `op` or `elementwise` made, and `with_out` maybe gave
     its `out=`.
     """
@@ -88,7 +88,7 @@ def op(
     name: str | None = None,
     saves: str = "",
     constants: str = "",
-    grad: Callable[..., Any] | None = None,
+    grad: Callable[..., object] | None = None,
     scalars: str = "",
     dense: bool = True,
     half: str = "upcast",
@@ -98,7 +98,7 @@ def op(
     amp: str = "",
     shaped: str = "",
     takes: Takes | None = None,
-    cuda: str | Callable[..., Any] = "",
+    cuda: str | Callable[..., object] = "",
 ) -> Callable[[Callable[..., Launch | ScalarLaunch]], Callable[..., Any]]:
     """Declare an op whose infer function is decorated; the result is the function that calls it.
 
@@ -153,7 +153,7 @@ def op(
     pairs = [s.split(":") for s in scalars.split(",") if s.strip()]
     kinds = "".join({"float": "d", "int": "q"}[kind.strip()] for _, kind in pairs)
 
-    def declare(infer: Callable[..., Launch | ScalarLaunch]) -> Callable[..., Any]:
+    def declare(infer: Callable[..., Launch | ScalarLaunch]) -> Callable[..., object]:
         attrs = tuple(inspect.signature(infer).parameters)[len(inputs) :]
         ours = infer.__module__.startswith("flowvm.")
         called = name or infer.__name__
@@ -215,6 +215,11 @@ def _prepared(operator: Operator, dense: bool, half: str) -> Callable[..., Any]:
         ready = [t.to(t._meta.dtype.compute) if t._meta.dtype in low else t for t in tensors]
         if dense:
             ready = [t.contiguous() for t in ready]
+            if not all(t._meta.contiguous for t in ready):  # or the call would come here again
+                raise ModeError(
+                    f"{operator.name}: not for sparse tensors; work on x.values(), or on "
+                    f"x.to_dense()"
+                )
         if hot["autocast"]:  # it has said what it wants: these are its inputs
             with autocasting(None):
                 result = operator.call(*ready, *args[len(tensors) :])

@@ -19,7 +19,7 @@ from flowvm.loading.lazy import lazy
 from flowvm.meta.batched_meta import base_device, is_batched
 from flowvm.meta.device import Device, cpu
 from flowvm.meta.device import meta as nowhere
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare import valueless
 from flowvm.ops.declare.letters import unsplit
 from flowvm.vm.machine.lang import address_of
@@ -39,7 +39,7 @@ def _kernel(name: str) -> int:
     return address_of(getattr(transfers, name), _KERNEL)
 
 
-def _lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+def _lower(metas: tuple[TensorMeta, ...], attrs: Attrs) -> Invocation:
     (x,), (device,) = metas, attrs
     if not isinstance(device, Device):
         raise ArgumentTypeError(f"copy_to needs a device, got {device!r}")

@@ -99,7 +99,9 @@ def update(
     return function
 
 
-def each(function: Callable[..., Any], *names: str, counts: str = "") -> Callable[..., list[Any]]:
+def each(
+    function: Callable[..., object], *names: str, counts: str = ""
+) -> Callable[..., list[Any]]:
     """Return `call(tensors, state, *numbers)`, which updates tensors that have a gradient natively.
 
     Each update gets the gradient, `state[tensor][name]` for each of `names`, and the numbers.  The
@@ -111,15 +113,15 @@ def each(function: Callable[..., Any], *names: str, counts: str = "") -> Callabl
     return calls_for_each(operator_of(function), names, counts)
 
 
-def _in_pairs(operator: Operator, others: Callable[..., Any]) -> Callable[..., Any]:
+def _in_pairs(operator: Operator, others: Callable[..., object]) -> Callable[..., Any]:
     """The fallback of an update: complex tensors as pairs of real numbers, and `others`."""
     count = len(operator.inputs)
 
-    def fallback(*args: Any) -> Any:
+    def fallback(*args: Any) -> object:
         tensors = args[:count]
         if not all(isinstance(t, Tensor) and t._meta.dtype.is_complex for t in tensors):
             return others(*args)
-        pairs: list[Any] = list(tensors)
+        pairs = list(tensors)
         operator.call(*[t.view_as_real() for t in pairs], *args[count:])
         return tensors[0]
 

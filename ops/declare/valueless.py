@@ -8,14 +8,13 @@ modules are what they are elsewhere.
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 
 from flowvm.compiler import jit
 from flowvm.eager.interpreter import Invocation, Operator, device_of
 from flowvm.errors import ValuelessError
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.vm.engine.engine import no_op
 
 _LAYOUT = np.zeros(1, np.int64)
@@ -31,7 +30,7 @@ def invocation(outputs: tuple[TensorMeta, ...], pack: str = "") -> Invocation:
     return Invocation(outputs, _kernel(), _LAYOUT, scalar_pack=pack)
 
 
-def lower(op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+def lower(op: Operator, metas: tuple[TensorMeta, ...], attrs: Attrs) -> Invocation:
     """Lower a call of `op` on the meta device.
 
     ValuelessError where the shape of what comes out depends on values.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from flowvm.eager.tensor import Tensor, method
@@ -30,15 +31,15 @@ def _sizes(name: str, n_fft: Any, hop_length: Any, win_length: Any) -> tuple[int
     return n, hop, wide
 
 
-def _window(name: str, window: Any, wide: int, n: int, like: Any) -> Any:
+def _window(name: str, window: Tensor | None, wide: int, n: int, like: Any) -> Tensor:
     """The window of `wide` elements, in the middle of n."""
     if window is None:
         window = ones(wide, dtype=like.dtype.real, device=like.device)
-    w: Any = need_tensor(name, "window", window)
+    w: Tensor = need_tensor(name, "window", window)
     if tuple(w.shape) != (wide,):
         raise ShapeError(f"{name}: window has {wide} elements, got shape {tuple(w.shape)}")
-    left = (n - wide) // 2
-    return pad(w, (left, n - wide - left)) if wide < n else w
+    margin = (n - wide) // 2
+    return pad(w, (margin, n - wide - margin)) if wide < n else w
 
 
 # public: flow
@@ -98,11 +99,11 @@ def stft(
     if x.shape[-1] < used:
         raise ShapeError(f"stft: {x.shape[-1]} samples are less than a frame of {used}")
     if align_to_window:
-        left = (n - wide) // 2
-        x = pad(x, (left, n - wide - left))
+        margin = (n - wide) // 2
+        x = pad(x, (margin, n - wide - margin))
     frames = x.unfold(-1, n, hop) * _window("stft", window, wide, n, x)
     norm = "ortho" if normalized else "backward"
-    spectrum: Any = (rfft if half else fft)(frames, n, -1, norm)
+    spectrum: Tensor = (rfft if half else fft)(frames, n, -1, norm)
     spectrum = spectrum.transpose(1, 2)
     spectrum = spectrum[0] if one else spectrum
     return spectrum if return_complex else view_as_real(spectrum)
@@ -152,7 +153,9 @@ def istft(
     x = unsqueeze(x, 0) if one else x
     norm = "ortho" if normalized else "backward"
     w = _window("istft", window, wide, n, x)
-    back: Any = ifft if return_complex else irfft  # which reads the half that says all
+    back: Callable[..., Tensor] = (
+        ifft if return_complex else irfft
+    )  # which reads the half that says all
     x = x.transpose(1, 2)
     frames = back(x if return_complex else x[..., : n // 2 + 1], n, -1, norm) * w
     signals, count = frames.shape[0], frames.shape[1]
@@ -161,7 +164,7 @@ def istft(
     places = (unsqueeze(starts, 1) + arange(n, dtype=int64, device=x.device)).reshape((-1,))
 
     def added(values: Any) -> Any:
-        empty: Any = zeros(values.shape[0], whole_, dtype=values.dtype, device=values.device)
+        empty: Tensor = zeros(values.shape[0], whole_, dtype=values.dtype, device=values.device)
         return empty.index_add(1, places, values.reshape((values.shape[0], -1)))
 
     begin = n // 2 if center else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
@@ -12,51 +12,55 @@ from flowvm.ops.declare.composite import need_tensor, whole, wrap_dims
 from flowvm.ops.shapes.padding import roll
 from flowvm.ops.shapes.ranges import arange
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
 # public: fft
 
 Dims = int | Sequence[int] | None
 
 
-def fftfreq(n: int, d: float = 1.0, *, out: Tensor | None = None, **options: Any) -> Tensor:
+def fftfreq(n: int, d: float = 1.0, *, out: Tensor | None = None, **options: object) -> Tensor:
     """The frequencies of the n results of `fft` of samples `d` apart: 0, 1, .., -2, -1 over n d.
 
     >>> flow.fft.fftfreq(4)
     tensor([ 0.0000,  0.2500, -0.5000, -0.2500])
     """
     count = _count("fftfreq", n, d)
-    places: Any = roll(
-        arange(-(count // 2), count - count // 2, **_made(out, options)), -(count // 2)
+    places: Tensor = roll(
+        arange(-(count // 2), count - count // 2, **_factory_options(out, options)), -(count // 2)
     )
     return _finished(places / (count * d), out, options)
 
 
-def rfftfreq(n: int, d: float = 1.0, *, out: Tensor | None = None, **options: Any) -> Tensor:
+def rfftfreq(n: int, d: float = 1.0, *, out: Tensor | None = None, **options: object) -> Tensor:
     """The frequencies of the n // 2 + 1 results of `rfft`: 0, 1, .. over n d.
 
     >>> flow.fft.rfftfreq(4)
     tensor([0.0000, 0.2500, 0.5000])
     """
     count = _count("rfftfreq", n, d)
-    places: Any = arange(0, count // 2 + 1, **_made(out, options))
+    places: Tensor = arange(0, count // 2 + 1, **_factory_options(out, options))
     return _finished(places / (count * d), out, options)
 
 
-def _count(name: str, n: Any, d: float) -> int:
+def _count(name: str, n: int, d: float) -> int:
     count = whole(name, "n", n)
     if count < 1 or d == 0:
         raise ArgumentError(f"{name}: n is at least 1 and d is not 0, got {n} and {d}")
     return count
 
 
-def _made(out: Tensor | None, options: dict[str, Any]) -> dict[str, Any]:
-    given = {k: v for k, v in options.items() if k != "requires_grad"}
+def _factory_options(out: Tensor | None, options: Mapping[str, object]) -> dict[str, Any]:
+    factory = {k: v for k, v in options.items() if k != "requires_grad"}
     kind = out._meta.dtype if out is not None else get_default_dtype()
-    return {**given, "dtype": given.get("dtype") or kind}
+    return {**factory, "dtype": factory.get("dtype") or kind}
 
 
 def _finished(frequencies: Any, out: Tensor | None, options: dict[str, Any]) -> Tensor:
     if out is not None:
-        return out.copy_(frequencies)  # type: ignore[no-any-return]
+        return out.copy_(frequencies)
     return frequencies.requires_grad_(bool(options.get("requires_grad")))  # type: ignore[no-any-return]
 
 

@@ -21,10 +21,10 @@ from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.launch import ARENA_BYTES, Launch, View
 from flowvm.loading.lazy import lazy
 from flowvm.meta.dtype import complex64, complex128, get_default_dtype
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare.composite import need_tensor, whole, wrap_dim, wrap_dims
 from flowvm.ops.declare.kinds import Metas, Values
-from flowvm.ops.declare.letters import Attrs, Letters, numbered
+from flowvm.ops.declare.letters import Letters, numbered
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.registry import op
 from flowvm.ops.pointwise.complex_numbers import conj
@@ -35,6 +35,8 @@ from flowvm.ops.shapes.slices import narrow
 from flowvm.ops.shapes.views import movedim
 
 if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+    from flowvm.meta.arrays import Array
     from flowvm.ops.fourier.cpu import fft_kernels
 else:
     fft_kernels = lazy("flowvm.ops.fourier.cpu.fft_kernels")  # with the first transform
@@ -69,7 +71,7 @@ def _factors(n: int) -> tuple[int, ...]:
     return tuple(factors)
 
 
-def _turns(parts: Any, n: int) -> Any:
+def _turns(parts: Array, n: int) -> Array:
     """exp(-2 pi i parts / n)."""
     angle = (2 * math.pi / n) * np.asarray(parts, np.float64)
     return np.cos(angle) - 1j * np.sin(angle)
@@ -81,11 +83,11 @@ def _roots(n: int, way: int, single: bool) -> Tensor:
     return _constant(table if way > 0 else np.conj(table), single)
 
 
-def _constant(numbers: Any, single: bool) -> Tensor:
+def _constant(numbers: object, single: bool) -> Tensor:
     return adopt_array(np.array(numbers, np.complex64 if single else np.complex128))
 
 
-def _rows_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _rows_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
     way, scale = c.attrs
     return _rows(g, way=-way, scale=scale), None
 
@@ -143,7 +145,7 @@ def _rows(x: Tensor, *, way: int, scale: float) -> Tensor:
 
 def _beside(x: Tensor, table: Tensor) -> Tensor:
     """Return a table of numbers where `x` is: of a global tensor, all of it on each rank."""
-    return constant(table).to(device=x._meta.device)  # type: ignore[no-any-return]
+    return constant(table).to(device=x._meta.device)
 
 
 @functools.lru_cache(64)
@@ -184,7 +186,7 @@ def _scale(name: str, norm: str | None, n: int, forward: bool) -> float:
     return 1 / n if (norm == "forward") is forward else 1.0
 
 
-def _numbers(name: str, input: Any) -> Tensor:
+def _numbers(name: str, input: Tensor) -> Tensor:
     """The input as floats of 32 or 64 bits, or complex numbers."""
     x: Any = need_tensor(name, "input", input)
     if x.dtype.reduced:
@@ -196,14 +198,14 @@ def _complex(x: Any) -> Any:
     return x if x.dtype.is_complex else x.to(complex64 if x.itemsize == 4 else complex128)
 
 
-def _real(name: str, input: Any) -> Tensor:
+def _real(name: str, input: Tensor) -> Tensor:
     x = _numbers(name, input)
     if x._meta.dtype.is_complex:
         raise DTypeError(f"{name} takes real numbers, got {x.dtype.name}")
     return x
 
 
-def _fitted(name: str, x: Any, n: Any, d: int) -> Any:
+def _fitted(name: str, x: Tensor, n: object, d: int) -> Any:
     """Dimension d cut or filled with zeros to length n."""
     if x.ndim == 0:
         raise ShapeError(f"{name} needs at least one dimension, got a 0-d tensor")
@@ -217,27 +219,27 @@ def _fitted(name: str, x: Any, n: Any, d: int) -> Any:
     return x
 
 
-def _along(x: Any, d: int, way: int, scale: float) -> Any:
+def _along(x: Tensor, d: int, way: int, scale: float) -> Tensor:
     last = d == x.ndim - 1
     out = _rows(x if last else movedim(x, d, -1), way=way, scale=scale)
     return out if last else movedim(out, -1, d)
 
 
-def _one(name: str, x: Any, n: Any, dim: int, norm: Any, way: int) -> Any:
+def _one(name: str, x: Tensor, n: object, dim: int, norm: str | None, way: int) -> Tensor:
     """A complex transform of one dimension."""
     d = wrap_dim(name, dim, x.ndim)
     x = _fitted(name, _complex(x), n, d)
     return _along(x, d, way, _scale(name, norm, x.shape[d], way > 0))
 
 
-def _to_half(name: str, x: Any, n: Any, dim: int, norm: Any) -> Any:
+def _to_half(name: str, x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
     """The half of a real tensor's transform that says all."""
     whole_ = _one(name, x, n, dim, norm, 1)
     d = wrap_dim(name, dim, x.ndim)
     return narrow(whole_, d, 0, whole_.shape[d] // 2 + 1)
 
 
-def _from_half(name: str, x: Any, n: Any, dim: int, norm: Any) -> Any:
+def _from_half(name: str, x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
     """Return the real tensor from its half, `x`."""
     d = wrap_dim(name, dim, x.ndim)
     if x.ndim == 0:
@@ -253,7 +255,7 @@ def _from_half(name: str, x: Any, n: Any, dim: int, norm: Any) -> Any:
     return real(_along(half, d, -1, _scale(name, norm, size, False)))
 
 
-def _points(name: str, x: Any, s: Any, dim: Any) -> tuple[list[Any], tuple[int, ...]]:
+def _points(name: str, x: Any, s: Any, dim: object) -> tuple[list[Any], tuple[int, ...]]:
     """Lengths (None: as they are) and dimensions of a transform of several."""
     lengths = None if s is None else [s] if isinstance(s, int) else list(s)
     if dim is None:
@@ -270,7 +272,14 @@ def _points(name: str, x: Any, s: Any, dim: Any) -> tuple[list[Any], tuple[int, 
     return [None if n == -1 else n for n in lengths], dims
 
 
-def _several(name: str, x: Any, s: Any, dim: Any, norm: Any, way: int) -> Any:
+def _several(
+    name: str,
+    x: Tensor,
+    s: int | Sequence[int] | None,
+    dim: int | Sequence[int] | None,
+    norm: str | None,
+    way: int,
+) -> Any:
     lengths, dims = _points(name, x, s, dim)
     x = _complex(x)
     for n, d in zip(lengths, dims, strict=True):
@@ -278,7 +287,13 @@ def _several(name: str, x: Any, s: Any, dim: Any, norm: Any, way: int) -> Any:
     return x
 
 
-def _halves(name: str, x: Any, s: Any, dim: Any, norm: Any) -> Any:
+def _halves(
+    name: str,
+    x: Tensor,
+    s: int | Sequence[int] | None,
+    dim: int | Sequence[int] | None,
+    norm: str | None,
+) -> Any:
     lengths, dims = _points(name, x, s, dim)
     if not dims:
         raise ShapeError(f"{name} needs at least one dimension")
@@ -288,7 +303,13 @@ def _halves(name: str, x: Any, s: Any, dim: Any, norm: Any) -> Any:
     return x
 
 
-def _wholes(name: str, x: Any, s: Any, dim: Any, norm: Any) -> Any:
+def _wholes(
+    name: str,
+    x: Tensor,
+    s: int | Sequence[int] | None,
+    dim: int | Sequence[int] | None,
+    norm: str | None,
+) -> Tensor:
     lengths, dims = _points(name, x, s, dim)
     if not dims:
         raise ShapeError(f"{name} needs at least one dimension")
@@ -319,7 +340,7 @@ def fft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = N
     >>> flow.fft.fft(flow.ones(4)).real
     tensor([4., 0., 0., 0.])
     """
-    return _one("fft", _numbers("fft", input), n, dim, norm, 1)  # type: ignore[no-any-return]
+    return _one("fft", _numbers("fft", input), n, dim, norm, 1)
 
 
 @with_out
@@ -329,7 +350,7 @@ def ifft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = 
     >>> flow.fft.ifft(flow.fft.fft(flow.tensor([1.0, 2.0, 3.0, 4.0]))).real
     tensor([1., 2., 3., 4.])
     """
-    return _one("ifft", _numbers("ifft", input), n, dim, norm, -1)  # type: ignore[no-any-return]
+    return _one("ifft", _numbers("ifft", input), n, dim, norm, -1)
 
 
 @with_out
@@ -339,7 +360,7 @@ def rfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = 
     >>> flow.fft.rfft(flow.ones(4)).real
     tensor([4., 0., 0.])
     """
-    return _to_half("rfft", _real("rfft", input), n, dim, norm)  # type: ignore[no-any-return]
+    return _to_half("rfft", _real("rfft", input), n, dim, norm)
 
 
 @with_out
@@ -349,7 +370,7 @@ def irfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None =
     >>> flow.fft.irfft(flow.fft.rfft(flow.tensor([1.0, 2.0, 3.0, 4.0])))
     tensor([1., 2., 3., 4.])
     """
-    return _from_half("irfft", _numbers("irfft", input), n, dim, norm)  # type: ignore[no-any-return]
+    return _from_half("irfft", _numbers("irfft", input), n, dim, norm)
 
 
 @with_out
@@ -362,7 +383,7 @@ def hfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = 
     tensor([ 8., -2.,  0., -2.])
     """
     x = conj(_numbers("hfft", input))
-    return _from_half("hfft", x, n, dim, _swapped("hfft", norm))  # type: ignore[no-any-return]
+    return _from_half("hfft", x, n, dim, _swapped("hfft", norm))
 
 
 @with_out
@@ -421,7 +442,7 @@ def irfftn(input: Tensor, s: Dims = None, dim: Dims = None, norm: str | None = N
     tensor([[1., 1.],
             [1., 1.]])
     """
-    return _wholes("irfftn", _numbers("irfftn", input), s, dim, norm)  # type: ignore[no-any-return]
+    return _wholes("irfftn", _numbers("irfftn", input), s, dim, norm)
 
 
 @with_out
@@ -433,7 +454,7 @@ def hfftn(input: Tensor, s: Dims = None, dim: Dims = None, norm: str | None = No
             [0., 0.]])
     """
     x = conj(_numbers("hfftn", input))
-    return _wholes("hfftn", x, s, dim, _swapped("hfftn", norm))  # type: ignore[no-any-return]
+    return _wholes("hfftn", x, s, dim, _swapped("hfftn", norm))
 
 
 @with_out

@@ -6,7 +6,7 @@ Where `flow.linalg` has the same function with other conventions, these are the 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,10 @@ from flowvm.ops.linalg.parts.checks import batched, identity, matrices, same_dty
 from flowvm.ops.products.matmul import matmul
 from flowvm.ops.rows.statistics import vector_norm
 from flowvm.ops.shapes.fill import zeros
+
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Array
+
 
 # public: flow
 
@@ -122,7 +126,7 @@ def ormqr(
         )
     if left:
         return reflected(x, tau, other, transpose)
-    return reflected(x, tau, other.mH, not transpose).mH  # type: ignore[no-any-return]
+    return reflected(x, tau, other.mH, not transpose).mH
 
 
 # --- norms ----------------------------------------------------------------------------------------
@@ -271,12 +275,12 @@ def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:
 # --- samples --------------------------------------------------------------------------------------
 
 
-def _regular(rng: np.random.Generator, *shape: int) -> Any:
+def _regular(rng: np.random.Generator, *shape: int) -> Array:
     """Matrices that are far from singular."""
     return rng.standard_normal(shape) * 0.3 + np.eye(shape[-1]) * 2
 
 
-def _reflectors(a: Any, tau: Any) -> Any:
+def _reflectors(a: Any, tau: Any) -> Array:
     """The first columns of the product of the reflectors in a's columns."""
     q = np.eye(len(a))
     for i, scale in enumerate(tau):

@@ -187,7 +187,7 @@ def lu_solve(
     if pivots.dtype is not int32:
         raise ArgumentError(f"linalg.lu_solve: pivots are int32, got {pivots.dtype.name}")
     if not left:  # X A = B: Aᴴ Xᴴ = Bᴴ
-        return lu_solve(factors, pivots, B.mH, adjoint=not adjoint).mH  # type: ignore[no-any-return]
+        return lu_solve(factors, pivots, B.mH, adjoint=not adjoint).mH
     n = factors.shape[-1]
     if B.shape[-2] != n:
         raise ShapeError(
@@ -270,7 +270,7 @@ def reflected(A: Tensor, tau: Tensor, other: Tensor, adjoint: bool = False) -> T
     need_tensor("ormqr", "other", other)
     m, k = A.shape[-2], tau.shape[-1]
     if k == 0:
-        return other.expand((*A.shape[:-2], m, other.shape[-1])).clone()  # type: ignore[no-any-return]
+        return other.expand((*A.shape[:-2], m, other.shape[-1])).clone()
     v = tril(A, -1)[..., :k] + _unit(A, k)
     inside = triu(matmul(v.mH, v), 1) * tau.unsqueeze(-2) + identity(A, k)
     part = matmul(v.mH, other)
@@ -287,7 +287,7 @@ def _unit(A: Tensor, n: int) -> Tensor:
     if m > n:
         below = zeros((*A.shape[:-2], m - n, n), dtype=A.dtype, device=A.device)
         eye = cat([eye, below], -2)
-    return eye[..., :m, :]  # type: ignore[no-any-return]
+    return eye[..., :m, :]
 
 
 @with_out
@@ -326,9 +326,9 @@ def geqrf(input: Tensor) -> tuple[Tensor, Tensor]:
 # --- LDL ------------------------------------------------------------------------------------------
 
 
-def _hermitian(A: Tensor, asked: bool) -> bool:
-    """Return True if a Hermitian matrix is `asked` for and complex numbers make a difference."""
-    return bool(asked) and A._meta.dtype.is_complex
+def _hermitian(A: Tensor, hermitian: bool) -> bool:
+    """Return True if `hermitian` says so and complex numbers make a difference."""
+    return bool(hermitian) and A._meta.dtype.is_complex
 
 
 @with_out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,12 @@ from flowvm.ops.pointwise.math import abs as abs_of
 from flowvm.ops.rows.reduce import amax, amin, sum
 from flowvm.ops.rows.statistics import vector_norm as _vector_norm
 from flowvm.ops.shapes.views import movedim
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flowvm.meta.arrays import Array
+
 
 # public: linalg
 
@@ -51,7 +57,7 @@ def vector_norm(
     return _vector_norm(x, ord, dim, keepdim, dtype=dtype)
 
 
-def _pair(name: str, dim: Any, ndim: int) -> tuple[int, int]:
+def _pair(name: str, dim: int | Sequence[int], ndim: int) -> tuple[int, int]:
     if not isinstance(dim, (tuple, list)) or len(dim) != 2:
         raise ArgumentError(f"{name}: dim is two dimensions, got {dim!r}")
     rows, columns = wrap_dims(name, tuple(dim), ndim)
@@ -99,9 +105,9 @@ def matrix_norm(
         return out
     if ord not in (1, -1, math.inf, -math.inf):
         raise ArgumentError(f"{name}: ord is 'fro', 'nuc', 1, -1, 2, -2, inf or -inf, got {ord!r}")
-    summed, left = (rows, columns) if ord in (1, -1) else (columns, rows)
+    summed, other_dim = (rows, columns) if ord in (1, -1) else (columns, rows)
     sums = sum(abs_of.call(A), summed, True)
-    out = (amax if ord > 0 else amin)(sums, left, True)
+    out = (amax if ord > 0 else amin)(sums, other_dim, True)
     if not keepdim:
         for d in sorted((rows, columns), reverse=True):
             out = out.squeeze(d)
@@ -179,7 +185,7 @@ def cond(A: Tensor, p: float | str | None = None) -> Tensor:
 # --- samples --------------------------------------------------------------------------------------
 
 
-def _regular(rng: np.random.Generator, *shape: int) -> Any:
+def _regular(rng: np.random.Generator, *shape: int) -> Array:
     """Matrices that are far from singular."""
     return rng.standard_normal(shape) * 0.3 + np.eye(shape[-1]) * 2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +22,11 @@ from flowvm.ops.products.matmul import matmul
 from flowvm.ops.rows.reduce import amax, sum
 from flowvm.ops.shapes.fill import zeros_like
 from flowvm.ops.shapes.join import cat
+
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+    from flowvm.meta.arrays import Array
+
 
 # public: flow, linalg
 
@@ -131,7 +136,7 @@ def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
 # --- the exponential ------------------------------------------------------------------------------
 
 
-def _exp_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _exp_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     """The upper right block of exp([[Aᴴ, g], [0, Aᴴ]]) (Mathias, 1996)."""
     (a,) = c.saved
     n, at = a.shape[-1], a.mH
@@ -155,7 +160,7 @@ def matrix_exp(input: Tensor) -> Tensor:
     a = square("matrix_exp", input, "input")
     x = a.detach()
     if x.numel() == 0:
-        return a.clone()  # type: ignore[no-any-return]
+        return a.clone()
     norm = float(amax(sum(abs_of.call(x), -2)).item())
     times = 0
     if MOST_NORM < norm < math.inf:
@@ -202,7 +207,7 @@ samples(
 )
 
 
-def _exp_reference(x: Any) -> Any:
+def _exp_reference(x: Array) -> object:
     values, vectors = np.linalg.eig(x)
     return ((vectors * np.exp(values)[..., None, :]) @ np.linalg.inv(vectors)).real
 

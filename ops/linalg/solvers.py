@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,6 +40,11 @@ from flowvm.ops.rows.reduce import sum
 from flowvm.ops.shapes.complex_parts import real
 from flowvm.ops.shapes.fill import zeros
 from flowvm.ops.shapes.join import cat
+
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+    from flowvm.meta.arrays import Array
+
 
 # public: linalg
 
@@ -152,7 +157,7 @@ def solve_ex(
 # --- least squares --------------------------------------------------------------------------------
 
 
-def _lstsq_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _lstsq_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     """Return the gradient of X = A⁺ B in products with k columns (Golub and Pereyra, 1973).
 
     By B it is (A⁺)ᴴ g; by A it is `pinv`'s gradient for g Bᴴ.
@@ -224,10 +229,10 @@ def lstsq(
         more = zeros((*B.shape[:-2], n - m, B.shape[-1]), dtype=dtype, device=device)
         rows = cat([rows, more], -2)
     limit = finfo(dtype).eps * max(m, n) if rcond is None else float(rcond)
-    found, *numbers = lstsq_op(turned(A.detach()), turned(rows), limit, driver)
+    solution, *numbers = lstsq_op(turned(A.detach()), turned(rows), limit, driver)
     rank: Any
     rank, values = (_of_batch(t, batch, B.ndim - 2) for t in numbers)
-    full = turned(found)
+    full = turned(solution)
     x = full[..., :n, :].clone()
     record(_lstsq_node, (A, B), x, (), (A, B, x))
     none = zeros(0, dtype=dtype.real, device=device)
@@ -296,7 +301,7 @@ def tensorsolve(A: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> Tens
 # --- samples --------------------------------------------------------------------------------------
 
 
-def _regular(rng: np.random.Generator, *shape: int) -> Any:
+def _regular(rng: np.random.Generator, *shape: int) -> Array:
     """Matrices that are far from singular."""
     return rng.standard_normal(shape) * 0.3 + np.eye(shape[-1]) * 2
 

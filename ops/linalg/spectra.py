@@ -6,7 +6,7 @@ two values are equal; those of values alone hold everywhere.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,10 +37,15 @@ from flowvm.ops.shapes.complex_parts import complex
 from flowvm.ops.shapes.create import tensor
 from flowvm.ops.shapes.fill import zeros
 
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+    from flowvm.meta.arrays import Array
+
+
 # public: linalg
 
 
-def _need_driver(name: str, driver: Any) -> None:
+def _need_driver(name: str, driver: str | None) -> None:
     if driver is not None:
         raise ArgumentError(
             f"{name}: driver={driver!r} chooses a routine of cuSOLVER; leave it away on the CPU"
@@ -75,7 +80,7 @@ def svdvals(A: Tensor, *, driver: str | None = None) -> Tensor:
     return svdvals_op(A)  # type: ignore[no-any-return]
 
 
-def _triangle(name: str, UPLO: Any) -> bool:
+def _triangle(name: str, UPLO: str) -> bool:
     if UPLO not in ("L", "U", "l", "u"):
         raise ArgumentError(f"{name}: UPLO is 'L' or 'U', got {UPLO!r}")
     return UPLO in ("L", "l")
@@ -145,7 +150,7 @@ def eigvals(A: Tensor) -> Tensor:
 # --- rank and pseudoinverse -----------------------------------------------------------------------
 
 
-def _limit(name: str, A: Tensor, top: Tensor, atol: Any, rtol: Any) -> Tensor:
+def _limit(name: str, A: Tensor, top: Tensor, atol: object, rtol: object) -> Tensor:
     """Return the limit above which a singular value counts: max(atol, rtol * top) for each matrix.
 
     `rtol` is max(m, n) times the dtype's epsilon by default, or 0 if `atol` is given and not 0.
@@ -154,7 +159,7 @@ def _limit(name: str, A: Tensor, top: Tensor, atol: Any, rtol: Any) -> Tensor:
 
     def as_tensor(value: Any) -> Tensor:
         if isinstance(value, Tensor):
-            return value.to(top.dtype)  # type: ignore[no-any-return]
+            return value.to(top.dtype)
         return tensor(float(value), dtype=top.dtype, device=top.device)
 
     absolute = as_tensor(0.0 if atol is None else atol)
@@ -195,7 +200,7 @@ def matrix_rank(
     return sum(values > limit.unsqueeze(-1), -1)
 
 
-def _pinv_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _pinv_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     """-Yᴴ g Yᴴ + (I - A Y) gᴴ Y Yᴴ + Yᴴ Y gᴴ (I - Y A) (Golub and Pereyra, 1973)."""
     a, y = c.saved
     m, n = a.shape[-2:]
@@ -212,7 +217,7 @@ _pinv_node = Recorded("pinv", _pinv_grad, ("a",), "a, out")
 
 @with_out
 def pinv(
-    A: Tensor, rcond: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None
+    A: Tensor, rcond: object = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None
 ) -> Tensor:
     """The Moore-Penrose inverse (*, n, m) of matrices (*, m, n): singular values not above
     max(atol, rtol * the largest) are taken as 0.
@@ -248,7 +253,7 @@ def pinv(
 # --- samples --------------------------------------------------------------------------------------
 
 
-def _regular(rng: np.random.Generator, *shape: int) -> Any:
+def _regular(rng: np.random.Generator, *shape: int) -> Array:
     """Matrices that are far from singular."""
     return rng.standard_normal(shape) * 0.3 + np.eye(shape[-1]) * 2
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from flowvm import return_types
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError, ShapeError, Status
 from flowvm.launch import Launch, View
+from flowvm.meta.arrays import Array
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.core import sum_to
@@ -32,9 +33,13 @@ from flowvm.ops.shapes.complex_parts import imag
 from flowvm.ops.shapes.matrices import tril
 from flowvm.private.scipy import lapack_routine
 
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+    from flowvm.eager.tensor import Tensor
+
+
 # public: flow
 
-Array = Any
 UNITS = 16  # parts that a batch is cut into at most: each has scratch of its own
 SINGULAR = int(Status.SINGULAR_MATRIX)
 NOT_POSITIVE = int(Status.NOT_POSITIVE_DEFINITE)
@@ -232,7 +237,7 @@ def _system(a: TensorMeta, b: TensorMeta | None) -> Launch:
     return Launch((out,), _solve_body, views, (batch_,), units, 1, max(64, units * each))
 
 
-def _solve_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _solve_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     a, x = c.saved
     db = _solve(a.mH.contiguous(), g)
     da = sum_to(-_matmul_nt(db, x.conj()), c.metas[0].shape) if c.needs[0] else None
@@ -247,7 +252,7 @@ def _solve(a: TensorMeta, b: TensorMeta) -> Launch:
     return _system(a, b)
 
 
-def _inverse_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _inverse_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     x = c.saved[0].conj()
     return (-_matmul_nt(_matmul_tn(x, g), x),)
 
@@ -289,7 +294,7 @@ def _determinant(a: TensorMeta, body: Any) -> Launch:
     return Launch((sign, logarithm), body, views, (batch,), units, 1, max(64, units * each))
 
 
-def _complex_slogdet_grad(c: Any, gs: Any, g: Any) -> tuple[Any, ...]:
+def _complex_slogdet_grad(c: Any, gs: Any, g: object) -> tuple[object, ...]:
     """A⁻ᴴ (g - i Im(conj(gs) sign)): the logarithm's differential is the real part of tr(A⁻¹ dA),
     and the sign's i times itself times the imaginary one.
     """
@@ -310,7 +315,7 @@ def _complex_slogdet(a: TensorMeta) -> Launch:
     return _determinant(a, _complex_determinant_body)
 
 
-def _cholesky_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _cholesky_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     return (cholesky_backward(c.saved[0], tril(g)),)
 
 
@@ -441,7 +446,7 @@ def cholesky(input: Tensor, upper: bool = False) -> Tensor:
 # -----------------------------------------------------------------------------------------
 
 
-def _regular(rng: np.random.Generator, *shape: int) -> Any:
+def _regular(rng: np.random.Generator, *shape: int) -> Array:
     """Matrices that are far from singular."""
     return rng.standard_normal(shape) * 0.3 + np.eye(shape[-1]) * 2
 

@@ -75,7 +75,7 @@ def vander(x: Tensor, *, N: int | None = None) -> Tensor:
         raise ShapeError(f"linalg.vander: N is at least 2, got {N}")
     first = ones_like(x if x.dtype.inexact else x.long()).unsqueeze(-1)
     if count <= 1:
-        return first[..., :count]  # type: ignore[no-any-return]
+        return first[..., :count]
     rest = cumprod(x.unsqueeze(-1).expand((*x.shape, count - 1)), -1)
     return cat([first, rest], -1)
 

@@ -1,10 +1,15 @@
-"""Agreement of ranks on their arguments: the shape, dtype, placement and sbp of a global tensor.
+"""Agreement of ranks on what they do: arguments of global tensors, and the ops on them.
 
 Each rank runs the same program, so a line that makes a global tensor, or changes how it is held,
 gives the same on all ranks of the placement.  Where a rank gives something else nothing else
 notices: each computes with its own parts, and sums come out wrong.  So the first time that a line
-gives something, the ranks compare it: by a barrier that fails where their texts differ, an
-instruction that Python does not wait for.  What a line has given before costs a look into a set.
+gives something, the ranks compare it (`agree`): by a barrier that fails where their texts differ,
+an instruction that Python does not wait for.  What a line has given before costs a look into a set.
+
+An op on the parts needs no other rank.  Its first call of each kind is noted with its numbers and
+its line (`note`), and the ranks compare these before their next exchange (`settle`), one by one:
+the first that differs is named.  Later calls have an entry, and cost nothing; so ranks that differ
+later in a number, or in which of two known ops they call, are not told.
 """
 
 from __future__ import annotations
@@ -12,31 +17,76 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from flowvm.eager.interpreter import Operator
 from flowvm.eager.modes import find_user, recording_to, recording_trace
-from flowvm.meta.placements import here
-from flowvm.ops.placed.boxing import transport
+from flowvm.meta.placements import rank_and_size
+from flowvm.ops.placed.transport import transport
+from flowvm.ranks.words import PLACE
+from flowvm.vm.callers.lines import short_position
 
 # comparisons of a group; later ones are not made.  All its ranks have made as many: the count of a
 # rank in all its groups would end at another place on each
 MOST = 1 << 14
 _compared: dict[Any, set[Any]] = {}  # by the rank, of which a process has one, and the group
+_noted: dict[Any, list[str]] = {}  # what the ranks will compare, by the same
 
 
-def agree(where: Any, text: str) -> None:
+def _group(where: Any) -> Any:
+    """Return this rank and those of `where`, a placement; None if nobody is to compare."""
+    rank = rank_and_size()[0]
+    return None if where.size == 1 or rank not in where.flat else (rank, tuple(sorted(where.flat)))
+
+
+def agree(where: object, text: str) -> None:
     """Have the ranks of `where`, a placement, compare `text`, unless this line has done so before.
 
     The instruction that fails where they differ is the next reading's CommunicationError, on all
     of these ranks.
     """
-    rank = here()[0]
-    if where.size == 1 or rank not in where.flat:
+    group = _group(where)
+    if group is None:
         return
-    ranks = tuple(sorted(where.flat))
-    compared = _compared.setdefault((rank, ranks), set())
-    key = (*find_user(sys._getframe(1)), text)
-    if key in compared or len(compared) >= MOST:
+    code, at = find_user(sys._getframe(1))
+    if _is_new(group, (code, at, text)):
+        _noted.setdefault(group, []).append(text + _behind(code, at))
+        settle(where)
+
+
+def note(where: object, op: Operator, metas: Any, attrs: Any, scalars: Any) -> None:
+    """Have the ranks of `where` compare a call on global tensors before their next exchange.
+
+    It is the first of these metas and attributes; scalars are those of the first call.
+    """
+    group = _group(where)
+    if group is None:
         return
-    compared.add(key)
-    use = transport[-1]()
+    words = [*map(repr, metas), *(repr(a) for a in attrs if isinstance(a, _PLAIN))]
+    if _is_new(group, (op.name, *words)):
+        text = f"{op.name}({', '.join([*words, *map(repr, scalars)])})"
+        _noted.setdefault(group, []).append(text + _behind(*find_user(sys._getframe(1))))
+
+
+def settle(where: object) -> None:
+    """Have the ranks of `where` compare what they have noted; nothing waits for it."""
+    if not _noted or (group := _group(where)) is None:
+        return
+    use, texts = transport[-1](), _noted.pop(group, ())
     with recording_to(None), recording_trace(None):  # a graph that is captured does not repeat it
-        use.barrier(use.group(ranks), text)
+        for text in texts:
+            use.barrier(use.group(group[1]), text)
+
+
+_PLAIN = (bool, int, float, complex, str)  # arguments that are the same text on all ranks
+
+
+def _is_new(group: object, key: object) -> bool:
+    compared = _compared.setdefault(group, set())
+    if key in compared or len(compared) >= MOST:
+        return False
+    compared.add(key)
+    return True
+
+
+def _behind(code: Any, at: int) -> str:
+    """Return a line in few letters.  The ranks show it and do not compare it."""
+    return f"{PLACE}{short_position(code, at)}"

@@ -19,9 +19,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowvm.eager.modes import recording
 from flowvm.eager.tensor import Tensor, alias, new_tensor
@@ -29,36 +28,14 @@ from flowvm.errors import ArgumentError
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta
 from flowvm.meta.placements import PARTIAL, Sbps, broadcast, cut, part, placement, sizes
-from flowvm.ops.collectives import collectives
 from flowvm.ops.declare.composite import filled_of
+from flowvm.ops.placed.agreement import settle
+from flowvm.ops.placed.transport import Transport as Transport
+from flowvm.ops.placed.transport import transport as transport
 from flowvm.ops.shapes.slices import narrow
-from flowvm.ranks.world import Group
 
-
-@dataclass
-class Transport:
-    """The functional collectives that boxing calls, of `flowvm.ops.collectives`."""
-
-    all_reduce: Callable[..., Tensor]
-    all_gather: Callable[..., Tensor]
-    reduce_scatter: Callable[..., Tensor]
-    all_to_all: Callable[..., Tensor]
-    broadcast: Callable[..., Tensor]
-    send: Callable[..., Any]
-    recv: Callable[..., Tensor]
-    barrier: Callable[..., None]
-    group: Callable[[tuple[int, ...]], Any]
-
-
-def _by_ranks() -> Transport:
-    return Transport(
-        collectives.all_reduce, collectives.all_gather, collectives.reduce_scatter,
-        collectives.all_to_all, collectives.broadcast, collectives.send, collectives.recv,
-        collectives.barrier, Group.of,
-    )  # fmt: skip
-
-
-transport: list[Callable[[], Transport]] = [_by_ranks]  # the last one is used
+if TYPE_CHECKING:
+    from flowvm.meta.placements import sbp
 
 
 class Step(NamedTuple):
@@ -102,7 +79,7 @@ def _steps(before: Sbps, after: Sbps) -> Iterator[Step]:
         now = step.after
 
 
-def _is_last(now: Sbps, axis: int, one: Any) -> bool:
+def _is_last(now: Sbps, axis: int, one: sbp) -> bool:
     return one.dim < 0 or all(s is not one for s in now[axis + 1 :])
 
 
@@ -185,6 +162,8 @@ def changed(x: Tensor, meta: GlobalMeta, step: Step) -> Tensor:
         return x
     use = transport[-1]()
     group = use.group(ranks)
+    if old.dim == PARTIAL or (old.is_split and new.dim != PARTIAL):
+        settle(where)
     if old.dim == PARTIAL:
         if new is broadcast:
             return use.all_reduce(x, "sum", group)
@@ -207,7 +186,9 @@ def changed(x: Tensor, meta: GlobalMeta, step: Step) -> Tensor:
     return x if k == 0 else filled_of(x._meta, 0)
 
 
-def _placed_in_zeros(x: Tensor, outer: Any, dim: int, k: int, n: int) -> Tensor:
+def _placed_in_zeros(
+    x: Tensor, outer: tuple[tuple[int, int], ...], dim: int, k: int, n: int
+) -> Tensor:
     """A part as a summand: zeros everywhere else."""
     begin, end = outer[dim]
     shape = list(x._meta.shape)
@@ -264,18 +245,18 @@ def _to_counterparts(x: Tensor, where: placement) -> Tensor:
     meta: Any = x._meta
     rank = meta.device.rank
     target = GlobalMeta.make(meta.shape, meta.dtype, where.device(rank), meta.sbp)
-    use, got = transport[-1](), None
+    use, received = transport[-1](), None
     for source, to in zip(meta.placement.flat, where.flat, strict=True):
         if source == to == rank:
-            got = part_of(x)
+            received = part_of(x)
         elif rank == source:
             use.send(part_of(x).contiguous(), to)
         elif rank == to:
             place: Any = where.place_of(to)
             bounds = part(meta.shape, where, meta.sbp, place)
             shape = [end - begin for begin, end in bounds]
-            got = use.recv(TensorMeta.of(shape, meta.dtype, meta.device.local), source)
-    return hollow(target) if got is None else global_of(got, target)
+            received = use.recv(TensorMeta.of(shape, meta.dtype, meta.device.local), source)
+    return hollow(target) if received is None else global_of(received, target)
 
 
 def bytes_of(count: float) -> str:

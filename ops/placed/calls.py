@@ -17,11 +17,14 @@ from flowvm.eager.interpreter import Operator, call_into, device_of, keep_global
 from flowvm.eager.modes import recording
 from flowvm.eager.tensor import Tensor
 from flowvm.meta.global_meta import GlobalMeta
+from flowvm.meta.meta import Attrs
 from flowvm.meta.placements import Sbps, broadcast
 from flowvm.ops.declare import core
 from flowvm.ops.declare.composite import empty_of, filled_of, record_call
 from flowvm.ops.declare.core import cast
 from flowvm.ops.declare.facts import Fact
+from flowvm.ops.placed import sequences  # noqa: F401 - has a rewrite
+from flowvm.ops.placed.agreement import note
 from flowvm.ops.placed.boxing import boxed, global_of, hollow, part_of
 from flowvm.ops.placed.choice import Choice, choose, forced, watched, whole_of
 from flowvm.ops.placed.rewrites import REWRITE
@@ -30,8 +33,6 @@ from flowvm.ops.products.matmul import _affine, _matmul, _matmul_nt, _matmul_tn
 from flowvm.ops.rows.parts.folds import add_up
 from flowvm.ops.rows.reduce import _sum_whole
 from flowvm.vm.watch.pending import issued
-
-Attrs = tuple[Any, ...]
 
 
 def _local_attrs(op: Operator, attrs: Attrs, outs: tuple[GlobalMeta, ...]) -> Attrs:
@@ -47,9 +48,26 @@ def _draws(op: Operator) -> bool:
     return "seed" in op.scalars
 
 
+def _noted(op: Operator, metas: Any, attrs: Attrs, scalars: tuple[Any, ...]) -> None:
+    """Note a call for the other ranks.
+
+    No copy: one may be made of a part for how it lies, or for who else holds it, which is this
+    rank's own.  No reading of tensors that each rank has whole: a rank may log the mean of a weight
+    by itself, and the others do not miss it.
+    """
+    if op not in core.COPIES and (op.writes or any(m.sbp != _whole(m) for m in metas)):
+        note(metas[0].placement, op, metas, attrs, scalars)
+
+
 def call(op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple[Any, ...]) -> Any:
     """The result of a call on global tensors."""
     metas: Any = tuple(t._meta for t in tensors)
+    if any(m.placement is not metas[0].placement for m in metas):
+        last = max((m.placement for m in reversed(metas)), key=lambda where: max(where.flat))
+        together = (t.to_global(placement=last) for t in tensors)
+        return op.call(*together, *attrs, *scalars)
+    if metas and _draws(op):
+        note(metas[0].placement, op, metas, attrs, scalars)
     rewrite = REWRITE.of(op)
     if rewrite is not None and any(m.sbp != _whole(m) for m in metas):
         result = rewrite(op, tensors, attrs, scalars)
@@ -58,18 +76,19 @@ def call(op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple
     if not metas:
         return _created(op, attrs, scalars)
     key = ("global", *metas, *attrs)
-    choice: Choice | None = op.kept.find(key) if forced.now() is None else None
+    choice: Choice | None = op.lru.find(key) if forced.now() is None else None
     if choice is None:
         choice = choose(op, metas, attrs)
         if forced.now() is None:
-            op.kept.put(key, choice, 2000)
+            op.lru.put(key, choice, 2000)
+            _noted(op, metas, attrs, scalars)
     see = watched.now()
     if see is not None:
         see(op, metas, choice)
     as_held = all(m.sbp == s for m, s in zip(metas, choice.inputs, strict=True))
     written = [t for n, t in zip(op.inputs, tensors, strict=True) if n in op.writes]
     if not all(m.inside for m in metas):
-        results: Any = tuple(hollow(m) for m in choice.outputs)
+        results = tuple(hollow(m) for m in choice.outputs)
     elif as_held and _can_keep(op, tensors, attrs, choice):
         parts = _by_fallback(op, tensors, attrs, scalars, choice)
         if parts is None:
@@ -94,15 +113,19 @@ def _can_keep(op: Operator, tensors: Any, attrs: Attrs, choice: Choice) -> bool:
     own = _local_attrs(op, attrs, choice.outputs)
     if any(t._meta.local.numel == 0 or (op.writes and t._meta.is_copy) for t in tensors):
         return False
-    asked = forced.now() is not None or watched.now() is not None
-    if asked or op.unsized or own != local_of(attrs) or _draws(op):
+    is_bypassed = forced.now() is not None or watched.now() is not None
+    if is_bypassed or op.unsized or own != local_of(attrs) or _draws(op):
         return False
     # of other parts the op may want copies first, and makes them by another call
     return isinstance(op.form, tuple) or all(t._meta.local.contiguous for t in tensors)
 
 
 def _by_fallback(
-    op: Operator, tensors: Any, attrs: Attrs, scalars: tuple[Any, ...], choice: Choice
+    op: Operator,
+    tensors: tuple[Tensor, ...],
+    attrs: Attrs,
+    scalars: tuple[object, ...],
+    choice: Choice,
 ) -> Any:
     """Return the result of the op's fallback on the parts, None if it leaves the call to an entry.
 
@@ -132,7 +155,7 @@ def _computed(
     own = _local_attrs(op, attrs, choice.outputs)
     parts = _of_nothing(op, ready, choice)
     if parts is None:
-        locals_ = [_laid(op, n, t) for n, t in zip(op.inputs, ready, strict=True)]
+        locals_ = [_contiguous_part(op, n, t) for n, t in zip(op.inputs, ready, strict=True)]
         parts = op.call(*locals_, *own, *scalars)
     for t, r in zip(tensors, ready, strict=True):
         if r is not t and any(t is w for w in written):
@@ -146,7 +169,7 @@ _ANY_STRIDES.say(True, *core.COPIES, _matmul, _matmul_nt, _matmul_tn, _affine)
 _ANY_STRIDES.say(True, _sum_whole, add_up.call)
 
 
-def _laid(op: Operator, name: str, t: Tensor) -> Tensor:
+def _contiguous_part(op: Operator, name: str, t: Tensor) -> Tensor:
     """The part of an operand, in C order where the op may count on that: a global tensor says that
     it is.
     """
@@ -178,27 +201,29 @@ def _whole(meta: GlobalMeta) -> Sbps:
     return (broadcast,) * len(meta.sbp)
 
 
-def _assembled(op: Operator, parts: Any, outs: tuple[GlobalMeta, ...]) -> tuple[Tensor, ...]:
+def _assembled(op: Operator, parts: object, outs: tuple[GlobalMeta, ...]) -> tuple[Tensor, ...]:
     if not outs:
         return ()
     listed = parts if isinstance(parts, tuple) else (parts,)
-    made = []
+    results = []
     for name, local, meta in zip(op.outputs, listed, outs, strict=True):
         if name in op.unsized:
             meta = meta.with_shape(local._meta.shape, local._meta.dtype)
         elif local._meta.dtype is not meta.dtype:
             meta = GlobalMeta.make(meta.shape, local._meta.dtype, meta.device, meta.sbp)
-        made.append(global_of(local, meta))
-    return tuple(made)
+        results.append(global_of(local, meta))
+    return tuple(results)
 
 
-def _created(op: Operator, attrs: Attrs, scalars: tuple[Any, ...]) -> Any:
+def _created(op: Operator, attrs: Attrs, scalars: tuple[Any, ...]) -> Tensor:
     """Run a creation op: create only this rank's part, or the full tensor if it has no parts."""
-    wanted = [a for a in attrs if a.__class__ is GlobalMeta]
+    examples = [a for a in attrs if a.__class__ is GlobalMeta]
     device: Any = device_of((), attrs)
+    if _draws(op):
+        note(device.placement, op, examples, attrs, scalars)
     device = device.placement.device(device.rank)
-    if wanted and not _draws(op) and not wanted[0].has_partial:
-        meta = wanted[0]
+    if examples and not _draws(op) and not examples[0].has_partial:
+        meta = examples[0]
         if not meta.inside:
             return hollow(meta)
         return global_of(op.call(*local_of(attrs), *scalars), meta)
@@ -207,7 +232,7 @@ def _created(op: Operator, attrs: Attrs, scalars: tuple[Any, ...]) -> Any:
     out = global_of(local, GlobalMeta.make(local._meta.shape, local._meta.dtype, device, held))
     if not out._meta.inside:  # type: ignore[attr-defined]
         out = hollow(out._meta)  # type: ignore[arg-type]
-    return boxed(out, wanted[0].sbp) if wanted else out
+    return boxed(out, examples[0].sbp) if examples else out
 
 
 def _without_node(x: Any) -> Tensor:
@@ -233,20 +258,21 @@ def into(
     if not all(m.inside for m in targets):
         return issued() - 1
     key = ("global into", len(outs), *targets, *metas, *attrs)
-    choice: Choice | None = op.kept.find(key) if forced.now() is None else None
+    choice: Choice | None = op.lru.find(key) if forced.now() is None else None
     if choice is None:
         choice = choose(op, metas, attrs, targets)
         if forced.now() is None:
-            op.kept.put(key, choice, 2000)
+            op.lru.put(key, choice, 2000)
+            _noted(op, (*targets, *metas), attrs, scalars)
     with recording(False):
         ready = tuple(part_of(boxed(t, s)) for t, s in zip(tensors, choice.inputs, strict=True))
-        seen = []
+        parts = []
         for out, s in zip(outs, _held(choice), strict=True):
             same = s == out._meta.sbp  # type: ignore[attr-defined]
-            seen.append(part_of(out) if same else part_of(boxed(out, s)).clone())
+            parts.append(part_of(out) if same else part_of(boxed(out, s)).clone())
         own = _local_attrs(op, attrs, targets)
-        number = call_into(op, tuple(seen), ready, own, scalars)
-        for out, s, local in zip(outs, _held(choice), seen, strict=True):
+        number = call_into(op, tuple(parts), ready, own, scalars)
+        for out, s, local in zip(outs, _held(choice), parts, strict=True):
             if s != out._meta.sbp:  # type: ignore[attr-defined]
                 meta: Any = out._meta
                 _put_back(out, global_of(local, meta.with_sbp(s)))

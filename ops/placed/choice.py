@@ -17,7 +17,7 @@ from flowvm.eager.interpreter import Operator, device_of
 from flowvm.eager.modes import departing
 from flowvm.guards.regions import Mode
 from flowvm.meta.global_meta import GlobalMeta
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.meta.placements import Sbps
 from flowvm.ops.declare.assembly import Assembly
 from flowvm.ops.declare.kinds import Inferred
@@ -50,13 +50,11 @@ forced: Mode[Any] = Mode(None, departing())
 watched: Mode[Any] = Mode(None, departing())
 
 
-def results_of(
-    op: Operator, metas: Sequence[TensorMeta], attrs: tuple[Any, ...]
-) -> tuple[TensorMeta, ...]:
+def results_of(op: Operator, metas: Sequence[TensorMeta], attrs: Attrs) -> tuple[TensorMeta, ...]:
     """Return a call's result metas for local tensors of the logical shapes; raise its error."""
     if op.infer is None:
         return op.lower(tuple(metas), attrs).outputs
-    infer = op.infer.said if isinstance(op.infer, Inferred) else op.infer
+    infer = op.infer.infer_unchecked if isinstance(op.infer, Inferred) else op.infer
     answer = infer(tuple(metas), attrs)
     if isinstance(answer, Assembly):
         return (answer.out,)
@@ -67,7 +65,7 @@ def results_of(
 def choose(
     op: Operator,
     metas: tuple[GlobalMeta, ...],
-    attrs: tuple[Any, ...],
+    attrs: tuple[object, ...],
     into: tuple[GlobalMeta, ...] | None = None,
 ) -> Choice:
     """For a call, or one whose results go into tensors of `into`."""
@@ -95,7 +93,11 @@ def choose(
 
 
 def _price(
-    s: Signature, metas: Sequence[GlobalMeta], fixed: Sequence[bool], into: Any, axis: int
+    s: Signature,
+    metas: Sequence[GlobalMeta],
+    fixed: Sequence[bool],
+    into: tuple[GlobalMeta, ...] | None,
+    axis: int,
 ) -> tuple[float, int]:
     """Return the bytes to box, and the number of changed operands; written ones change twice."""
     total, changed = 0.0, 0
@@ -106,9 +108,9 @@ def _price(
             total += cost(meta, other)
             if written:
                 total += cost(meta.with_sbp(other), meta.sbp)
-    for made, meta in zip(s.outputs, into or (), strict=False):
-        if made is not meta.sbp[axis]:
+    for sbp, meta in zip(s.outputs, into or (), strict=False):
+        if sbp is not meta.sbp[axis]:
             changed += 1
-            other = (*meta.sbp[:axis], made, *meta.sbp[axis + 1 :])
+            other = (*meta.sbp[:axis], sbp, *meta.sbp[axis + 1 :])
             total += cost(meta.with_sbp(other), meta.sbp)
     return total, changed

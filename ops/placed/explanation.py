@@ -55,7 +55,7 @@ class Explanation:
 
 
 # public: sbp
-def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
+def explain(function: Callable[..., object], *args: object, **kwargs: object) -> Explanation:
     """Call `function` and explain each call on global tensors inside.
 
     An explanation has the operands' sbp, the cheapest signature, the boxing to it, and the
@@ -74,7 +74,7 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
         lines.append(Line(op.name, held, choice, moves))
 
     for op in tuple(operators):  # what has an entry of its own would not be asked about
-        op.kept.forget()
+        op.lru.forget()
     with watched.within(see):
         result = function(*args, **kwargs)
     return Explanation(tuple(lines), result)

@@ -78,9 +78,9 @@ def postpone(leaf: Tensor, g: Tensor, sbp: Sbps, keep: Keep) -> bool:
     for step in changes:
         if step.before[step.axis] is not partial_sum or step.after[step.axis] is not broadcast:
             return False
-    buckets: dict[Any, Bucket] | None = run.kept.get(postpone)
+    buckets = run.notes.get(postpone)
     if buckets is None:
-        buckets = run.kept[postpone] = {}
+        buckets = run.notes[postpone] = {}
         run.ends.append(partial(_settle_all, buckets, keep))
     key = now.placement, now.sbp, sbp, now.dtype
     bucket = buckets.get(key)

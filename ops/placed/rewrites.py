@@ -7,27 +7,33 @@ as what it is made of, None lets the call go its ordinary way.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.modes import grad_enabled, recording
 from flowvm.eager.tensor import Tensor
 from flowvm.meta.global_meta import GlobalMeta
+from flowvm.meta.meta import Attrs
 from flowvm.meta.placements import Sbps, broadcast, partial_sum, split
 from flowvm.ops.declare.composite import Recorded, filled_of, record
 from flowvm.ops.declare.core import cast
 from flowvm.ops.declare.facts import Fact
-from flowvm.ops.placed.boxing import boxed, global_of, hollow, part_of
+from flowvm.ops.placed.boxing import boxed, global_of, hollow, part_of, transport
 from flowvm.ops.places.gather import gather
-from flowvm.ops.pointwise.compare import ne, where
+from flowvm.ops.pointwise.compare import eq, ne, where
 from flowvm.ops.random.parts import philox
+from flowvm.ops.rows import softmax as softmax_ops
 from flowvm.ops.rows.parts import class_loss_ops, norm_ops
+from flowvm.ops.rows.reduce import amax
 from flowvm.ops.rows.softmax import log_softmax
 from flowvm.ops.shapes.fill import zeros_like
 from flowvm.ops.shapes.join import cat
+from flowvm.ops.shapes.ranges import arange
 
-Attrs = tuple[Any, ...]
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
 
 
 Rewrite = Callable[[Operator, Any, Attrs, Any], Any]
@@ -47,15 +53,88 @@ def _dropout(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Tensor:
     return out
 
 
+# --- softmax of rows that are cut -----------------------------------------------------------------
+
+
+def _is_cut(x: Any, dim: int) -> bool:
+    """Return True if a dimension is cut among ranks, and no summands are pending."""
+    return not x._meta.has_partial and any(s.dim == dim for s in x._meta.sbp)
+
+
+def _shifted(x: Any, dim: int) -> tuple[Any, Any]:
+    """`x` less its largest element along a dimension that is cut, and the sum of its exponentials:
+    ranks exchange two numbers a row.
+    """
+    meta = x._meta
+    held = tuple(broadcast if s.dim == dim else s for s in meta.sbp)
+    shape = (*meta.shape[:dim], 1, *meta.shape[dim + 1 :])
+    target = GlobalMeta.make(shape, meta.dtype, meta.device, held)
+    top: Any = hollow(target)
+    if target.inside:
+        with recording(False):
+            own = part_of(x)
+            empty = own._meta.shape[dim] == 0
+            local = filled_of(target.local, -math.inf) if empty else amax(own, dim, True)
+            rank, use = meta.device.rank, transport[-1]()
+            for axis, s in enumerate(meta.sbp):
+                if s.dim == dim:
+                    group = use.group(meta.placement.group(axis, rank))
+                    local = use.all_reduce(local, "max", group)
+            # a row of -inf alone stays one, and its softmax is not a number
+            top = global_of(local, target)
+    rest = x - top
+    return rest, rest.exp().sum(dim, keepdim=True).to_global(sbp=held)
+
+
+def _at(attrs: Attrs, x: Tensor) -> int:
+    return int(attrs[0]) % max(x._meta.ndim, 1)
+
+
+@REWRITE(softmax_ops._softmax)
+def _softmax(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Any:
+    (x,), dim = tensors, _at(attrs, tensors[0])
+    if not _is_cut(x, dim) or not x._meta.dtype.is_floating_point:
+        return None
+    rest, total = _shifted(cast(x, x._meta.dtype.compute), dim)
+    return cast(rest.exp() / total, x._meta.dtype)
+
+
+@REWRITE(softmax_ops._log_softmax)
+def _log_softmax(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Any:
+    (x,), dim = tensors, _at(attrs, tensors[0])
+    if not _is_cut(x, dim) or not x._meta.dtype.is_floating_point:
+        return None
+    rest, total = _shifted(cast(x, x._meta.dtype.compute), dim)
+    return cast(rest - total.log(), x._meta.dtype)
+
+
+# --- losses of classes ----------------------------------------------------------------------------
+
+
+def _picked(likely: Any, classes: Any) -> Any:
+    """Element `classes` of dimension 1 for each sample.  Where that dimension is cut, each rank
+    looks among its own, and the sum is pending.
+    """
+    if not _is_cut(likely, 1):
+        return gather(likely, 1, classes.unsqueeze(1)).squeeze(1)
+    meta = likely._meta
+    axes = tuple(split(0) if s.dim == 1 else broadcast for s in meta.sbp)
+    numbers = arange(meta.shape[1], dtype=classes._meta.dtype, placement=meta.placement, sbp=axes)
+    numbers = numbers.reshape((1, -1, *(1,) * (meta.ndim - 2)))
+    return where(eq(numbers, classes.unsqueeze(1)), likely, 0.0).sum(1)
+
+
 def _class_loss(
-    tensors: Any, likely: Tensor, reduction: str, ignore: int
+    tensors: Any, likely: Tensor, reduction: str, ignore: int, smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor] | None:
     """Logarithms picked by class, so that samples are apart."""
     target = tensors[1]
     counts = ne(target, ignore)
     safe = where(counts, target, 0)
-    picked = gather(likely, 1, safe.unsqueeze(1)).squeeze(1)
-    loss = where(counts, -picked, 0.0)
+    each = -_picked(likely, safe)
+    if smoothing:
+        each = each * (1 - smoothing) - likely.sum(1) * (smoothing / likely._meta.shape[1])
+    loss = where(counts, each, 0.0)
     if reduction == "sum":
         loss = loss.sum()
     elif reduction == "mean":
@@ -67,18 +146,18 @@ def _by_parts(x: Any, target: Any) -> tuple[Sbps, Sbps] | None:
     """Return how input and target are held where each rank has some samples with all their classes;
     None where classes are cut, or a rank would have no sample.
     """
-    here, there = [], []
+    input_sbp, result_sbp = [], []
     for held, classes in zip(x._meta.sbp, target._meta.sbp, strict=True):
         if held.dim == 1:
             return None
         dim = held.dim if held.is_split else classes.dim + (classes.dim > 0)
         cut = held.is_split or classes.is_split
-        here.append(split(dim) if cut else broadcast)
-        there.append(split(dim - (dim > 0)) if cut else broadcast)
-    counts = [n for s, n in zip(here, x._meta.placement.shape, strict=True) if s.is_split]
-    if len(counts) != 1 or x._meta.shape[max(s.dim for s in here)] < counts[0]:
+        input_sbp.append(split(dim) if cut else broadcast)
+        result_sbp.append(split(dim - (dim > 0)) if cut else broadcast)
+    counts = [n for s, n in zip(input_sbp, x._meta.placement.shape, strict=True) if s.is_split]
+    if len(counts) != 1 or x._meta.shape[max(s.dim for s in input_sbp)] < counts[0]:
         return None
-    return tuple(here), tuple(there)
+    return tuple(input_sbp), tuple(result_sbp)
 
 
 def _all(meta: GlobalMeta) -> Sbps:
@@ -126,22 +205,22 @@ def _entropy_parts_grad(c: Any, g: Tensor) -> tuple[Any, None]:
         return hollow(meta), None
     kind = "none" if reduction == "none" else "sum"
     local, classes = (part_of(boxed(t, s)) for t, s in zip((x, target), held, strict=True))
-    given = part_of(boxed(g, held[1] if kind == "none" else _all(meta)))
+    gradient = part_of(boxed(g, held[1] if kind == "none" else _all(meta)))
     if reduction == "mean":
-        given = given / rest[1]
+        gradient = gradient / rest[1]
     dx = class_loss_ops._entropy_backward(
-        given.contiguous(), local.contiguous(), classes, rest[0], kind, ignored, smoothing
+        gradient.contiguous(), local.contiguous(), classes, rest[0], kind, ignored, smoothing
     )
     return global_of(dx, meta), None
 
 
-def _entropy_grad_of_ops(c: Any, g: Tensor) -> Any:
+def _entropy_grad_of_ops(c: Node, g: Tensor) -> Any:
     x, target = c.saved[:2]
     reduction, ignored, smoothing, _ = c.attrs
     counts = ne(target, ignored)
-    wanted = where(counts, target, 0).unsqueeze(1)
+    index = where(counts, target, 0).unsqueeze(1)
     n = x.shape[1]
-    shares = zeros_like(x).scatter(1, wanted, 1.0) * (1.0 - smoothing) + smoothing / n
+    shares = zeros_like(x).scatter(1, index, 1.0) * (1.0 - smoothing) + smoothing / n
     valid = cast(counts, x._meta.dtype)
     if reduction == "mean":
         g = g / valid.sum()
@@ -163,13 +242,13 @@ def _entropy(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Any:
     held = _by_parts(x, target)
     if held is not None:
         return _entropy_of_parts(tensors, attrs, held)
-    if smoothing:
-        return None
-    return _class_loss(tensors, log_softmax(x, 1), reduction, ignore)
+    return _class_loss(tensors, log_softmax(x, 1), reduction, ignore, smoothing)
 
 
 @REWRITE(class_loss_ops._nll)
-def _likelihood(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Any:
+def _likelihood(
+    op: Operator, tensors: Any, attrs: Attrs, scalars: Any
+) -> tuple[Tensor, Tensor] | None:
     reduction, ignore = attrs
     if tensors[0]._meta.ndim < 2:
         return None
@@ -198,7 +277,9 @@ def _by_samples(x: Tensor, weights: Any, eps: float) -> tuple[Tensor, Tensor, in
 
 
 @REWRITE(norm_ops._tracking)
-def _tracking(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Any:
+def _tracking(
+    op: Operator, tensors: Any, attrs: Attrs, scalars: Any
+) -> tuple[Tensor, Tensor] | None:
     x, weight, bias, *running = tensors
     normalized = _by_samples(x, (weight, bias), attrs[0])
     if normalized is None:
@@ -210,7 +291,9 @@ def _tracking(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Any:
 
 
 @REWRITE(norm_ops._plain, norm_ops._weighted, norm_ops._affine)
-def _batch_norm(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Any:
+def _batch_norm(
+    op: Operator, tensors: Any, attrs: Attrs, scalars: Any
+) -> tuple[Tensor, Tensor] | None:
     x, *weights = tensors
     if attrs[0] != "batch":
         return None

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from flowvm.eager.interpreter import Operator
 from flowvm.meta.placements import broadcast, partial_sum, sbp, split
@@ -34,12 +33,12 @@ class Signature:
     outputs: tuple[sbp, ...]
 
     def __repr__(self) -> str:
-        left = ", ".join(s.short for s in self.inputs)
-        return f"{left} -> {', '.join(s.short for s in self.outputs)}"
+        inputs = ", ".join(s.short for s in self.inputs)
+        return f"{inputs} -> {', '.join(s.short for s in self.outputs)}"
 
 
 def signatures(
-    op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas, parts: int
+    op: Operator, metas: Metas, attrs: tuple[object, ...], outs: Metas, parts: int
 ) -> list[Signature]:
     """Return the legal signatures of a call on `parts` ranks.
 

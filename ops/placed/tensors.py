@@ -20,17 +20,17 @@ from flowvm.loading.lazy import lazy
 from flowvm.meta.device import Device, cpu
 from flowvm.meta.dtype import ALL_DTYPES, DType
 from flowvm.meta.global_meta import GlobalMeta
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.meta.placements import (
     BROADCAST,
     Sbps,
     as_sbps,
     broadcast,
-    here,
     own_device,
     partial_sum,
     placed_device,
     placement,
+    rank_and_size,
     world,
 )
 from flowvm.ops.declare.composite import Recorded, need_tensor
@@ -40,6 +40,7 @@ from flowvm.vm.callers.hot import hot
 
 if TYPE_CHECKING:
     from flowvm.cuda.driver import runtime as runtimes
+    from flowvm.eager.nodes import Node
     from flowvm.ops.placed import agreement, boxing, calls, gradients, views
     from flowvm.ranks import world as world_of_ranks
 else:
@@ -73,7 +74,7 @@ def _is_local(x: Tensor) -> bool:
 
 
 def _need_global(x: Tensor, what: str) -> GlobalMeta:
-    meta: Any = need_tensor(what, "input", x)._meta
+    meta: TensorMeta = need_tensor(what, "input", x)._meta
     if meta.__class__ is not GlobalMeta:
         raise ArgumentTypeError(
             f"{what}: this tensor is local; make it global by to_global(placement, sbp)"
@@ -81,7 +82,7 @@ def _need_global(x: Tensor, what: str) -> GlobalMeta:
     return meta
 
 
-def _placement(x: Tensor) -> Any:
+def _placement(x: Tensor) -> placement:
     """The ranks that hold the global tensor.
 
     >>> flow.ones(2).to_global(flow.placement("cpu", [0]), flow.sbp.split(0)).placement
@@ -150,22 +151,22 @@ def _grad_sbp(sbp: Sbps) -> Sbps:
 
 def _to_global_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     """To the placement and sbp that the input had, or that were asked for."""
-    meta, (wanted,) = c.metas[0], c.attrs
-    if wanted is not None:
-        g = _changed(g, g._meta.placement, wanted)  # type: ignore[attr-defined]
+    meta, (target,) = c.metas[0], c.attrs
+    if target is not None:
+        g = _changed(g, g._meta.placement, target)  # type: ignore[attr-defined]
     return (_changed(g, meta.placement, _grad_sbp(meta.sbp)),)
 
 
-def _from_local_grad(c: Any, g: Tensor) -> tuple[Tensor]:
-    where, sbp, wanted = c.attrs
-    g = _changed(g, where, _grad_sbp(sbp) if wanted is None else wanted)
+def _from_local_grad(c: Node, g: Tensor) -> tuple[Tensor]:
+    where, sbp, target = c.attrs
+    g = _changed(g, where, _grad_sbp(sbp) if target is None else target)
     return (to_local(g),)
 
 
 def _to_local_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     """Return the local gradients as parts of the global one; broadcast parts all have the same."""
-    (meta,), (wanted,) = c.metas, c.attrs
-    held = meta.with_sbp(_grad_sbp(meta.sbp) if wanted is None else wanted)
+    (meta,), (target,) = c.metas, c.attrs
+    held = meta.with_sbp(_grad_sbp(meta.sbp) if target is None else target)
     return (boxing.global_of(cast(g, g._meta.dtype) if not g._meta.contiguous else g, held),)
 
 
@@ -174,7 +175,7 @@ _global_node = Recorded("to_global", _from_local_grad, ("x",))
 _local_node = Recorded("to_local", _to_local_grad, ("x",))
 
 
-def _recorded(op: Recorded, x: Tensor, out: Tensor, attrs: tuple[Any, ...]) -> Tensor:
+def _recorded(op: Recorded, x: Tensor, out: Tensor, attrs: Attrs) -> Tensor:
     if x._node is not None and grad_enabled() and out._meta.dtype.inexact:
         out._node = Node(op, (x._node,), (), (), (x._meta,), attrs, (out._meta,))
     return out
@@ -217,7 +218,7 @@ def to_global(
     >>> flow.ones(2).to_global(flow.placement("cpu", [0]), flow.sbp.broadcast).is_global
     True
     """
-    meta: Any = need_tensor("to_global", "input", x)._meta
+    meta: TensorMeta = need_tensor("to_global", "input", x)._meta
     if meta.__class__ is GlobalMeta:
         where = meta.placement if placement is None else placement
         if sbp is None and where is not meta.placement and len(where.shape) != len(meta.sbp):
@@ -252,11 +253,11 @@ def global_of_local(
     """Return `to_global` of a local tensor.  Without `tell_others` only the ranks of `placement`
     need to call it, as for a part of a mesh: other ranks are not told the shape.
     """
-    meta: Any = x._meta
-    outside = check_meta and tell_others and placement.place_of(here()[0]) is None
+    meta: TensorMeta = x._meta
+    outside = check_meta and tell_others and placement.place_of(rank_and_size()[0]) is None
     held = as_sbps(sbp, placement, None if outside else meta.ndim)
     x = x.to(placed_device(placement).local)
-    wanted = None if grad_sbp is None else as_sbps(grad_sbp, placement, meta.ndim)
+    target = None if grad_sbp is None else as_sbps(grad_sbp, placement, meta.ndim)
     if check_meta:  # shapes are asked of the ranks each time
         text = (
             f"to_global({meta.dtype.name}, {meta.ndim} dimensions, {_held_text(placement, held)})"
@@ -264,7 +265,7 @@ def global_of_local(
         agreement.agree(placement, text)
     with recording(False):
         out = _from_local(x, placement, held, check_meta, tell_others)
-    return _recorded(_global_node, x, out, (placement, held, wanted))
+    return _recorded(_global_node, x, out, (placement, held, target))
 
 
 def _held_text(where: placement, sbp: Sbps) -> str:
@@ -273,11 +274,11 @@ def _held_text(where: placement, sbp: Sbps) -> str:
 
 
 def _from_local(x: Tensor, where: placement, sbp: Sbps, check: bool, tell: bool) -> Tensor:
-    own = here()[0]
+    own = rank_and_size()[0]
     place = where.place_of(own)
     local = x._meta
     shape, dtype = list(local.shape), local.dtype
-    others = where.size > 1 or (tell and here()[1] > 1)
+    others = where.size > 1 or (tell and rank_and_size()[1] > 1)
     if others and check and (tell or place is not None):
         with recording_to(None):  # a capture needs shapes now, as all ranks' captures do
             shape, dtype = _agreed(local, where, sbp, place, tell)
@@ -308,11 +309,11 @@ def _from_local(x: Tensor, where: placement, sbp: Sbps, check: bool, tell: bool)
 
 def part_of_local(x: Tensor) -> Tensor:
     """A local tensor outside the graph."""
-    return x.detach()  # type: ignore[no-any-return]
+    return x.detach()
 
 
 def _agreed(
-    local: TensorMeta, where: placement, sbp: Sbps, place: Any, tell: bool
+    local: TensorMeta, where: placement, sbp: Sbps, place: tuple[int, ...] | None, tell: bool
 ) -> tuple[list[int], DType]:
     """Return the logical shape, and the dtype: parts are asked of all ranks of the placement, and
     other ranks are told with `tell`.
@@ -324,14 +325,14 @@ def _agreed(
     mine = tensor(np.array([known + [0] * (2 + room - len(known))], np.int64))
     first = where.flat[0]
     if place is None:
-        told = use.recv(TensorMeta.of((where.size, 2 + room), mine.dtype), first)
+        message = use.recv(TensorMeta.of((where.size, 2 + room), mine.dtype), first)
     else:
-        told = use.all_gather(mine, use.group(where.flat))
-        if tell and here()[0] == first:
-            for other in range(here()[1]):
+        message = use.all_gather(mine, use.group(where.flat))
+        if tell and rank_and_size()[0] == first:
+            for other in range(rank_and_size()[1]):
                 if other not in where.flat:
-                    use.send(told, other)
-    rows = told.numpy().reshape((*where.shape, 2 + room))
+                    use.send(message, other)
+    rows = message.numpy().reshape((*where.shape, 2 + room))
     if len(set(rows[..., 0].ravel().tolist())) > 1:
         raise ShapeError("to_global: ranks have tensors of several numbers of dimensions")
     one = rows[(0,) * len(where.shape)]
@@ -357,8 +358,8 @@ def to_local(x: Tensor, *, grad_sbp: Any = None, grad_placements: Any = None) ->
     tensor([1., 1.])
     """
     meta = _need_global(x, "to_local")
-    wanted = grad_placements if grad_sbp is None else grad_sbp
-    held = None if wanted is None else as_sbps(wanted, meta.placement, meta.ndim)
+    target = grad_placements if grad_sbp is None else grad_sbp
+    held = None if target is None else as_sbps(target, meta.placement, meta.ndim)
     return _recorded(_local_node, x, boxing.part_of(x), (held,))
 
 
@@ -371,14 +372,14 @@ def _gathered(x: Tensor) -> Tensor:
     return boxing.part_of(boxing.boxed(x, (broadcast,) * len(meta.sbp)))
 
 
-def _wanted_grad(leaf: Tensor) -> Sbps:
+def _grad_target(leaf: Tensor) -> Sbps:
     """Return the sbp of a leaf's `.grad`."""
-    wanted: Sbps | None = leaf.extra().get("grad_sbp")
-    return _grad_sbp(leaf._meta.sbp) if wanted is None else wanted  # type: ignore[attr-defined]
+    sbp: Sbps | None = leaf.extra().get("grad_sbp")
+    return _grad_sbp(leaf._meta.sbp) if sbp is None else sbp  # type: ignore[attr-defined]
 
 
 def _postponed(leaf: Tensor, g: Tensor, keep: Callable[[Tensor, Tensor], None]) -> bool:
-    return gradients.postpone(leaf, g, _wanted_grad(leaf), keep)
+    return gradients.postpone(leaf, g, _grad_target(leaf), keep)
 
 
 def _landed(leaf: Tensor, g: Tensor) -> Tensor:
@@ -386,13 +387,13 @@ def _landed(leaf: Tensor, g: Tensor) -> Tensor:
     partial sum still, inside `partial_grads`.
     """
     meta: Any = leaf._meta
-    wanted = _wanted_grad(leaf)
+    target = _grad_target(leaf)
     if "grad_sbp" not in leaf.extra():
         now: Any = g._meta
         if partial_grads.now() and now.placement is meta.placement:
-            both = zip(now.sbp, wanted, strict=True)
-            wanted = tuple(h if h is partial_sum and w is broadcast else w for h, w in both)
-    return _changed(g, meta.placement, wanted)
+            both = zip(now.sbp, target, strict=True)
+            target = tuple(h if h is partial_sum and w is broadcast else w for h, w in both)
+    return _changed(g, meta.placement, target)
 
 
 def _placed(x: Tensor, device: Any) -> Tensor:
@@ -401,6 +402,15 @@ def _placed(x: Tensor, device: Any) -> Tensor:
     own = device.placement.device(device.rank)
     meta = GlobalMeta.make(x._meta.shape, x._meta.dtype, own, held)
     return boxing.global_of(x.contiguous(), meta) if meta.inside else boxing.hollow(meta)
+
+
+def _widened(x: Tensor) -> Tensor:
+    """A global tensor that all ranks have: those without it get it."""
+    where: placement = x._meta.placement  # type: ignore[attr-defined]
+    if len({*where.flat}) == rank_and_size()[1]:
+        return x
+    with recording(False):
+        return to_global(x, placement.all(where.type), broadcast)
 
 
 def _across(x: Tensor, device: Any) -> Tensor:
@@ -419,10 +429,13 @@ Globals.landed = staticmethod(_landed)
 Globals.postponed = staticmethod(_postponed)
 Globals.across = staticmethod(_across)
 Globals.placed = staticmethod(_placed)
+Globals.widened = staticmethod(_widened)
 hot.update(
-    global_alias=lambda *args: views.share_base(*args),
-    global_links=lambda *args: views.links(*args),
-    global_view=lambda *args: views.view(*args),
+    {
+        "global_alias": lambda *args: views.share_base(*args),
+        "global_links": lambda *args: views.links(*args),
+        "global_view": lambda *args: views.view(*args),
+    }
 )
 
 
@@ -445,7 +458,7 @@ world[0], own_device[0] = _own_place, _own_device
 # --- functions that make tensors ------------------------------------------------------------------
 
 
-def _made(
+def _call_factory(
     function: Callable[..., Tensor], args: tuple[Any, ...], where: Any, sbp: Any, kwargs: Any
 ) -> Tensor:
     """Call a function that makes tensors with `placement` and `sbp`.
@@ -462,12 +475,12 @@ def _made(
         raise ArgumentTypeError(f"{name}: placement says the device; leave device out")
     wants = kwargs.pop("requires_grad", False)
     held = as_sbps(sbp, where)
-    kwargs["device"] = where.device(here()[0], held)
+    kwargs["device"] = where.device(rank_and_size()[0], held)
     with recording(False):
-        made = function(*args, **kwargs)
-        out = _changed(made, where, as_sbps(sbp, where, made._meta.ndim), copy=True)
+        local = function(*args, **kwargs)
+        out = _changed(local, where, as_sbps(sbp, where, local._meta.ndim), copy=True)
     agreement.agree(where, f"{name}({out._meta!r})")
     return out.requires_grad_() if wants else out
 
 
-Globals.made = staticmethod(_made)
+Globals.factory = staticmethod(_call_factory)

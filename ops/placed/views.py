@@ -38,7 +38,7 @@ def view(x: Tensor, meta: Any, offset_bytes: int) -> Tensor:
     return out
 
 
-def _boxes(x: Tensor, out: Tensor, meta: Any, offset_bytes: int) -> Any:
+def _boxes(x: Tensor, out: Tensor, meta: TensorMeta, offset_bytes: int) -> Any:
     """Return the origin of a copy `out`: an alias of it, and the view that it stands for.
 
     If `out` is a view, return the entry of `x`; None if there is none.
@@ -64,18 +64,18 @@ def _view(x: Tensor, meta: Any, offset_bytes: int) -> Tensor:
         with recording(False):
             x = _dense(boxed(x, _held(own)))
         local = TensorMeta.of(meta.shape, meta.dtype, own.device.local, meta.stride)
-        return _seen(x, own, meta, _held(own), local, offset)
+        return _view_of(x, own, meta, _held(own), local, offset)
     shape = GlobalMeta.make(meta.shape, meta.dtype, own.device, sbp).local.shape
-    found = _on_part(own, meta, offset, shape)
-    if found is None:  # the part's own strides do not allow it
+    view = _on_part(own, meta, offset, shape)
+    if view is None:  # the part's own strides do not allow it
         with recording(False):
             x = _dense(x)
         if not cut:
             return _view(x, meta, offset_bytes)
         dense: Any = x._meta
-        found = _on_part(dense, meta, offset, shape)
-        assert found is not None  # a part in C order has every view that it could have
-    return _seen(x, own, meta, sbp, *found)
+        view = _on_part(dense, meta, offset, shape)
+        assert view is not None  # a part in C order has every view that it could have
+    return _view_of(x, own, meta, sbp, *view)
 
 
 def links(x: Tensor, out: Tensor, meta: Any, offset: int) -> dict[str, Any]:
@@ -87,9 +87,9 @@ def links(x: Tensor, out: Tensor, meta: Any, offset: int) -> dict[str, Any]:
         before = x._extra.get("links", ())
     except AttributeError:
         before = ()
-    kept: dict[str, Any] = {"links": (*before, (tuple(meta.shape), meta.stride, offset))}
+    attrs = {"links": (*before, (tuple(meta.shape), meta.stride, offset))}
     boxes = _boxes(x, out, meta, offset * meta.dtype.itemsize)
-    return kept if boxes is None else {**kept, "boxed": boxes}
+    return attrs if boxes is None else {**attrs, "boxed": boxes}
 
 
 def share_base(x: Tensor, out: Tensor) -> None:
@@ -103,19 +103,19 @@ def written_back(out: Tensor) -> None:
     """Write a change in place back to the viewed tensor, if `out` is a copy in a view's place."""
     boxes = out.extra().get("boxed")
     while boxes is not None:
-        seen, x, meta, offset = boxes
-        own: Any = x._meta
+        boxed_view, x, meta, offset = boxes
+        own = x._meta
         with recording(False):
             whole = boxed(x, _held(own))
             now: Any = whole._meta
             local = cast(part_of(whole), now.dtype)
-            shown: Any = seen._meta
-            values = part_of(boxed(seen, _held(shown)))
+            shown = boxed_view._meta
+            values = part_of(boxed(boxed_view, _held(shown)))
             if own.inside:
-                there = TensorMeta.of(meta.shape, meta.dtype, own.device.local, meta.stride)
-                copy_(alias(local, there, offset), values)
-                made = global_of(local, now.with_sbp(now.sbp))
-                copy_(part_of(x), part_of(boxed(made, own.sbp)))
+                part_meta = TensorMeta.of(meta.shape, meta.dtype, own.device.local, meta.stride)
+                copy_(alias(local, part_meta, offset), values)
+                change = global_of(local, now.with_sbp(now.sbp))
+                copy_(part_of(x), part_of(boxed(change, own.sbp)))
         x.bump()
         boxes = x.extra().get("boxed")
 
@@ -136,7 +136,7 @@ def _dense(x: Tensor) -> Tensor:
     return global_of(cast(part_of(x), meta.dtype), meta.with_sbp(meta.sbp))
 
 
-def _seen(x: Tensor, own: Any, meta: Any, sbp: Sbps, local: TensorMeta, at: int) -> Tensor:
+def _view_of(x: Tensor, own: Any, meta: Any, sbp: Sbps, local: TensorMeta, at: int) -> Tensor:
     shown = GlobalMeta.make(meta.shape, meta.dtype, own.device, sbp).with_local(local)
     ref = x._ref + (at * meta.dtype.itemsize << OPERAND.STORAGE_BITS)
     return new_tensor(ref, shown, x.storage())
@@ -174,7 +174,8 @@ def _kept_sbp(own: GlobalMeta, meta: GlobalMeta, offset: int) -> Sbps | None:
     starts = _digits(offset, dims)
     if starts is None or any(k for k, d in zip(starts, dims, strict=True) if d.place in cuts):
         return None
-    found: dict[int, int] = {}  # dimension of own that is cut: the view's
+    cut_of: dict[int, int] = {}  # dimension of own that is cut: the view's
+    spread: dict[int, list[int]] = {}  # one that is cut several times: the view's, for each cut
     for j, (size, step) in enumerate(zip(meta.shape, meta.stride, strict=True)):
         if size == 1 or step == 0:
             continue
@@ -184,25 +185,34 @@ def _kept_sbp(own: GlobalMeta, meta: GlobalMeta, offset: int) -> Sbps | None:
         for d in set(walk[0]) & cuts:
             n, parts = own.shape[d], _parts(own, d)
             whole = size == n and step == own.stride[d]
+            if _spreads(own, meta, d, j, spread):
+                continue
             if not whole and n % parts:
                 return None
             if not whole and not _leads(own, meta, d, j):
                 if (size - 1) * step >= n // parts * own.stride[d]:
                     return None  # it goes from one part into the next
                 continue
-            if d in found or not (whole or size % parts == 0):
+            if d in cut_of or not (whole or size % parts == 0):
                 return None
-            found[d] = j
-    for d in cuts - set(found):
+            cut_of[d] = j
+    if any(len(js) < sum(s.dim == d for s in own.sbp) for d, js in spread.items()):
+        return None
+    for d in cuts - set(cut_of) - set(spread):
         if own.shape[d] != 1:
             return None
         same = [j for j, n in enumerate(meta.shape) if n == 1]
         if meta.shape != own.shape and len(same) != 1:
             return None
-        found[d] = d if meta.shape == own.shape else same[0]
-    if len(set(found.values())) != len(found):
+        cut_of[d] = d if meta.shape == own.shape else same[0]
+    dims_of_views = [*cut_of.values(), *(j for js in spread.values() for j in set(js))]
+    if len(set(dims_of_views)) != len(dims_of_views):
         return None
-    return tuple(split(found[s.dim]) if s.is_split else s for s in own.sbp)
+    behind = {d: iter(js) for d, js in spread.items()}
+    return tuple(
+        s if not s.is_split else split(next(behind[s.dim]) if s.dim in behind else cut_of[s.dim])
+        for s in own.sbp
+    )
 
 
 def _on_part(
@@ -236,23 +246,23 @@ def _parts(own: GlobalMeta, d: int) -> int:
 
 def _digits(steps: int, dims: Sequence[_Dim]) -> list[int] | None:
     """`steps` elements of C order as steps along each dimension."""
-    found = []
+    digits = []
     if steps < 0:
         return None
     for dim in dims:
         k, steps = divmod(steps, dim.stride)
         if k >= dim.size and k > 0:
             return None
-        found.append(k)
-    return found if steps == 0 else None
+        digits.append(k)
+    return digits if steps == 0 else None
 
 
 def _walked(
-    step: int, size: int, dims: Sequence[_Dim], starts: Sequence[int], here: bool
+    step: int, size: int, dims: Sequence[_Dim], starts: Sequence[int], is_local: bool
 ) -> tuple[list[int], int] | None:
     """Return the dimensions along which `size` steps of `step` go, and the part's stride of a step.
 
-    Return None if there is no such stride or, with `here`, if the part does not lie so.
+    Return None if there is no such stride or, with `is_local`, if the part does not lie so.
     """
     digits = _digits(step, dims)
     if digits is None:
@@ -273,7 +283,7 @@ def _walked(
             return None
         inner, outer = dims[k], dims[k - 1]
         together = outer.local_stride == inner.local_size * inner.local_stride
-        if here and not together and outer.local_size > 1:
+        if is_local and not together and outer.local_size > 1:
             return None
         k -= 1
         reach *= outer.size
@@ -290,6 +300,37 @@ def _leads(own: GlobalMeta, meta: GlobalMeta, d: int, j: int) -> bool:
     return meta.shape[j] * meta.stride[j] == n * step
 
 
+def _spreads(
+    own: GlobalMeta, meta: GlobalMeta, d: int, j: int, spread: dict[int, list[int]]
+) -> bool:
+    """Return True if dimension `j` of the view takes on cuts of `d`, and add it for each.
+
+    The dimension that leads is cut to single elements by the first cuts, and the next one takes on
+    the others.
+    """
+    cuts = [n for s, n in zip(own.sbp, own.placement.shape, strict=True) if s.dim == d]
+    js = spread.get(d, [])
+    size = meta.shape[j]
+    if len(cuts) < 2 or len(js) == len(cuts) or own.shape[d] % _parts(own, d):
+        return False
+    if js:
+        before = meta.shape[j] * meta.stride[j] == meta.stride[js[-1]]
+    else:
+        before = _leads(own, meta, d, j) and size % _parts(own, d) != 0
+    if not before:
+        return False
+    took = []
+    for n in cuts[len(js) :]:
+        if size % n:
+            break
+        size //= n
+        took.append(j)
+    if not took or (size != 1 and len(js) + len(took) < len(cuts)):
+        return False
+    spread[d] = [*js, *took]
+    return True
+
+
 def _reinterpreted(x: Tensor, meta: Any, offset: int) -> Tensor:
     """Parts of complex numbers, and pairs as complex numbers: on a tensor that is whole here."""
     own: Any = x._meta
@@ -300,5 +341,5 @@ def _reinterpreted(x: Tensor, meta: Any, offset: int) -> Tensor:
     x = _dense(boxed(x, _all(own)))
     local = TensorMeta.of(meta.shape, meta.dtype, own.device.local, meta.stride)
     ref = x._ref + (offset * meta.dtype.itemsize << OPERAND.STORAGE_BITS)
-    seen = GlobalMeta.make(meta.shape, meta.dtype, own.device, _all(own)).with_local(local)
-    return new_tensor(ref, seen, x.storage())
+    own_meta = GlobalMeta.make(meta.shape, meta.dtype, own.device, _all(own)).with_local(local)
+    return new_tensor(ref, own_meta, x.storage())

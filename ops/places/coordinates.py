@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
-from typing import Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
@@ -23,9 +22,9 @@ from flowvm.ops.shapes.fill import zeros
 # public: flow
 
 
-def _coordinates(name: str, index: Any, shape: Sequence[int]) -> tuple[Tensor, ...]:
+def _coordinates(name: str, index: object, shape: Sequence[int]) -> tuple[Tensor, ...]:
     """The columns of `index`, (..., k), each the positions in one of the first k dimensions."""
-    rows: Any = positions_of(name, "index", index)
+    rows: Tensor = positions_of(name, "index", index)
     if not rows.ndim or not 1 <= rows.shape[-1] <= len(shape):
         raise ShapeError(
             f"{name}: the last dimension of index has 1 to {len(shape)} coordinates of shape "
@@ -82,7 +81,7 @@ def tensor_scatter_nd_update(tensor: Tensor, indices: Tensor, updates: Tensor) -
     return _put("tensor_scatter_nd_update", x, indices, new, False)
 
 
-def _put(name: str, x: Tensor, index: Any, update: Tensor, add: bool) -> Tensor:
+def _put(name: str, x: Tensor, index: Tensor, update: Tensor, add: bool) -> Tensor:
     at = _coordinates(name, index, x.shape)
     shape = (*at[0].shape, *x.shape[len(at) :])
     if tuple(update.shape) != shape:
@@ -101,8 +100,8 @@ def batch_gather(input: Tensor, indices: Tensor) -> Tensor:
     tensor([[3, 1],
             [5, 5]])
     """
-    x: Any = need_tensor("batch_gather", "input", input)
-    at: Any = positions_of("batch_gather", "indices", indices)
+    x: Tensor = need_tensor("batch_gather", "input", input)
+    at: Tensor = positions_of("batch_gather", "indices", indices)
     batch = at.ndim - 1
     if batch < 0 or x.ndim < at.ndim or x.shape[:batch] != at.shape[:batch]:
         raise ShapeError(
@@ -127,8 +126,8 @@ def in_top_k(targets: Tensor, predictions: Tensor, k: int) -> Tensor:
     >>> flow.in_top_k(flow.tensor([2, 2]), scores, 2)
     tensor([ True, False])
     """
-    x: Any = need_tensor("in_top_k", "predictions", predictions)
-    at: Any = positions_of("in_top_k", "targets", targets)
+    x: Tensor = need_tensor("in_top_k", "predictions", predictions)
+    at: Tensor = positions_of("in_top_k", "targets", targets)
     if x.ndim != 2 or at.ndim != 1 or x.shape[0] != at.shape[0]:
         raise ShapeError(
             f"in_top_k: targets are (n,) and predictions (n, classes), got {tuple(at.shape)} and "
@@ -143,16 +142,18 @@ def in_top_k(targets: Tensor, predictions: Tensor, k: int) -> Tensor:
     return hits
 
 
-def _slices(name: str, x: Tensor, given: Any) -> tuple[builtins.slice, ...]:
-    if not isinstance(given, (list, tuple)):
-        kind = type(given).__name__
+def _slices(
+    name: str, x: Tensor, slices: Sequence[Sequence[int | None]]
+) -> tuple[builtins.slice, ...]:
+    if not isinstance(slices, (list, tuple)):
+        kind = type(slices).__name__
         raise ArgumentTypeError(f"{name}: slice_tup_list has (start, stop, step)s, got {kind}")
-    if len(given) > x.ndim:
-        raise ArgumentError(f"{name}: {len(given)} slices for {x.ndim} dimensions")
-    for one in given:
+    if len(slices) > x.ndim:
+        raise ArgumentError(f"{name}: {len(slices)} slices for {x.ndim} dimensions")
+    for one in slices:
         if not isinstance(one, (list, tuple)) or len(one) != 3:
             raise ArgumentError(f"{name}: a slice is (start, stop, step), got {one!r}")
-    return tuple(builtins.slice(*one) for one in given)
+    return tuple(builtins.slice(*one) for one in slices)
 
 
 def slice(input: Tensor, slice_tup_list: Sequence[Sequence[int | None]]) -> Tensor:
@@ -181,6 +182,6 @@ def slice_update(
     tensor([1., 2., 3., 4., 1.])
     """
     x = need_tensor("slice_update", "input", input)
-    new: Any = need_tensor("slice_update", "update", update)
+    new: Tensor = need_tensor("slice_update", "update", update)
     setitem(x, _slices("slice_update", x, slice_tup_list), new.to(x.dtype))
     return x

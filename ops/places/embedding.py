@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from flowvm.eager.keywords import spelled
-from flowvm.eager.modes import recording
+from flowvm.eager.modes import current_recorder, recording
 from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, alias
-from flowvm.errors import ArgumentError, DTypeError, ShapeError
+from flowvm.errors import (
+    ArgumentError,
+    AutogradError,
+    CaptureError,
+    DTypeError,
+    ModeError,
+    ShapeError,
+)
 from flowvm.launch import GRAIN, Launch, View
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import bool_, int64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.composite import Recorded, filled_of, need_tensor, record, whole
@@ -26,7 +35,8 @@ from flowvm.ops.places.unique import unique
 from flowvm.ops.pointwise.compare import where
 from flowvm.ops.shapes.views import unsqueeze
 
-Array = Any
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
 
 
 def _one_hot_body(out: Array, index: Array, lo: int, hi: int, details: Array) -> int:
@@ -90,7 +100,7 @@ def one_hot(
     return chosen
 
 
-def _scaled_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _scaled_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     (index,) = c.saved
     (rows,) = c.attrs
     ones = filled_of(index._meta, 1, g._meta.dtype)
@@ -99,6 +109,40 @@ def _scaled_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 
 
 _scaled_op = Recorded("embedding_scale", _scaled_grad, ("x",))
+
+# what makes the sparse gradient of a table with so many rows, of the gradient of each row that was
+# looked up, the indices, and the index that has none; `flowvm.loading.providers` enters it
+sparse_gradients: Final[list[Callable[[Tensor, Tensor, int, int], Tensor]]] = []
+
+
+def sparse_gradient(g: Tensor, index: Tensor, rows: int, skip: int, scaled: bool) -> Tensor:
+    """Return the sparse gradient of a table with so many `rows`: `g` has one for each index."""
+    if scaled:
+        raise AutogradError(
+            "embedding: scale_grad_by_freq=True has no sparse gradient; give one of both as False"
+        )
+    if current_recorder() is not None:
+        raise CaptureError(
+            "embedding: a graph has no sparse gradients, as how many rows they have is known with "
+            "the values alone; give sparse=False, or go back outside of the graph"
+        )
+    (make,) = sparse_gradients
+    return make(g, index, rows, skip)
+
+
+def _sparse_grad(c: Node, g: Tensor) -> tuple[Tensor]:
+    (index,) = c.saved
+    rows, skip, scaled = c.attrs
+    return (sparse_gradient(g, index, rows, skip, scaled),)
+
+
+_sparse_op = Recorded("embedding_sparse", _sparse_grad, ("weight",))
+
+
+def check_sparse(name: str, weight: TensorMeta) -> None:
+    """Raise unless a table's gradient may be sparse."""
+    if weight.parted:
+        raise ModeError(f"{name}: the gradient of a global tensor is not sparse; give sparse=False")
 
 
 # public: F
@@ -119,7 +163,7 @@ def embedding(
     max_norm             rows that are looked up and have a larger `norm_type` norm are scaled down
                          to it, in place
     scale_grad_by_freq   divide a row's gradient by how often it was looked up
-    sparse               accepted; gradients are always dense
+    sparse               the gradient of `weight` is a sparse tensor: the rows looked up, in order
 
     OutOfRangeError when the result is read, for an index outside.
 
@@ -142,6 +186,11 @@ def embedding(
         skip = padding_idx % rows
     if max_norm is not None:
         renormalize(weight, index, max_norm, norm_type)
+    if sparse and weight._node is not None:
+        check_sparse("embedding", meta)
+        rows_of: Tensor = take_slices(weight.detach(), index, 0, 0, 0, NONE, skip)
+        attrs = (rows, skip, bool(scale_grad_by_freq))
+        return record(_sparse_op, (weight,), alias(rows_of, rows_of._meta), attrs, (index,))
     out: Tensor = take_slices(weight, index, 0, 0, 0, NONE, skip)
     if scale_grad_by_freq:
         return record(_scaled_op, (out,), alias(out, out._meta), (rows,), (index,))

@@ -7,26 +7,28 @@ forward; the gradient is made of flowvm ops and differentiates again.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.composite import filled_of, need_tensor, whole
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.places.cpu.index_kernels import NONE
-from flowvm.ops.places.embedding import renormalize
+from flowvm.ops.places.embedding import check_sparse, renormalize, sparse_gradient
 from flowvm.ops.places.gather import positions_of, spread, take_slices
 from flowvm.ops.places.scatter import scatter_add
 from flowvm.ops.shapes.join import cat
 from flowvm.ops.shapes.ranges import arange
 
-Array = Any
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
 
 
 # --- kernels ------------------------------------------------------------------------------------
@@ -108,25 +110,28 @@ def _max_body(
 # --- ops ----------------------------------------------------------------------------------------
 
 
-def _sum_grad(c: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _sum_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     weight, index, scales, ids, counts = c.saved
-    skip, mean, scaled = c.attrs
+    skip, mean, scaled, sparse = c.attrs
     rows = take_slices(g / counts.unsqueeze(1) if mean else g, ids, 0, 0, 0, NONE, NONE)
     to_weight = to_scales = None
     if c.needs[0]:
         parts = rows * scales.unsqueeze(1)
-        if scaled:
+        if sparse:
+            to_weight = sparse_gradient(parts, index, weight.shape[0], skip, scaled)
+        elif scaled:
             ones = filled_of(index._meta, 1, g._meta.dtype)
             often = spread(ones, index, (weight.shape[0],), 0, 0, 0)
             parts = parts / take_slices(often, index, 0, 0, 0, NONE, NONE).unsqueeze(1)
-        to_weight = spread(parts, index, weight.shape, 0, 0, 0, skip)
+        if to_weight is None:
+            to_weight = spread(parts, index, weight.shape, 0, 0, 0, skip)
     if c.needs[3]:
         to_scales = (rows * take_slices(weight, index, 0, 0, 0, NONE, skip)).sum(1)
         to_scales = to_scales * (index != skip)
     return to_weight, None, None, to_scales
 
 
-def _max_grad(c: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _max_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     (where,) = c.saved
     zeros = filled_of(c.metas[0], 0, g._meta.dtype)
     return scatter_add(zeros, 0, where.clamp(0), g * (where >= 0)), None, None
@@ -148,7 +153,7 @@ def _grain(bags: int, work: int) -> int:
 )
 def _sum(
     weight: TensorMeta, index: TensorMeta, bounds: TensorMeta, scales: TensorMeta, skip: int,
-    mean: bool, scaled: bool,
+    mean: bool, scaled: bool, sparse: bool,
 ) -> Launch:  # fmt: skip
     rows, n = weight.shape
     bags = bounds.numel - 1
@@ -226,6 +231,7 @@ def embedding_bag(
     per_sample_weights   a factor for each index, for mode "sum"
     include_last_offset  the last offset is the end of the last bag
     padding_idx          this row takes no part and gets no gradient
+    sparse               the gradient of `weight` is a sparse tensor; not for mode "max"
 
     An empty bag is zeros.  The other arguments are those of `embedding`.  OutOfRangeError when the
     result is read, for an index or offset outside.
@@ -263,6 +269,10 @@ def embedding_bag(
             )
     if scale_grad_by_freq and mode == "max":
         raise ArgumentError('embedding_bag: scale_grad_by_freq is not for mode "max"')
+    if sparse and mode == "max":
+        raise ArgumentError("embedding_bag: max mode does not support sparse weights")
+    if sparse:
+        check_sparse("embedding_bag", meta)
     index = index.reshape(-1)
     if max_norm is not None:
         renormalize(weight, index, max_norm, norm_type)
@@ -272,7 +282,9 @@ def embedding_bag(
         scales = filled_of(index._meta, 1, meta.dtype)
     else:
         scales = per_sample_weights.reshape(-1)
-    out: Tensor = _sum(weight, index, bounds, scales, skip, mode == "mean", scale_grad_by_freq)[0]
+    out: Tensor = _sum(
+        weight, index, bounds, scales, skip, mode == "mean", scale_grad_by_freq, bool(sparse)
+    )[0]  # fmt: skip
     return out
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -32,11 +32,15 @@ from flowvm.ops.places.cpu.index_kernels import gather as gather_body
 from flowvm.ops.places.cpu.index_kernels import put as put_body
 from flowvm.ops.places.cpu.index_kernels import scatter as scatter_body
 from flowvm.ops.places.cpu.index_kernels import take as take_body
-from flowvm.ops.places.parts.place_letters import gathered, scattered, taken
+from flowvm.ops.places.parts.place_letters import gathered, scattered, take_letters
 from flowvm.ops.pointwise.compare import where
 from flowvm.ops.shapes.complex_parts import imag, real
 from flowvm.ops.shapes.slices import basic_view
 from flowvm.ops.shapes.views import expand, reshape, unsqueeze
+
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
 
 PUT_BLOCK = 2048  # elements of inner that are written at a time, at least
 
@@ -68,7 +72,7 @@ def _reaches(metas: Metas, values: Values) -> bool:
 # --- ops ----------------------------------------------------------------------------------------
 
 
-def _take_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
+def _take_grad(c: Node, g: Tensor) -> tuple[Tensor, None]:
     (index,) = c.saved
     dim, low, shown, _, skip = c.attrs
     return spread(g, index, c.metas[0].shape, dim, low, shown, skip), None
@@ -76,7 +80,7 @@ def _take_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
 
 @op(
     "x, index -> out", name="index_select", saves="index", grad=_take_grad, half="bits",
-    complex=True, cuda="indexing:take", letters=taken, takes=_reaches,
+    complex=True, cuda="indexing:take", letters=take_letters, takes=_reaches,
 )  # fmt: skip
 def take_slices(
     x: TensorMeta,
@@ -129,8 +133,8 @@ def _put(
         parts = max(1, min(16, n, m * inner // (4 * GRAIN)))
     units = outer * parts * -(-inner // block)
     grain = max(1, GRAIN * parts // max(1, m * min(block, max(inner, 1))))
-    seen = bits if mode == SET else _flat_view
-    views = (seen(x, (x.numel,)), View(int64, (m,)), seen(source, (source.numel,)))
+    view = bits if mode == SET else _flat_view
+    views = (view(x, (x.numel,)), View(int64, (m,)), view(source, (source.numel,)))
     consts = Slices(outer, n, inner, low, shown, skip), Writing(mode, one, block, parts)
     return Launch((), put_body, views, consts, units, grain)
 
@@ -165,7 +169,7 @@ def _in_parts(write: Any, apart: Callable[[Tensor, int], bool]) -> None:
     operator = operator_of(write)
     others = operator.fallback
 
-    def fallback(x: Any, index: Any, source: Any, *rest: Any) -> Any:
+    def fallback(x: Any, index: Any, source: Tensor, *rest: Any) -> Any:
         if not isinstance(x, Tensor) or not apart(x, rest[-1]):
             return others(x, index, source, *rest)
         write(real(x), index, real(source), *rest)
@@ -207,7 +211,7 @@ def combine_slices(
     return _put(x, index, source, dim, low, shown, skip, mode)
 
 
-def _gather_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
+def _gather_grad(c: Node, g: Tensor) -> tuple[Tensor, None]:
     (index,) = c.saved
     return _back_to_places(g, index, c.metas[0], c.attrs[0]), None
 
@@ -232,8 +236,8 @@ def _scattered(x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int, m
     m = split_at(index, dim)[1]
     one = int(source.numel == 1 and index.numel != 1)
     block, units, grain = _blocks(outer, inner, m)
-    seen = bits if mode == SET else _flat_view
-    views = (seen(x, (x.numel,)), View(int64, (index.numel,)), seen(source, (source.numel,)))
+    view = bits if mode == SET else _flat_view
+    views = (view(x, (x.numel,)), View(int64, (index.numel,)), view(source, (source.numel,)))
     consts = Elements(outer, n, m, inner, dim), Writing(mode, one, block, 1)
     return Launch((), scatter_body, views, consts, units, grain)
 
@@ -275,7 +279,7 @@ for _write in (combine_slices, combine_elements):
     _in_parts(_write, _adds_parts)
 
 
-def _spread_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _spread_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     dim, low, shown, skip = c.attrs
     (index,) = c.saved
     out: Tensor = take_slices(g, index, dim, low, shown, skip, skip)
@@ -483,7 +487,7 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
 # --- samples ------------------------------------------------------------------------------------
 
 
-def _indexed(*calls: tuple[Any, ...]) -> Any:
+def _indexed(*calls: tuple[Any, ...]) -> Callable[[Any], list[Sample]]:
     """For each (shape, dim, indices) a sample."""
     return lambda rng: [
         Sample((np.asarray(rng.standard_normal(shape)), dim, np.array(index, np.int64)))

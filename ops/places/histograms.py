@@ -20,7 +20,7 @@ from flowvm.ops.shapes.fill import ones_like, zeros
 from flowvm.ops.shapes.ranges import linspace
 
 
-def _points(name: str, input: Any) -> Any:
+def _points(name: str, input: object) -> Any:
     x = need_tensor(name, "input", input).detach()
     if x._meta.dtype not in (float32, float64):
         raise DTypeError(f"{name}: input is float32 or float64, got {x.dtype.name}")
@@ -41,7 +41,7 @@ def _limits(name: str, x: Any, limits: Sequence[float] | None) -> tuple[float, f
     return (low - 0.5, high + 0.5) if low == high else (low, high)
 
 
-def _edges(name: str, x: Any, bins: Any, limits: Sequence[float] | None) -> Any:
+def _edges(name: str, x: Tensor, bins: Any, limits: Sequence[float] | None) -> Any:
     if isinstance(bins, Tensor):
         if limits is not None:
             raise ArgumentError(f"{name}: range goes with a number of bins, not with edges")
@@ -67,15 +67,15 @@ def _bins(x: Any, edges: Any) -> tuple[Any, Any]:
     return at.clamp(min=0, max=max(last, 0)), inside
 
 
-def _count(x: Any, edges: list[Any], weight: Any, density: bool) -> Any:
+def _count(x: Any, edges: list[Any], weight: Any, density: bool) -> Tensor:
     shape = [e.numel() - 1 for e in edges]
-    flat: Any = 0
-    inside: Any = True
+    flat: Any = 0  # a tensor behind the first column
+    inside: bool | Tensor = True
     for column, e, n in zip(x.unbind(1), edges, shape, strict=True):
         at, within = _bins(column, e)
         flat, inside = flat * n + at, within & inside
     amounts = (ones_like(x.select(1, 0)) if weight is None else weight) * inside
-    counts: Any = zeros(math.prod(shape), dtype=x.dtype, device=x.device)
+    counts: Tensor = zeros(math.prod(shape), dtype=x.dtype, device=x.device)
     if counts.numel() and amounts.numel():
         counts = counts.index_add(0, flat, amounts.to(x.dtype))
     counts = counts.reshape(shape)
@@ -87,7 +87,7 @@ def _count(x: Any, edges: list[Any], weight: Any, density: bool) -> Any:
     return counts
 
 
-def _weighed(name: str, weight: Any, x: Any, shape: Sequence[int]) -> Any:
+def _checked_weight(name: str, weight: Any, x: Any, shape: Sequence[int]) -> Any:
     if weight is None:
         return None
     w: Any = need_tensor(name, "weight", weight).detach()
@@ -104,7 +104,7 @@ def _weighed(name: str, weight: Any, x: Any, shape: Sequence[int]) -> Any:
 @with_out
 def histogram(
     input: Tensor,
-    bins: Any = 100,
+    bins: object = 100,
     *,
     range: Sequence[float] | None = None,
     weight: Tensor | None = None,
@@ -123,7 +123,7 @@ def histogram(
     """
     x = _points("histogram", input)
     edges = _edges("histogram", x, bins, range)
-    w = _weighed("histogram", weight, x, x.shape)
+    w = _checked_weight("histogram", weight, x, x.shape)
     counts = _count(x.reshape((-1, 1)), [edges], w, density)
     return return_types.histogram((counts, edges))
 
@@ -131,7 +131,7 @@ def histogram(
 # public: flow
 def histogramdd(
     input: Tensor,
-    bins: Any,
+    bins: object,
     range: Sequence[float] | None = None,
     weight: Tensor | None = None,
     density: bool = False,
@@ -152,7 +152,7 @@ def histogramdd(
     if x.ndim < 2:
         raise ShapeError(f"histogramdd: input has 2 dimensions or more, got {tuple(x.shape)}")
     n = x.shape[-1]
-    w = _weighed("histogramdd", weight, x, x.shape[:-1])
+    w = _checked_weight("histogramdd", weight, x, x.shape[:-1])
     x = x.reshape((-1, n))
     each = list(bins) if isinstance(bins, (list, tuple)) else [bins] * n
     if len(each) != n or (range is not None and len(range) != 2 * n):

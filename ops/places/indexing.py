@@ -14,7 +14,7 @@ import operator
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from flowvm.errors import (
     ShapeError,
 )
 from flowvm.launch import Launch, View
+from flowvm.meta.arrays import Array
 from flowvm.meta.batched_meta import base_device
 from flowvm.meta.device import cpu
 from flowvm.meta.dtype import bool_, int64, uint8
@@ -43,7 +44,7 @@ from flowvm.ops.declare.kinds import Count
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, samples
 from flowvm.ops.declare.transfers import moved
-from flowvm.ops.places.counting import true_positions
+from flowvm.ops.places.counts import true_positions
 from flowvm.ops.places.cpu.index_kernels import Joined
 from flowvm.ops.places.gather import ADD, NONE, combine_slices, put_slices, take_slices
 from flowvm.ops.places.masks import masked_fill_, masked_select
@@ -53,7 +54,9 @@ from flowvm.ops.shapes.slices import _basic_geometry, _select, _slice, basic_vie
 from flowvm.ops.shapes.views import expand, permute, reshape
 from flowvm.vm.callers.hot import hot
 
-Array = Any
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+    from flowvm.meta.dtype import DType
 
 
 # --- writing an index out -----------------------------------------------------------------------
@@ -102,14 +105,14 @@ def _forwards(x: Tensor, key: Any) -> tuple[Any, tuple[int, ...]]:
             break
     else:
         return key, ()
-    if any(isinstance(k, (Tensor, list, np.ndarray, bool, np.bool_)) for k in keys):
+    if any(isinstance(k, (Tensor, list, tuple, np.ndarray, bool, np.bool_)) for k in keys):
         raise ArgumentError(
             "a slice with a negative step does not stand beside tensors, lists or arrays; index "
             "twice, or flow.flip(x, dim) first"
         )
     dots = keys.index(...) if any(k is Ellipsis for k in keys) else len(keys)
     behind = sum(k is not None for k in keys[dots + 1 :])
-    forwards: list[Any] = []
+    forwards = []
     turned: list[int] = []
     d = shown = 0
     for place, k in enumerate(keys):
@@ -172,9 +175,9 @@ def _as_index(key: Any) -> Any:
         return key
     if isinstance(key, (np.bool_, np.integer)):
         return key.item()
-    if isinstance(key, (list, range, np.ndarray)):
+    if isinstance(key, (list, tuple, range, np.ndarray)):  # a tuple inside of the key's own
         array = np.array(key)
-        if array.size == 0 and isinstance(key, list):
+        if array.size == 0 and isinstance(key, (list, tuple)):
             array = array.astype(np.int64)
         if array.dtype.kind not in "iub":
             raise DTypeError(f"an index holds integers or bools, got an array of {array.dtype}")
@@ -383,7 +386,7 @@ def _picked(x: Tensor, plan: _Plan, positions: Tensor, shown: int) -> Tensor:
 # --- writing ------------------------------------------------------------------------------------
 
 
-def _setitem_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _setitem_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
     plan, shown, accumulate = c.attrs
     positions = c.saved[0] if c.saved else None
     gx: Tensor | None = g
@@ -415,7 +418,7 @@ _assign_op = Recorded("setitem", _setitem_grad, ("x", "value"))
 _assign_at_op = Recorded("setitem", _setitem_grad, ("x", "value", "positions"), "positions")
 
 
-def _fitted(value: Tensor, shape: Sequence[int], dtype: Any) -> Tensor:
+def _fitted(value: Tensor, shape: Sequence[int], dtype: DType) -> Tensor:
     """The value an assignment writes: outside the graph, of this dtype, and of this shape or one
     element.
     """
@@ -467,8 +470,8 @@ def _assigned(
     shape = meta.shape if plan.order is None else tuple(meta.shape[d] for d in plan.order)
     before, after = shape[: plan.first], shape[plan.last :]
     size = math.prod(shape[plan.first : plan.last])
-    wanted = (*before, *positions._meta.shape, *after)
-    picks = _fitted(plain, wanted, meta.dtype)
+    target_shape = (*before, *positions._meta.shape, *after)
+    picks = _fitted(plain, target_shape, meta.dtype)
     where = positions
 
     def write_at(out: Tensor) -> None:
@@ -523,7 +526,7 @@ def setitem(x: Tensor, key: Any, value: Any) -> None:
     _assigned(changed, x, plan, positions, shown, value, False)
 
 
-def _number(value: Any) -> Any:
+def _number(value: Tensor | float) -> int | float | complex:
     if isinstance(value, np.generic):
         value = value.item()
     if not isinstance(value, (bool, int, float, complex)):
@@ -537,7 +540,9 @@ method("__getitem__")(getitem)
 method("__setitem__")(setitem)
 
 
-def _index_put(apply: Any, x: Tensor, indices: Any, values: Tensor, accumulate: bool) -> Tensor:
+def _index_put(
+    apply: Any, x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool
+) -> Tensor:
     need_tensor("index_put", "input", x)
     need_tensor("index_put", "values", values)
     if values._meta.dtype is not x._meta.dtype:
@@ -584,7 +589,7 @@ def index_put_(
 # ------------------------------------
 
 
-def _numpy_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
+def _numpy_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Array:
     out = np.array(x)
     key = tuple(slice(None) if i is None else i for i in indices)
     if accumulate:

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError, InvalidValueError, ShapeError, declare_status
 from flowvm.launch import Launch, View, bits
+from flowvm.meta.arrays import Array
 from flowvm.meta.batched_meta import made_for
 from flowvm.meta.dtype import bool_, result_type_of
 from flowvm.meta.meta import TensorMeta
@@ -25,7 +26,10 @@ from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, samples
 from flowvm.ops.places.scatter import apart, changed, fresh
 from flowvm.ops.shapes.views import expand, reshape
 
-Array = Any
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
+
 TOO_FEW = declare_status(
     64,
     InvalidValueError,
@@ -46,7 +50,7 @@ def mask_of(name: str, mask: Any) -> Tensor:
 # --- masked_fill --------------------------------------------------------------------------------
 
 
-def _fill_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _fill_grad(c: Node, g: Tensor) -> tuple[Tensor | None, None, Tensor | None]:
     (mask,) = c.saved
     gx = sum_to(_masked_fill.call(g, mask, 0), c.metas[0].shape) if c.needs[0] else None
     gv = None
@@ -63,10 +67,11 @@ _masked_fill = elementwise(
     grad=_fill_grad,
     complex=True,
     minifloats=True,
+    c_order=True,
 )
 
 
-def _fill_value(x: Tensor, mask: Any, value: Any) -> Any:
+def _fill_value(x: Tensor, mask: object, value: float | Tensor) -> Any:
     mask_of("masked_fill", mask)
     dtype = need_tensor("masked_fill", "input", x)._meta.dtype
     if isinstance(value, Tensor):
@@ -127,7 +132,7 @@ def _select_body(out: Array, x: Array, mask: Array, lo: int, hi: int, details: A
     details[0] = count
 
 
-def _select_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
+def _select_grad(c: Node, g: Tensor) -> tuple[Tensor, None]:
     (mask,) = c.saved
     zeros = filled_of(made_for(c.metas[0], g._meta), 0, g._meta.dtype)
     return masked_scatter(zeros, mask, g), None
@@ -207,7 +212,7 @@ def _collect_body(out: Array, g: Array, mask: Array, lo: int, hi: int) -> None:
         out[i] = 0
 
 
-def _collect_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
+def _collect_grad(c: Node, g: Tensor) -> tuple[Tensor, None]:
     (mask,) = c.saved
     zeros = filled_of(made_for(c.metas[0], g._meta), 0, g._meta.dtype)
     return masked_scatter(zeros, mask, g), None
@@ -230,7 +235,7 @@ def _collect(g: TensorMeta, mask: TensorMeta, total: Count) -> Launch:
     return Launch((out,), _collect_body, views)
 
 
-def _scatter_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _scatter_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
     (mask,) = c.saved
     gx = masked_fill(g, mask, 0) if c.needs[0] else None
     if not c.needs[2]:
@@ -239,7 +244,9 @@ def _scatter_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return gx, None, reshape(_collect(g, expand(mask, g._meta.shape), meta.numel), meta.shape)
 
 
-_scatter_op = Recorded("masked_scatter", _scatter_grad, ("x", "mask", "source"), "mask")
+_scatter_op = Recorded(
+    "masked_scatter", _scatter_grad, ("x", "mask", "source"), "mask", c_order=True
+)
 
 
 def _masked_scatter(apply: Any, x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
@@ -331,7 +338,7 @@ samples(
 )
 
 
-def _numpy_masked_scatter(x: Any, mask: Any, source: Any) -> Any:
+def _numpy_masked_scatter(x: Any, mask: Any, source: Any) -> Array:
     shape = np.broadcast_shapes(x.shape, mask.shape)
     out = np.array(np.broadcast_to(x, shape))
     chosen = np.broadcast_to(mask, shape)

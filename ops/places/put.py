@@ -39,8 +39,8 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
     tensor([[2., 0.],
             [0., 1.]])
     """
-    x: Any = need_tensor("put", "input", input)
-    places: Any = need_tensor("put", "index", index)
+    x: Tensor = need_tensor("put", "input", input)
+    places: Tensor = need_tensor("put", "index", index)
     same_dtype("put", x, need_tensor("put", "source", source), "source")
     if places.dtype is not int64:
         raise DTypeError(f"put: index is int64, got {places.dtype.name}")
@@ -78,18 +78,18 @@ def index_reduce(
     >>> flow.index_reduce(flow.ones(2), 0, index, source, "prod")
     tensor([6., 4.])
     """
-    x: Any = need_tensor("index_reduce", "input", input)
+    x: Tensor = need_tensor("index_reduce", "input", input)
     if reduce not in ("prod", "mean", "amax", "amin"):
         raise ArgumentError(
             f"index_reduce: reduce is 'prod', 'mean', 'amax' or 'amin', not {reduce!r}"
         )
     at = wrap_dim("index_reduce", dim, x.ndim)
-    places: Any = need_tensor("index_reduce", "index", index)
-    theirs: Any = need_tensor("index_reduce", "source", source)
+    places: Tensor = need_tensor("index_reduce", "index", index)
+    theirs: Tensor = need_tensor("index_reduce", "source", source)
     if places.ndim > 1:
         raise ShapeError(f"index_reduce: index is a vector, got shape {tuple(places.shape)}")
     if x.ndim == 0:
-        row: Any = index_reduce(
+        row: Tensor = index_reduce(
             x.reshape(1),
             0,
             places.reshape(-1),
@@ -97,7 +97,7 @@ def index_reduce(
             reduce,
             include_self=include_self,
         )
-        return row.reshape(())  # type: ignore[no-any-return]
+        return row.reshape(())
     shape = (*x.shape[:at], places.numel(), *x.shape[at + 1 :])
     if tuple(theirs.shape) != shape:
         raise ShapeError(f"index_reduce: source has shape {tuple(theirs.shape)}, expected {shape}")
@@ -135,7 +135,7 @@ def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     return where(indices < 0, fill_value, places)  # type: ignore[no-any-return]
 
 
-def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
+def unravel_index(indices: Tensor, shape: object) -> tuple[Tensor, ...]:
     """The indices in a tensor of `shape` of elements `indices` in C order: a tensor of int64 for
     each dimension.
 
@@ -237,14 +237,14 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     tensor([[1.5000, 2.0000],
             [0.0000, 1.0000]])
     """
-    x: Any = need_tensor("renorm", "input", input)
+    x: Tensor = need_tensor("renorm", "input", input)
     if x.ndim < 2:
         raise ShapeError(f"renorm: input has 2 dimensions or more, got shape {tuple(x.shape)}")
     if p <= 0 or maxnorm < 0:
         raise ArgumentError(
             f"renorm: p is positive and maxnorm not negative, got {p} and {maxnorm}"
         )
-    at = wrap_dim("renorm", dim, x.ndim)
+    at, x = wrap_dim("renorm", dim, x.ndim), x.contiguous()
     others = [d for d in range(x.ndim) if d != at]
     lengths = x.norm(p, others, True)
     over = lengths > maxnorm
@@ -279,7 +279,7 @@ def _numpy_put(x: Any, index: Any, source: Any, add: bool) -> Any:
     return out
 
 
-def _numpy_index_reduce(x: Any, dim: int, index: Any, source: Any, reduce: str) -> Any:
+def _numpy_index_reduce(x: Any, dim: int, index: Any, source: Any, reduce: str) -> object:
     out = np.moveaxis(x.copy(), dim, 0)
     f = {"prod": np.multiply, "amax": np.maximum, "amin": np.minimum}[reduce]
     f.at(out, index, np.moveaxis(source, dim, 0))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from flowvm.eager.tensor import Tensor, method
@@ -11,7 +9,7 @@ from flowvm.errors import ArgumentError, ShapeError
 from flowvm.meta.dtype import int32, int64
 from flowvm.ops.declare.composite import need_tensor, wrap_dim
 from flowvm.ops.declare.registry import Sample, samples
-from flowvm.ops.places.counting import repeated_positions
+from flowvm.ops.places.counts import repeated_positions
 from flowvm.ops.places.gather import index_select
 from flowvm.ops.shapes.views import _dims_of, _xs, expand, flatten, reshape, unsqueeze
 
@@ -61,7 +59,7 @@ def repeat_interleave(
     return reshape(spread.clone(), (*shape[:at], size * times, *shape[at + 1 :]))
 
 
-def _places(repeats: Any) -> Tensor:
+def _places(repeats: object) -> Tensor:
     counts = need_tensor("repeat_interleave", "repeats", repeats)
     if counts.ndim != 1 or counts._meta.dtype not in (int32, int64):
         raise ArgumentError(

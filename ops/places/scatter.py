@@ -8,7 +8,7 @@ the in-place form the tensor itself.  Both record the same node.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from flowvm.eager.autocast import widest
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.meta.dtype import bool_
+from flowvm.meta.meta import Attrs
 from flowvm.ops.declare.composite import Recorded, filled_of, need_tensor, record, wrap_dim
 from flowvm.ops.declare.core import clone_for, sum_to
 from flowvm.ops.declare.elementwise import record_in_place
@@ -39,21 +40,24 @@ from flowvm.ops.shapes.views import reshape
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.watch.pending import issued
 
-Write = Callable[[Tensor], None]
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+    from flowvm.meta.arrays import Array
 
 
-def fresh(
-    op: Recorded, x: Tensor, others: Sequence[Tensor], attrs: tuple[Any, ...], write: Write
-) -> Tensor:
+Write = Callable[[Tensor], object]
+
+
+def fresh(op: Recorded, x: Tensor, others: Sequence[Tensor], attrs: Attrs, write: Write) -> Tensor:
     """A clone of `x` that `write` has changed, recorded as `op` of (x, *others)."""
-    out = clone_for(x, others)
+    out = clone_for(x, others, op.c_order)
     write(out)
     named = dict(zip(op.inputs, (x, *others), strict=True))
     return record(op, (x, *others), out, attrs, [named[s] for s in op.saves])
 
 
 def changed(
-    op: Recorded, x: Tensor, others: Sequence[Tensor], attrs: tuple[Any, ...], write: Write
+    op: Recorded, x: Tensor, others: Sequence[Tensor], attrs: Attrs, write: Write
 ) -> Tensor:
     """`x`, which `write` has changed, recorded likewise; AutogradError where that cannot be
     recorded.
@@ -131,7 +135,7 @@ def _flat(t: Tensor) -> Tensor:
     return t if t._meta.ndim else reshape(t, (1,))
 
 
-def _index_add_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _index_add_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     dim, alpha = c.attrs
     (index,) = c.saved
     if not c.needs[2]:
@@ -141,7 +145,9 @@ def _index_add_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return g, None, picked if alpha == 1 else picked * alpha
 
 
-_index_add_op = Recorded("index_add", _index_add_grad, ("x", "index", "source"), "index")
+_index_add_op = Recorded(
+    "index_add", _index_add_grad, ("x", "index", "source"), "index", c_order=True
+)
 
 
 def _index_add(
@@ -183,7 +189,7 @@ def index_add_(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: flo
     return _index_add(changed, x, dim, index, source, alpha)
 
 
-def _index_copy_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _index_copy_grad(c: Node, g: Tensor) -> tuple[Tensor | None, None, Tensor | None]:
     (dim,) = c.attrs
     (index,) = c.saved
     gx = index_fill(g, dim, index, 0) if c.needs[0] else None
@@ -191,7 +197,9 @@ def _index_copy_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return gx, None, gs
 
 
-_index_copy_op = Recorded("index_copy", _index_copy_grad, ("x", "index", "source"), "index")
+_index_copy_op = Recorded(
+    "index_copy", _index_copy_grad, ("x", "index", "source"), "index", c_order=True
+)
 
 
 def _index_copy(apply: Any, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
@@ -225,7 +233,7 @@ def index_copy_(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     return _index_copy(changed, x, dim, index, source)
 
 
-def _index_fill_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _index_fill_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     (dim,) = c.attrs
     (index,) = c.saved
     gx = index_fill(g, dim, index, 0) if c.needs[0] else None
@@ -238,7 +246,7 @@ def _index_fill_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 _index_fill_op = Recorded("index_fill", _index_fill_grad, ("x", "index", "value"), "index")
 
 
-def _index_fill(apply: Any, x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+def _index_fill(apply: Any, x: Tensor, dim: int, index: Tensor, value: Tensor | float) -> Tensor:
     at, positions = _slices("index_fill", x, dim, index, None)
     if isinstance(value, Tensor):
         if value._meta.ndim:
@@ -291,7 +299,7 @@ def _back_to_source(g: Tensor, dim: int, index: Tensor, meta: Any) -> Tensor:
     return pad(picked, widths)
 
 
-def _scatter_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _scatter_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
     (dim, single) = c.attrs
     (index,) = c.saved
     gx = scatter(g, dim, index, 0) if c.needs[0] else None
@@ -305,14 +313,16 @@ def _scatter_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return gx, None, gs
 
 
-def _scatter_add_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _scatter_add_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
     dim, _ = c.attrs
     (index,) = c.saved
     return g, None, _back_to_source(g, dim, index, c.metas[2]) if c.needs[2] else None
 
 
-_scatter_op = Recorded("scatter", _scatter_grad, ("x", "index", "src"), "index")
-_scatter_add_op = Recorded("scatter_add", _scatter_add_grad, ("x", "index", "src"), "index")
+_scatter_op = Recorded("scatter", _scatter_grad, ("x", "index", "src"), "index", c_order=True)
+_scatter_add_op = Recorded(
+    "scatter_add", _scatter_add_grad, ("x", "index", "src"), "index", c_order=True
+)
 MODES = {"add": ADD, "sum": ADD, "multiply": MULTIPLY, "prod": MULTIPLY, "amax": AMAX, "amin": AMIN}
 
 
@@ -330,7 +340,7 @@ def write_elements(out: Tensor, dim: int, index: Tensor, source: Tensor, mode: i
 
 
 def _scatter(
-    apply: Any, name: str, x: Tensor, dim: int, index: Tensor, src: Any, reduce: str | None
+    apply: Any, name: str, x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str | None
 ) -> Tensor:
     single = not isinstance(src, Tensor)
     if not single:
@@ -353,7 +363,7 @@ def _scatter(
     return out
 
 
-def _source(name: str, src: Any, value: Any) -> Any:
+def _source(name: str, src: Tensor | float | None, value: float | None) -> Any:
     if (src is None) == (value is None):
         raise ArgumentError(f"{name}: needs either src (a Tensor) or value (a number)")
     return value if src is None else src
@@ -430,7 +440,7 @@ def _normal(rng: np.random.Generator, shape: Sequence[int]) -> Any:
     return np.asarray(rng.standard_normal(shape))
 
 
-def _with_source(*calls: tuple[Any, ...]) -> Any:
+def _with_source(*calls: tuple[Any, ...]) -> Callable[[Any], list[Sample]]:
     """For each (shape, dim, indices, shape of the source) a sample."""
     return lambda rng: [
         Sample((_normal(rng, shape), dim, np.array(index, np.int64), _normal(rng, source)))
@@ -447,7 +457,7 @@ _SLICES: tuple[tuple[Any, ...], ...] = (
 
 
 def _numpy_index(change: Callable[..., Any]) -> Callable[..., Any]:
-    def reference(x: Any, dim: int, index: Any, source: Any, **options: Any) -> Any:
+    def reference(x: Array, dim: int, index: Array, source: Any, **options: Any) -> object:
         out = np.moveaxis(np.array(x), dim, 0)
         change(out, index, np.moveaxis(source, dim, 0) if np.ndim(source) else source, **options)
         return np.moveaxis(out, 0, dim)
@@ -524,7 +534,9 @@ def _numpy_scatter(out: Any, dim: int, index: Any, source: Any, change: Callable
     return out
 
 
-def _scatter_reference(x: Any, dim: int, index: Any, src: Any, reduce: str | None = None) -> Any:
+def _scatter_reference(
+    x: Array, dim: int, index: Array, src: Array, reduce: str | None = None
+) -> Any:
     changes = {None: lambda a, b: b, "add": lambda a, b: a + b, "multiply": lambda a, b: a * b}
     return _numpy_scatter(x, dim, index, src, changes[reduce])
 

@@ -4,7 +4,7 @@ reduction.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,10 @@ from flowvm.ops.places.scatter import (
 )
 from flowvm.ops.pointwise.compare import eq, ne
 from flowvm.ops.shapes.padding import pad
+
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+    from flowvm.meta.arrays import Array
 
 
 def _reduce_into(
@@ -67,7 +71,7 @@ def _identity(x: Tensor, reduce: str) -> float:
     return limits.min if reduce == "amax" else limits.max
 
 
-def _scatter_reduce_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _scatter_reduce_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
     dim, reduce, include_self = c.attrs
     x, index, src = c.saved
     whole = src
@@ -167,8 +171,8 @@ def scatter_reduce_(
 
 def _reference(
     x: Any, dim: int, index: Any, src: Any, reduce: str, include_self: bool = True
-) -> Any:
-    groups: dict[tuple[int, ...], list[Any]] = {}
+) -> Array:
+    groups: dict[tuple[int, ...], list[object]] = {}
     for at in np.ndindex(*index.shape):
         to = list(at)
         to[dim] = int(index[at])

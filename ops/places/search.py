@@ -13,6 +13,7 @@ from flowvm.eager.keywords import spelled
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError, InvalidValueError, ShapeError, declare_status
 from flowvm.launch import GRAIN, Launch, View
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import bool_, float64, int32, int64, promote_types
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.composite import filled_of, need_tensor, whole
@@ -26,7 +27,6 @@ from flowvm.ops.shapes.views import reshape
 
 # public: flow
 
-Array = Any
 NO_RANGE = declare_status(
     67, InvalidValueError, "histc: the range of the bins is infinite; give a finite min and max"
 )
@@ -89,7 +89,7 @@ def _alike(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return a.detach().to(dtype), b.detach().to(dtype)
 
 
-def _tensor_like(value: Any, other: Tensor) -> Tensor:
+def _tensor_like(value: Tensor | float, other: Tensor) -> Tensor:
     """A number as a 0-d tensor whose dtype `other`'s can be compared with."""
     if isinstance(value, Tensor):
         return value
@@ -238,7 +238,7 @@ def _histc_body(
     return 0
 
 
-@op("x -> out", name="histc", cuda="counting:histc", letters=unsplit)
+@op("x -> out", name="histc", cuda="counts:histc", letters=unsplit)
 def _histc(x: TensorMeta, bins: Count, low: float, high: float) -> Launch:
     out = x.with_shape((bins,))
     views = (View(x.dtype, (bins,)), View(x.dtype, (x.numel,)))
@@ -274,8 +274,8 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
 
 
 def _numpy_search(
-    sequence: Any, x: Any, right: bool = False, side: str | None = None, sorter: Any = None
-) -> Any:
+    sequence: Any, x: Any, right: bool = False, side: str | None = None, sorter: Array | None = None
+) -> object:
     way: Any = "right" if right or side == "right" else "left"
     if sorter is not None:
         sequence = np.take_along_axis(sequence, sorter, -1)

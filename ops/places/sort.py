@@ -16,9 +16,11 @@ from flowvm import return_types
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, OutOfRangeError
 from flowvm.launch import Launch, View
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import bool_, int64, uint8
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.composite import need_tensor, record, whole, wrap_dim
+from flowvm.ops.declare.core import laid_as
 from flowvm.ops.declare.kinds import last_size
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.outputs import with_out
@@ -31,7 +33,6 @@ from flowvm.ops.shapes.views import movedim, reshape, unsqueeze
 
 # public: flow
 
-Array = Any
 HEAP = 4  # a heap finds the first k of n where n is at least this often k, times its bits
 STRIDE = 256  # elements that are compared with the worst of the heap at once
 
@@ -79,7 +80,8 @@ def sort(
     x, at = _last("sort", input, dim)
     n = x._meta.shape[-1] if x._meta.ndim else 1
     values, indices = ordered_rows(x.detach(), 0, n, bool(descending))
-    return return_types.sort(_placed((_linked(x, values, indices), indices), at))
+    values, indices = _placed((_linked(x, values, indices), indices), at)
+    return return_types.sort((laid_as(values, input), laid_as(indices, input)))
 
 
 @method()
@@ -199,7 +201,7 @@ def _exchange(values: Array, indices: Array, r: int, i: int, j: int) -> None:
     values[r, j], indices[r, j] = v, p
 
 
-def _any_before(x: Array, worst: Any, largest: bool) -> bool:
+def _any_before(x: Array, worst: object, largest: bool) -> bool:
     """Return True if an element may come before `worst`; it looks at vectors at a time."""
     hits = 0
     if largest:
@@ -383,12 +385,12 @@ def _numpy_sort(x: Any, dim: int = -1, descending: bool = False) -> Any:
     return np.take_along_axis(x, order, dim), order
 
 
-def _numpy_topk(x: Any, k: int, dim: int = -1, largest: bool = True) -> Any:
+def _numpy_topk(x: Any, k: int, dim: int = -1, largest: bool = True) -> tuple[Array, Array]:
     values, order = _numpy_sort(x, dim, largest)
     return np.take(values, range(k), dim), np.take(order, range(k), dim)
 
 
-def _numpy_kth(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+def _numpy_kth(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Array, Array]:
     values, order = _numpy_sort(x, dim)
     at = [k - 1] if keepdim else k - 1
     return np.take(values, at, dim), np.take(order, at, dim)
@@ -424,7 +426,7 @@ samples(
 )
 
 
-def _numpy_mode(x: Any, dim: int = -1, keepdim: bool = False) -> Any:
+def _numpy_mode(x: Any, dim: int = -1, keepdim: bool = False) -> object:
     def of_row(row: Any) -> int:
         values, often = np.unique(row, return_counts=True)
         return int(np.flatnonzero(row == values[np.argmax(often)])[-1])

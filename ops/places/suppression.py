@@ -13,6 +13,7 @@ import numpy as np
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.launch import Launch
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import bool_
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.composite import need_tensor
@@ -23,24 +24,22 @@ from flowvm.ops.places.masks import masked_select
 from flowvm.ops.places.sort import argsort
 from flowvm.ops.shapes.ranges import number_of
 
-Array = Any
 
-
-def _suppress_body(kept: Array, corners: Array, threshold: float, lo: int, hi: int) -> None:
+def _suppress_body(is_best: Array, corners: Array, threshold: float, lo: int, hi: int) -> None:
     """Marks the boxes that no better one which is kept overlaps.  The corners lie side by side,
     (4, n), so that a box is compared with vectors of others.
     """
-    n = len(kept)
+    n = len(is_best)
     left, top, right, bottom = corners[0], corners[1], corners[2], corners[3]
     for i in range(n):
-        kept[i] = True
+        is_best[i] = True
     for i in range(n):
-        if not kept[i]:
+        if not is_best[i]:
             continue
         x0, y0, x1, y1 = left[i], top[i], right[i], bottom[i]
         area = (x1 - x0) * (y1 - y0)
         zero = x0 - x0
-        marks, lefts, tops = kept[i + 1 :], left[i + 1 :], top[i + 1 :]
+        marks, lefts, tops = is_best[i + 1 :], left[i + 1 :], top[i + 1 :]
         rights, bottoms = right[i + 1 :], bottom[i + 1 :]
         for j in range(len(marks)):
             width = max(min(x1, rights[j]) - max(x0, lefts[j]), zero)
@@ -52,8 +51,8 @@ def _suppress_body(kept: Array, corners: Array, threshold: float, lo: int, hi: i
 
 @op("corners -> kept", name="nms", letters=unsplit)
 def _suppress(corners: TensorMeta, threshold: float) -> Launch:
-    kept = corners.with_shape((corners.shape[1],), bool_)
-    return Launch((kept,), _suppress_body, consts=(threshold,))
+    is_best = corners.with_shape((corners.shape[1],), bool_)
+    return Launch((is_best,), _suppress_body, consts=(threshold,))
 
 
 # public: flow (late)
@@ -93,23 +92,23 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
 # --- samples ------------------------------------------------------------------------------------
 
 
-def _reference(boxes: Any, scores: Any, iou_threshold: float) -> Any:
+def _reference(boxes: Any, scores: Any, iou_threshold: float) -> Array:
     def area(b: Any) -> Any:
         return (b[2] - b[0]) * (b[3] - b[1])
 
-    kept: list[int] = []
+    best: list[int] = []
     for i in sorted(range(len(scores)), key=lambda k: (-scores[k], k)):
-        for k in kept:
+        for k in best:
             low, high = np.maximum(boxes[i], boxes[k])[:2], np.minimum(boxes[i], boxes[k])[2:]
             shared = np.prod(np.maximum(high - low, 0))
             if shared > iou_threshold * (area(boxes[i]) + area(boxes[k]) - shared):
                 break
         else:
-            kept.append(i)
-    return np.array(kept, np.int64)
+            best.append(i)
+    return np.array(best, np.int64)
 
 
-def _boxes(rng: np.random.Generator, n: int) -> Any:
+def _boxes(rng: np.random.Generator, n: int) -> Array:
     """Whole corners, exact in every dtype; each box has an area."""
     low = rng.integers(0, 12, (n, 2))
     return np.concatenate([low, low + rng.integers(1, 9, (n, 2))], 1).astype(np.float64)

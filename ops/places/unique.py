@@ -14,6 +14,7 @@ import numpy as np
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ShapeError
 from flowvm.launch import Launch, View
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.composite import empty_of, need_tensor, wrap_dim
@@ -22,9 +23,6 @@ from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.places.sort import row_order, sort
 from flowvm.ops.shapes.ranges import arange
 from flowvm.ops.shapes.views import movedim, reshape
-
-Array = Any
-
 
 # --- elements -----------------------------------------------------------------------------------
 
@@ -114,20 +112,20 @@ def _unique_body(
     hi: int,
     details: Array,
 ) -> None:
-    kept = -1
+    group = -1
     for i in range(len(order)):
         row = order[i]
         if i == 0 or not _same_row(x, order[i - 1], row):
-            kept += 1
+            group += 1
             if lo >= 0:
-                counts[kept] = 0
+                counts[group] = 0
                 for k in range(x.shape[1]):
-                    values[kept, k] = x[row, k]
+                    values[group, k] = x[row, k]
         if lo >= 0:
-            counts[kept] += 1
-            inverse[row] = kept
-    details[0] = kept + 1
-    details[2] = kept + 1
+            counts[group] += 1
+            inverse[row] = group
+    details[0] = group + 1
+    details[2] = group + 1
 
 
 @op(
@@ -144,7 +142,7 @@ def _unique(x: TensorMeta, order: TensorMeta) -> Launch:
     return Launch((values, whole, whole), _unique_body, (rows, line, line, rows, line))
 
 
-def _results(parts: tuple[Any, ...], flags: tuple[bool, ...]) -> Any:
+def _results(parts: tuple[object, ...], flags: tuple[bool, ...]) -> Any:
     chosen = tuple(p for p, w in zip(parts, flags, strict=True) if w)
     return chosen[0] if len(chosen) == 1 else chosen
 
@@ -216,7 +214,7 @@ def unique_consecutive(
 
 def _numpy_unique(
     x: Any, sorted: bool = True, inverse: bool = False, counts: bool = False, dim: int | None = None
-) -> Any:
+) -> object:
     values, back, often = np.unique(x, return_inverse=True, return_counts=True, axis=dim)
     back = back.reshape(x.shape if dim is None else -1)
     return _results((values, back, often), (True, inverse, counts))
@@ -246,7 +244,7 @@ samples(
 )
 
 
-def _numpy_consecutive(x: Any, inverse: bool = False, counts: bool = False) -> Any:
+def _numpy_consecutive(x: Any, inverse: bool = False, counts: bool = False) -> object:
     flat = x.reshape(-1)
     new = np.concatenate([np.ones(min(1, flat.size), bool), flat[1:] != flat[:-1]])
     back = np.cumsum(new) - 1

@@ -6,7 +6,7 @@ go another way, that of `integers`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,14 +65,14 @@ def _check(
     if 0 in w.shape[2:]:
         raise ShapeError(f"{name}: the kernel has no element, weight has shape {tuple(w.shape)}")
     channels = x.shape[-n - 1]
-    wanted = w.shape[0] if transposed else w.shape[1] * groups
+    expected = w.shape[0] if transposed else w.shape[1] * groups
     outputs = w.shape[1] * groups if transposed else w.shape[0]
     if bias is not None:
         need_tensor(name, "bias", bias)
-    if groups < 1 or channels != wanted or outputs % groups or channels % groups:
+    if groups < 1 or channels != expected or outputs % groups or channels % groups:
         raise ShapeError(
-            f"{name}: weight of shape {tuple(w.shape)} with groups={groups} is for {wanted} input "
-            f"channels, input of shape {tuple(x.shape)} has {channels}"
+            f"{name}: weight of shape {tuple(w.shape)} with groups={groups} is for {expected} "
+            f"input channels, input of shape {tuple(x.shape)} has {channels}"
         )
     if bias is not None and (
         tuple(bias._meta.shape) != (outputs,) or bias._meta.dtype is not x.dtype
@@ -159,7 +159,7 @@ def _convolve_back(
                 f"stride {s} and dilation {d}"
             )
         length = (i - 1) * s - 2 * p + d * (k - 1) + e + 1
-        if length < 1:
+        if length < 0:
             raise ShapeError(
                 f"{name}: the output would have size {length}, for input of shape "
                 f"{tuple(input.shape)}"
@@ -438,7 +438,7 @@ def _register() -> None:
 
         return generate
 
-    def refused(name: str, input: Any, weight: Any, options: Any) -> Any:
+    def refused(name: str, input: Any, weight: Any, options: Any) -> Callable[[Any], Any]:
         return lambda flow: getattr(flow, name)(flow.ones(input), flow.ones(weight), **options)
 
     for function, cases in _CASES.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,6 +35,10 @@ from flowvm.ops.planes.parts.plane_checks import windows_along
 from flowvm.ops.products.matmul import matmul
 from flowvm.vm.callers.hot import hot
 
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
+
 # --- ops ----------------------------------------------------------------------------------------
 
 
@@ -49,7 +53,7 @@ def _views(shape: Sequence[int], offset: TensorMeta, t: Windows) -> tuple[View, 
     )  # fmt: skip
 
 
-def _columns_grad(c: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _columns_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     x, offset, mask = c.saved
     (windows,) = c.attrs
     by_x = by_offset = by_mask = None
@@ -71,17 +75,17 @@ def _columns_grad(c: Any, g: Tensor) -> tuple[Tensor | None, ...]:
 def _columns(x: TensorMeta, offset: TensorMeta, mask: TensorMeta, windows: Windows) -> Launch:
     """Gather the elements that the windows read: (N, channels * taps, windows)."""
     t = windows
-    seen, columns, places, factors = _views(x.shape, offset, t)
+    image, columns, places, factors = _views(x.shape, offset, t)
     n, channels, taps, count = columns.shape
     work = 8 * channels // factors.shape[1] * count
     return Launch(
         (x.with_shape((n, channels * taps, count)),), columns_body,
-        (columns, seen, places, factors), (t,), n * factors.shape[1] * taps,
+        (columns, image, places, factors), (t,), n * factors.shape[1] * taps,
         max(1, GRAIN // max(1, work)), arena=ARENA,
     )  # fmt: skip
 
 
-def _columns_back_grad(c: Any, v: Tensor) -> tuple[Tensor | None, ...]:
+def _columns_back_grad(c: Node, v: Tensor) -> tuple[Tensor | None, ...]:
     """Return the gradients of `_columns_back` by v, the gradient by the gradient by x."""
     g, offset, mask = c.saved
     windows = c.attrs[1]
@@ -93,7 +97,7 @@ def _columns_back_grad(c: Any, v: Tensor) -> tuple[Tensor | None, ...]:
     return by_g, by_offset, by_mask
 
 
-def _no_grad(c: Any, *gradients: Tensor) -> None:
+def _no_grad(c: Node, *gradients: Tensor) -> None:
     raise AutogradError("deform_conv2d: its gradients by offset and mask have no derivative")
 
 
@@ -107,11 +111,11 @@ def _columns_back(
     """The gradient by x, of n channels."""
     t = windows
     shape = (g.shape[0], n, t.h, t.w)
-    seen, columns, places, factors = _views(shape, offset, t)
+    image, columns, places, factors = _views(shape, offset, t)
     groups = factors.shape[1]
     blocks = -(-(n // groups) // CHANNELS)
     return Launch(
-        (g.with_shape(shape),), columns_back_body, (seen, columns, places, factors), (t,),
+        (g.with_shape(shape),), columns_back_body, (image, columns, places, factors), (t,),
         g.shape[0] * groups * blocks, arena=ARENA,
     )  # fmt: skip
 
@@ -128,10 +132,10 @@ def _places_back(
 ) -> Launch:
     """The gradients by offset and mask."""
     t = windows
-    seen, columns, places, factors = _views(x.shape, offset, t)
+    image, columns, places, factors = _views(x.shape, offset, t)
     return Launch(
         (offset.dense(), mask.dense()), places_back_body,
-        (places, factors, columns, seen, places, factors), (t,),
+        (places, factors, columns, image, places, factors), (t,),
         math.prod(factors.shape[:3]), arena=ARENA,
     )  # fmt: skip
 
@@ -173,8 +177,8 @@ def deform_conv2d(
     >>> F.deform_conv2d(x, offset, flow.ones(1, 1, 1, 1))
     tensor([[[[1.5000, 3.0000, 2.0000]]]])
     """
-    given = {"input": input, "offset": offset, "weight": weight, "bias": bias, "mask": mask}
-    tensors = {k: need_tensor("deform_conv2d", k, t) for k, t in given.items() if t is not None}
+    arguments = {"input": input, "offset": offset, "weight": weight, "bias": bias, "mask": mask}
+    tensors = {k: need_tensor("deform_conv2d", k, t) for k, t in arguments.items() if t is not None}
     if hot["autocast"]:
         tensors = dict(zip(tensors, widened(*tensors.values()), strict=True))
     metas = {k: t._meta for k, t in tensors.items()}
@@ -204,7 +208,12 @@ def deform_conv2d(
     return out
 
 
-def _windows(metas: dict[str, TensorMeta], stride: Any, padding: Any, dilation: Any) -> Windows:
+def _windows(
+    metas: dict[str, TensorMeta],
+    stride: int | Sequence[int],
+    padding: int | Sequence[int],
+    dilation: int | Sequence[int],
+) -> Windows:
     """The windows, where all shapes fit them."""
     n, c, h, w = metas["input"].shape
     o, part, kh, kw = metas["weight"].shape
@@ -230,11 +239,11 @@ def _windows(metas: dict[str, TensorMeta], stride: Any, padding: Any, dilation: 
         )
     moved = metas["offset"].shape
     groups = moved[1] // (2 * kh * kw)
-    wanted = (n, max(1, groups) * 2 * kh * kw, oh, ow)
-    if tuple(moved) != wanted:
+    expected = (n, max(1, groups) * 2 * kh * kw, oh, ow)
+    if tuple(moved) != expected:
         raise ShapeError(
             f"deform_conv2d: offset is (N, groups * {2 * kh * kw}, H', W'), here "
-            f"{wanted} or more groups, got {tuple(moved)}"
+            f"{expected} or more groups, got {tuple(moved)}"
         )
     if c % groups:
         raise ArgumentError(

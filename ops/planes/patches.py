@@ -16,6 +16,7 @@ import numpy as np
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View, bits
+from flowvm.meta.arrays import Array
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.letters import unsplit
@@ -28,9 +29,6 @@ from flowvm.ops.planes.parts import plane_checks
 from flowvm.ops.planes.parts.plane_checks import windows_along
 from flowvm.ops.shapes.complex_parts import by_parts
 
-Array = Any
-
-
 # --- kernels ------------------------------------------------------------------------------------
 
 
@@ -38,16 +36,16 @@ def _unfold_body(out: Array, x: Array, t: Windows, lo: int, hi: int) -> None:
     h, w, oh, ow, kh, kw, sw = t.h, t.w, t.oh, t.ow, t.kh, t.kw, t.sw
     for unit in range(lo, hi):  # a tap of a plane: one row of the matrix
         plane, tap = unit // (kh * kw), unit % (kh * kw)
-        top, left = tap // kw * t.dh - t.ph, tap % kw * t.dw - t.pw
-        first = min(ow, (max(0, -left) + sw - 1) // sw)
-        last = max(first, min(ow, (w - 1 - left) // sw + 1))
+        top, edge = tap // kw * t.dh - t.ph, tap % kw * t.dw - t.pw
+        first = min(ow, (max(0, -edge) + sw - 1) // sw)
+        last = max(first, min(ow, (w - 1 - edge) // sw + 1))
         for y in range(oh):
             at, row = (unit * oh + y) * ow, y * t.sh + top
             if row < 0 or row >= h:
                 out[at : at + ow] = 0
                 continue
             out[at : at + first] = 0
-            source = (plane * h + row) * w + left + first * sw
+            source = (plane * h + row) * w + edge + first * sw
             take_row(out, at + first, x, source, last - first, sw)
             out[at + last : at + ow] = 0
 
@@ -60,15 +58,15 @@ def _fold_body(out: Array, x: Array, t: Windows, lo: int, hi: int) -> None:
         end = min(h, begin + hi - unit)
         fill_with(out[unit * w : (unit + end - begin) * w], out.dtype.type(0))
         for tap in range(kh * kw):
-            top, left = tap // kw * t.dh - t.ph, tap % kw * t.dw - t.pw
-            first = min(ow, (max(0, -left) + sw - 1) // sw)
-            last = max(first, min(ow, (w - 1 - left) // sw + 1))
+            top, edge = tap // kw * t.dh - t.ph, tap % kw * t.dw - t.pw
+            first = min(ow, (max(0, -edge) + sw - 1) // sw)
+            last = max(first, min(ow, (w - 1 - edge) // sw + 1))
             count = last - first
             y0 = (max(0, begin - top) + sh - 1) // sh
             y1 = min(oh, (end - 1 - top) // sh + 1) if count > 0 else 0
             for y in range(y0, y1):
                 at = ((plane * kh * kw + tap) * oh + y) * ow + first
-                start = (plane * h + y * sh + top) * w + left + first * sw
+                start = (plane * h + y * sh + top) * w + edge + first * sw
                 piece, to = x[at : at + count], out[start : start + (count - 1) * sw + 1]
                 if sw == 1:
                     for k in range(count):
@@ -112,7 +110,12 @@ def _fold(x: TensorMeta, t: Windows) -> Launch:
 
 
 def _taps(
-    name: str, space: tuple[int, int], kernel_size: Any, dilation: Any, padding: Any, stride: Any
+    name: str,
+    space: tuple[int, int],
+    kernel_size: int | Sequence[int],
+    dilation: int | Sequence[int],
+    padding: int | Sequence[int],
+    stride: int | Sequence[int],
 ) -> Windows:
     kernel = _numbers(name, "kernel_size", kernel_size, 2, 1)
     gaps = _numbers(name, "dilation", dilation, 2, 1)
@@ -217,8 +220,12 @@ def _places(t: Windows) -> Any:
 
 
 def _unfold_reference(
-    x: Any, kernel: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
-) -> Any:
+    x: Array,
+    kernel: Any,
+    dilation: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    stride: int | Sequence[int] = 1,
+) -> Array:
     t = _taps("unfold", x.shape[-2:], kernel, dilation, padding, stride)
     pads = [(0, 0)] * (x.ndim - 2) + [(t.ph, t.ph), (t.pw, t.pw)]
     windows = np.pad(x, pads)[(..., *_places(t))]
@@ -226,8 +233,13 @@ def _unfold_reference(
 
 
 def _fold_reference(
-    x: Any, size: Any, kernel: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
-) -> Any:
+    x: Array,
+    size: tuple[int, int],
+    kernel: Any,
+    dilation: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    stride: int | Sequence[int] = 1,
+) -> Array:
     t = _taps("fold", size, kernel, dilation, padding, stride)
     channels = x.shape[-2] // (t.kh * t.kw)
     columns = x.reshape(*x.shape[:-2], channels, t.kh * t.kw, t.oh * t.ow)

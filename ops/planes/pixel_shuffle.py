@@ -12,7 +12,7 @@ from flowvm.ops.declare.registry import Sample, samples
 # public: flow, F
 
 
-def _factor(name: str, what: str, value: Any) -> int:
+def _factor(name: str, what: str, value: int) -> int:
     if not isinstance(value, int) or value < 1:
         raise ArgumentError(f"{name}: {what} must be a positive int, got {value!r}")
     return value
@@ -85,13 +85,13 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
 # --- samples ------------------------------------------------------------------------------------
 
 
-def _shuffled(x: Any, r: int) -> Any:
+def _shuffled(x: Any, r: int) -> object:
     c, h, w = x.shape[-3:]
     parts = x.reshape(-1, c // (r * r), r, r, h, w).transpose(0, 1, 4, 2, 5, 3)
     return parts.reshape(*x.shape[:-3], c // (r * r), h * r, w * r)
 
 
-def _unshuffled(x: Any, r: int) -> Any:
+def _unshuffled(x: Any, r: int) -> object:
     c, h, w = x.shape[-3:]
     parts = x.reshape(-1, c, h // r, r, w // r, r).transpose(0, 1, 3, 5, 2, 4)
     return parts.reshape(*x.shape[:-3], c * r * r, h // r, w // r)

@@ -52,8 +52,8 @@ def window_sizes(
             f"{name}: only the batch may have no elements, got input of shape {tuple(input.shape)}"
         )
     kernel = _numbers(name, "kernel_size", kernel_size, n, 1)
-    given = stride is not None and not (isinstance(stride, tuple) and stride == ())
-    steps = _numbers(name, "stride", stride, n, 1) if given else kernel
+    has_stride = stride is not None and not (isinstance(stride, tuple) and stride == ())
+    steps = _numbers(name, "stride", stride, n, 1) if has_stride else kernel
     pads = _numbers(name, "padding", padding, n, 0)
     gaps = _numbers(name, "dilation", dilation, n, 1)
     size = []

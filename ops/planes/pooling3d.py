@@ -157,7 +157,7 @@ def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
 
 
 def _register() -> None:
-    def distinct(rng: np.random.Generator, *shape: int) -> Any:
+    def distinct(rng: np.random.Generator, *shape: int) -> object:
         return rng.permutation(math.prod(shape)).reshape(shape) * 0.37
 
     samples(

@@ -7,7 +7,7 @@ what lies outside is found by the kernel.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,10 @@ from flowvm.ops.planes.cpu.region_kernels import (
 from flowvm.ops.planes.parts import plane_checks
 from flowvm.ops.shapes.ranges import number_of
 from flowvm.vm.callers.hot import hot
+
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Array
+
 
 BLOCK = 8  # channels for which backward makes a region's weights once
 MOST = 1 << 31  # points of a bin along a dimension
@@ -152,7 +156,7 @@ def roi_align(
 # --- samples ------------------------------------------------------------------------------------
 
 
-def _between(plane: Any, y: float, x: float) -> Any:
+def _between(plane: Any, y: float, x: float) -> float:
     h, w = plane.shape[-2:]
     if not (-1 <= y <= h and -1 <= x <= w):
         return 0.0
@@ -164,7 +168,9 @@ def _between(plane: Any, y: float, x: float) -> Any:
     return total
 
 
-def _reference(x: Any, rois: Any, scale: float, ph: int, pw: int, ratio: int, aligned: bool) -> Any:
+def _reference(
+    x: Array, rois: Any, scale: float, ph: int, pw: int, ratio: int, aligned: bool
+) -> Array:
     """Bin by bin and point by point."""
     out = np.zeros((len(rois), x.shape[1], ph, pw))
     for (r, i, j), _ in np.ndenumerate(out[:, 0]):
@@ -180,7 +186,7 @@ def _reference(x: Any, rois: Any, scale: float, ph: int, pw: int, ratio: int, al
     return out
 
 
-def _regions(rng: np.random.Generator, n: int, images: int, size: float) -> Any:
+def _regions(rng: np.random.Generator, n: int, images: int, size: float) -> Array:
     """Return random regions in eighths of a unit: exact in every dtype, some partly outside."""
     low = rng.integers(-16, int(size * 8), (n, 2)) / 8 + 1 / 16
     ends = low + rng.integers(1, int(size * 8), (n, 2)) / 8

@@ -224,16 +224,16 @@ def interpolate(
     if recompute_scale_factor and size is not None:
         raise ArgumentError("interpolate: recompute_scale_factor needs scale_factor, got size")
     space = tuple(meta.shape[2:])
-    wanted, factors = _sizes(space, size, scale_factor)
+    target, factors = _sizes(space, size, scale_factor)
     if mode == "area":
-        return _area(input, wanted)
+        return _area(input, target)
     planar = mode in ("bilinear", "bicubic")
     whole = planar and meta.dtype is uint8
     if kind in (LINEAR, CUBIC) and not (meta.dtype.is_floating_point or whole):
         raise DTypeError(f"interpolate: mode {mode!r} needs floats, got {meta.dtype.name}")
     known = (None,) * n if factors is None or recompute_scale_factor else factors
     single, corners = not whole and meta.dtype.name != "float64", bool(align_corners)
-    steps = [_step(i, o, f, corners, single) for i, o, f in zip(space, wanted, known, strict=True)]
+    steps = [_step(i, o, f, corners, single) for i, o, f in zip(space, target, known, strict=True)]
     if antialias and not planar:
         raise ArgumentError(
             f'interpolate: antialias is for modes "bilinear" and "bicubic", got {mode!r}'
@@ -242,11 +242,11 @@ def interpolate(
         weigh = smoothing if antialias else sampling
         weights = [
             weigh(i, o, step, mode == "bicubic", corners)
-            for i, o, step in zip(space, wanted, steps, strict=True)
+            for i, o, step in zip(space, target, steps, strict=True)
         ]
         return resized_bytes(input, weights) if whole else _smoothed(input, weights)
     lead = (1,) * (3 - n)
-    sizes = (*lead, *space, *lead, *wanted)
+    sizes = (*lead, *space, *lead, *target)
     numbers = (*(1.0,) * (3 - n), *steps, *lead, *(taps,) * n, kind, int(corners), int(single))
     t = Sizes._make((*sizes, *numbers))
     return _forward(input, t, n)

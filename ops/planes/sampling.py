@@ -11,7 +11,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,10 @@ from flowvm.ops.products.matmul import matmul
 from flowvm.ops.shapes.create import tensor
 from flowvm.vm.callers.hot import hot
 
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Array
+
+
 _MODES = ("bilinear", "nearest", "bicubic")
 _PADDINGS = ("zeros", "border", "reflection")
 MOST = 1 << 31  # places of a grid
@@ -44,7 +48,7 @@ def _warn(name: str, align_corners: bool | None) -> bool:
     return bool(align_corners)
 
 
-def _line(n: int, corners: bool) -> Any:
+def _line(n: int, corners: bool) -> Array:
     """n places from -1 to 1: with `corners` the ends themselves, else the middles of n parts."""
     if n == 1:
         return np.zeros(1)
@@ -195,7 +199,7 @@ def grid_sample(
         )
     corners = _warn("grid_sample", align_corners)
     if x.dtype.reduced:  # whose digits are too few for places
-        wide: Any = grid_sample(input.to(float32), grid.to(float32), mode, padding_mode, corners)
+        wide: Tensor = grid_sample(input.to(float32), grid.to(float32), mode, padding_mode, corners)
         narrow: Tensor = wide.to(x.dtype)
         return narrow
     space = tuple(x.shape[2:])
@@ -223,18 +227,18 @@ def _read(flat: Tensor, space: Sequence[int], corner: Sequence[Tap]) -> Tensor:
     weight: Tensor | None = None
     for (place, share), size in zip(corner, space, strict=True):
         place = place.detach()
-        here = (place >= 0).logical_and(place <= size - 1)
-        own = where(here, place, 0.0).to(int64)
+        inside_axis = (place >= 0).logical_and(place <= size - 1)
+        own = where(inside_axis, place, 0.0).to(int64)
         index = own if index is None else index * size + own
-        inside = here if inside is None else inside.logical_and(here)
+        inside = inside_axis if inside is None else inside.logical_and(inside_axis)
         if share is not None:
             weight = share if weight is None else weight * share
     assert index is not None
     assert inside is not None
     shape = tuple(index._meta.shape)
     n, c = flat._meta.shape[:2]
-    wanted = index.reshape((n, 1, -1)).expand((n, c, math.prod(shape[1:])))
-    values = gather(flat, 2, wanted).reshape((n, c, *shape[1:]))
+    flat_index = index.reshape((n, 1, -1)).expand((n, c, math.prod(shape[1:])))
+    values = gather(flat, 2, flat_index).reshape((n, c, *shape[1:]))
     counts = inside.to(flat._meta.dtype)
     scale = counts if weight is None else where(inside, weight, 0.0)
     out: Tensor = values * scale.unsqueeze(1)
@@ -244,7 +248,7 @@ def _read(flat: Tensor, space: Sequence[int], corner: Sequence[Tap]) -> Tensor:
 # --- samples ------------------------------------------------------------------------------------
 
 
-def _grid_reference(theta: Any, size: Sequence[int], align_corners: bool = False) -> Any:
+def _grid_reference(theta: object, size: Sequence[int], align_corners: bool = False) -> Array:
     lines = [_line(s, align_corners) for s in size[2:]]
     out = np.empty((size[0], *size[2:], len(lines)))
     for place in np.ndindex(*size[2:]):
@@ -265,9 +269,9 @@ def _place_of(u: float, size: int, padding: str, corners: bool) -> float:
 
 
 def _sample_reference(
-    x: Any, grid: Any, mode: str = "bilinear", padding_mode: str = "zeros",
+    x: Array, grid: Any, mode: str = "bilinear", padding_mode: str = "zeros",
     align_corners: bool = False,
-) -> Any:  # fmt: skip
+) -> Array:  # fmt: skip
     """Sample by definition, place by place, in one loop for all modes."""
     space = x.shape[2:]
     kernel, reach = {
@@ -320,7 +324,7 @@ samples(
 
 
 def _grids(rng: np.random.Generator) -> list[Sample]:
-    def one(x: tuple[int, ...], g: tuple[int, ...], *options: Any) -> Sample:
+    def one(x: tuple[int, ...], g: tuple[int, ...], *options: object) -> Sample:
         return Sample((rng.standard_normal(x), rng.uniform(-1.4, 1.4, g), *options))
 
     return [

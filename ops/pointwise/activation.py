@@ -9,7 +9,7 @@ makes three ops: the function, its backward (g times the first derivative), and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,10 @@ from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.parts.unary import back
 from flowvm.vm.callers.hot import hot
 
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
+
 # public: flow, F
 
 Number = float
@@ -32,7 +36,7 @@ Number = float
 
 def _differentiable(
     name: str, value: str, first: str, second: str = "0", params: str = "", types: str = "float",
-    complex: Callable[[str], str] | None = None, amp: str = "",
+    complex: Callable[[str], str] | None = None, amp: str = "", c_order: bool = False,
 ) -> Elementwise:  # fmt: skip
     """An op for `value` of x and `params`, with its derivatives; `second` "0" where the function is
     made of lines.  `complex` makes of each expression that for complex numbers.
@@ -40,18 +44,18 @@ def _differentiable(
     names = [n for n in params.replace(" ", "").split(",") if n]
     rest = (None,) * len(names)
 
-    def made(suffix: str, expr: str, gradients: str, grad: Callable[..., Any]) -> Elementwise:
+    def variant(suffix: str, expr: str, gradients: str, grad: Callable[..., Any]) -> Elementwise:
         args = ", ".join([*gradients, "x", *names])
         theirs = complex(expr) if complex else False
         return elementwise(
             name + suffix, expr, args=args, types=types, saves=args, grad=grad, complex=theirs,
-            several=False, amp="" if suffix else amp,
+            several=False, amp="" if suffix else amp, c_order=c_order and not suffix,
         )  # fmt: skip
 
-    def forward_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    def forward_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
         return (backward(g, *c.saved), *rest)
 
-    def backward_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
+    def backward_grad(c: Node, v: Tensor) -> tuple[Tensor | None, ...]:
         g, *saved = c.saved
         curved = c.needs[1] and second != "0"
         return (
@@ -60,7 +64,7 @@ def _differentiable(
             *rest,
         )
 
-    def twice_grad(c: Any, w: Tensor) -> tuple[Any, ...]:
+    def twice_grad(c: Node, w: Tensor) -> tuple[Tensor | None, ...]:
         v, g, *saved = c.saved
         if c.needs[2]:
             raise AutogradError(f"{name} has first and second derivatives only; this is the third")
@@ -71,9 +75,9 @@ def _differentiable(
             *rest,
         )
 
-    twice = made("_backward_backward", f"v * g * ({second})", "vg", twice_grad)
-    backward = made("_backward", f"g * ({first})", "g", backward_grad)
-    return made("", value, "", forward_grad)
+    twice = variant("_backward_backward", f"v * g * ({second})", "vg", twice_grad)
+    backward = variant("_backward", f"g * ({first})", "g", backward_grad)
+    return variant("", value, "", forward_grad)
 
 
 def _with(op: Elementwise, x: Tensor, inplace: bool, *params: Number) -> Tensor:
@@ -395,7 +399,9 @@ _softsign = _differentiable(
     "1 / ((1 + abs(x)) * (1 + abs(x)))",
     "-2 * sign(x) / ((1 + abs(x)) * (1 + abs(x)) * (1 + abs(x)))",
 )
-_logsigmoid = _differentiable("logsigmoid", "-softplus(-x)", "sigmoid(-x)", f"-{_S} * sigmoid(-x)")
+_logsigmoid = _differentiable(
+    "logsigmoid", "-softplus(-x)", "sigmoid(-x)", f"-{_S} * sigmoid(-x)", c_order=True
+)
 _tanhshrink = _differentiable(
     "tanhshrink", "x - tanh(x)", "tanh(x) * tanh(x)", "2 * tanh(x) * (1 - tanh(x) * tanh(x))",
     complex=lambda expr: expr.replace("tanh(", "ctanh("),
@@ -491,7 +497,7 @@ def mish(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 # OneFlow's methods
-Tensor.silu, Tensor.selu, Tensor.mish = silu, selu, mish  # type: ignore[attr-defined]
+Tensor.silu, Tensor.selu, Tensor.mish = silu, selu, mish  # type: ignore[assignment, method-assign]
 
 
 @with_out
@@ -566,7 +572,7 @@ def _sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
 
-def _erf(x: Any) -> Any:
+def _erf(x: object) -> Any:
     from scipy import special
 
     return special.erf(x)
@@ -587,11 +593,11 @@ def _each(*params: float) -> Callable[[np.random.Generator], list[Sample]]:
 def _register() -> None:
     clip = np.clip
 
-    def gate(x: Any) -> Any:
+    def gate(x: Any) -> object:
         return np.clip(x + 3, 0, 6) / 6
 
     expm1, log1p, tanh = np.expm1, np.log1p, np.tanh
-    table: tuple[tuple[Callable[..., Any], tuple[float, ...], Callable[..., Any]], ...] = (
+    table = (
         (relu, (), lambda x: np.maximum(x, 0)),
         (relu6, (), lambda x: clip(x, 0, 6)),
         (hardtanh, (-1.5, 0.5), lambda x, a, b: clip(x, a, b)),

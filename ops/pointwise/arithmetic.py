@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,10 +22,14 @@ from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.parts.unary import attach, back, in_place
 from flowvm.ops.shapes.fill import zeros_like
 
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
+
 Scalar = bool | int | float
 
 
-def _sum_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _sum_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
     return back(c, lambda: g, lambda: g)
 
 
@@ -36,7 +40,7 @@ _sub = elementwise(
 )  # fmt: skip
 
 
-def _mul_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _mul_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     x, y = c.saved
     first, second = (m is None or m.shape == g._meta.shape for m in c.metas)
 
@@ -66,7 +70,7 @@ mul = elementwise(
 )
 
 
-def _div_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _div_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     x, y = c.saved
 
     def by_y() -> Any:
@@ -82,7 +86,7 @@ _div = elementwise(
 )  # fmt: skip
 
 
-def _flat_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _flat_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     return back(c, lambda: zeros_like(g), lambda: zeros_like(g))
 
 
@@ -111,12 +115,12 @@ _trunc_divide_int = elementwise(
 )
 
 
-def _remainder_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _remainder_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     x, y = c.saved
     return back(c, lambda: g, lambda: -g * floor_divide.call(x, y))
 
 
-def _fmod_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _fmod_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     x, y = c.saved
     return back(c, lambda: g, lambda: -g * div(x, y, rounding_mode="trunc"))
 
@@ -149,7 +153,7 @@ fmod = elementwise(
 )
 
 
-def _scaled(name: str, other: Any, alpha: Scalar) -> Any:
+def _scaled(name: str, other: Tensor, alpha: Scalar) -> Any:
     if isinstance(alpha, bool) and getattr(getattr(other, "dtype", None), "is_bool", False):
         return other * alpha
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float, complex, np.number)):
@@ -165,7 +169,7 @@ def _scaled(name: str, other: Any, alpha: Scalar) -> Any:
     return other * alpha
 
 
-def _formerly(name: str, alpha: Any, rest: tuple[Any, ...]) -> tuple[Any, Any]:
+def _formerly(name: str, alpha: object, rest: tuple[object, ...]) -> tuple[Any, Any]:
     """(other, alpha) of a call in PyTorch's earlier order, in which alpha is in front of other."""
     if len(rest) != 1 or isinstance(alpha, Tensor):
         raise ArgumentTypeError(
@@ -177,7 +181,7 @@ def _formerly(name: str, alpha: Any, rest: tuple[Any, ...]) -> tuple[Any, Any]:
 
 # public: flow
 def add(
-    input: Any, other: Any, *former: Any, alpha: Scalar = 1, out: Tensor | None = None
+    input: object, other: Any, *former: object, alpha: Scalar = 1, out: Tensor | None = None
 ) -> Tensor:
     """`input + alpha * other`, broadcast and promoted; bools: or.
 
@@ -194,7 +198,7 @@ def add(
 
 # public: flow
 def sub(
-    input: Any, other: Any, *former: Any, alpha: Scalar = 1, out: Tensor | None = None
+    input: object, other: Any, *former: object, alpha: Scalar = 1, out: Tensor | None = None
 ) -> Tensor:
     """`input - alpha * other`, broadcast and promoted.  DTypeError for bool tensors.
 
@@ -210,7 +214,7 @@ def sub(
 
 
 # public: flow
-def rsub(input: Tensor, other: Any, alpha: Scalar = 1) -> Tensor:
+def rsub(input: Tensor, other: object, alpha: Scalar = 1) -> Tensor:
     """`other - alpha * input`.
 
     >>> flow.rsub(flow.tensor([1, 2]), 10)
@@ -219,7 +223,7 @@ def rsub(input: Tensor, other: Any, alpha: Scalar = 1) -> Tensor:
     return sub(other, input, alpha=alpha)
 
 
-def _quotient(name: str, rounding_mode: str | None, *args: Any) -> Elementwise:
+def _quotient(name: str, rounding_mode: str | None, *args: object) -> Elementwise:
     if rounding_mode is None:
         return _div
     if rounding_mode == "floor":
@@ -237,7 +241,7 @@ def _quotient(name: str, rounding_mode: str | None, *args: Any) -> Elementwise:
 
 # public: flow
 def div(
-    input: Any, other: Any, *, rounding_mode: str | None = None, out: Tensor | None = None
+    input: object, other: object, *, rounding_mode: str | None = None, out: Tensor | None = None
 ) -> Tensor:
     """`input / other`, broadcast; integers give floats unless rounded.
 
@@ -252,7 +256,7 @@ def div(
 
 
 # public: flow
-def true_divide(input: Any, other: Any, *, out: Tensor | None = None) -> Tensor:
+def true_divide(input: object, other: object, *, out: Tensor | None = None) -> Tensor:
     """`input / other`; integers give floats.
 
     >>> flow.true_divide(flow.tensor([7, 8]), 2)
@@ -269,7 +273,7 @@ multiply, subtract, divide = mul, sub, div  # public: flow
 
 @method()
 @fronts_over(_add)
-def add_(x: Tensor, other: Any, *former: Any, alpha: Scalar = 1) -> Tensor:
+def add_(x: Tensor, other: Any, *former: object, alpha: Scalar = 1) -> Tensor:
     """In-place `add`."""
     if former:
         other, alpha = _formerly("add_", other, former)
@@ -278,7 +282,7 @@ def add_(x: Tensor, other: Any, *former: Any, alpha: Scalar = 1) -> Tensor:
 
 @method()
 @fronts_over(_sub)
-def sub_(x: Tensor, other: Any, *former: Any, alpha: Scalar = 1) -> Tensor:
+def sub_(x: Tensor, other: Any, *former: object, alpha: Scalar = 1) -> Tensor:
     """In-place `sub`."""
     if former:
         other, alpha = _formerly("sub_", other, former)
@@ -286,15 +290,17 @@ def sub_(x: Tensor, other: Any, *former: Any, alpha: Scalar = 1) -> Tensor:
 
 
 @method()
-def div_(x: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
+def div_(x: Tensor, other: object, *, rounding_mode: str | None = None) -> Tensor:
     """In-place `div`."""
     return _quotient("div_", rounding_mode, x, other).into(x, x, other)
 
 
-def received(f: Elementwise | None, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def received(
+    f: Elementwise | None, name: str, function: Callable[..., object]
+) -> Callable[..., Any]:
     """The method for `function`, which takes numbers alone, too; native as calls of `f` are."""
 
-    def method(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def method(x: Tensor, *args: object, **kwargs: object) -> Any:
         if not isinstance(x, Tensor):
             raise refused(name, x)
         return function(x, *args, **kwargs)
@@ -304,8 +310,8 @@ def received(f: Elementwise | None, name: str, function: Callable[..., Any]) -> 
     return method if f is None else fronted(method, lambda: f.operator)
 
 
-def reversed_operator(f: Callable[..., Any], name: str) -> Callable[..., Any]:
-    def operator(x: Tensor, other: Any) -> Any:
+def reversed_operator(f: Callable[..., object], name: str) -> Callable[..., Any]:
+    def operator(x: Tensor, other: object) -> Any:
         if not isinstance(x, Tensor):
             raise refused(name, x)
         return f(other, x)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,10 @@ from flowvm.ops.declare.elementwise import Elementwise, elementwise
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.compare import logical_and, logical_or, where
 from flowvm.ops.pointwise.parts.unary import attach, back, in_place
+
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
 
 # public: flow
 
@@ -36,12 +40,12 @@ _to_smaller: Elementwise = elementwise(
 )
 
 
-def _maximum_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _maximum_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     x, y = c.saved
     return back(c, lambda: _to_larger.call(x, y, g), lambda: _to_larger.call(y, x, g))
 
 
-def _minimum_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _minimum_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     x, y = c.saved
     return back(c, lambda: _to_smaller.call(x, y, g), lambda: _to_smaller.call(y, x, g))
 
@@ -70,13 +74,13 @@ minimum = elementwise(
 )
 
 
-def _fmax_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _fmax_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     x, y = c.saved
     first = (x >= y) | (y != y)
     return back(c, lambda: where(first, g, 0), lambda: where(first, 0, g))
 
 
-def _fmin_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _fmin_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     x, y = c.saved
     first = (x <= y) | (y != y)
     return back(c, lambda: where(first, g, 0), lambda: where(first, 0, g))
@@ -106,7 +110,7 @@ fmin = elementwise(
 )
 
 
-def _clamp_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _clamp_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     x, low, high = c.saved
     return back(
         c,
@@ -116,7 +120,7 @@ def _clamp_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     )
 
 
-def _less(a: Any, b: Any) -> Any:
+def _less(a: Tensor, b: Tensor) -> Any:
     """a < b, where both may be numbers."""
     return a < b
 
@@ -154,7 +158,9 @@ _clamp_max = elementwise(
 )
 
 
-def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: Tensor | None = None) -> Tensor:
+def clamp(
+    input: Tensor, min: object = None, max: object = None, *, out: Tensor | None = None
+) -> Tensor:
     """`input` limited to at least `min` and at most `max`: numbers, tensors that broadcast, or None
     for no limit.
 
@@ -174,7 +180,7 @@ def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: Tensor | None
     raise ArgumentError("clamp needs min, max or both")
 
 
-def clamp_min(input: Tensor, min: Any, *, out: Tensor | None = None) -> Tensor:
+def clamp_min(input: Tensor, min: object, *, out: Tensor | None = None) -> Tensor:
     """`input` limited to at least `min`.
 
     >>> flow.clamp_min(flow.tensor([-2, 0, 5]), 0)
@@ -184,7 +190,7 @@ def clamp_min(input: Tensor, min: Any, *, out: Tensor | None = None) -> Tensor:
     return clamped
 
 
-def clamp_max(input: Tensor, max: Any, *, out: Tensor | None = None) -> Tensor:
+def clamp_max(input: Tensor, max: object, *, out: Tensor | None = None) -> Tensor:
     """`input` limited to at most `max`.
 
     >>> flow.clamp_max(flow.tensor([-2, 0, 5]), 3)
@@ -199,7 +205,7 @@ clip = clamp  # public: flow
 
 # not public
 @method()
-def clamp_(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
+def clamp_(x: Tensor, min: object = None, max: object = None) -> Tensor:
     """In-place `clamp`.
 
     >>> flow.tensor([-2, 0, 5]).clamp_(0, 3)
@@ -208,7 +214,7 @@ def clamp_(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     return clamp(x, min, max) if min is None and max is None else _clamp_into(x, min, max)
 
 
-def _clamp_into(x: Tensor, low: Any, high: Any) -> Tensor:
+def _clamp_into(x: Tensor, low: object, high: object) -> Tensor:
     if low is None:
         return _clamp_max.into(x, x, high)
     return _clamp_min.into(x, x, low) if high is None else _clamp.into(x, x, low, high)
@@ -218,10 +224,10 @@ for _f in (maximum, minimum, fmax, fmin):
     attach(_f, _f.name)
 for _g in (clamp, clamp_min, clamp_max):
     method()(_g)
-Tensor.clip = clamp  # type: ignore[attr-defined]
-Tensor.clip_ = clamp_  # type: ignore[attr-defined]
-Tensor.clamp_min_ = in_place(_clamp_min, "clamp_min_")  # type: ignore[attr-defined]
-Tensor.clamp_max_ = in_place(_clamp_max, "clamp_max_")  # type: ignore[attr-defined]
+Tensor.clip = clamp  # type: ignore[assignment, method-assign]
+Tensor.clip_ = clamp_  # type: ignore[assignment, method-assign]
+Tensor.clamp_min_ = in_place(_clamp_min, "clamp_min_")  # type: ignore[assignment, method-assign]
+Tensor.clamp_max_ = in_place(_clamp_max, "clamp_max_")  # type: ignore[assignment, method-assign]
 
 
 # --- samples ----------------------------------------------------------------------------------

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flowvm.eager.native.functions import value_method
+from flowvm.eager.native.trace_cache import steady
+from flowvm.eager.native.words import AS_EQUAL
 from flowvm.eager.tensor import Tensor, method, refused
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.meta.dtype import bool_, float64
@@ -15,6 +19,10 @@ from flowvm.ops.declare.elementwise import Elementwise, elementwise
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.arithmetic import reversed_operator
 from flowvm.ops.pointwise.parts.unary import attach, back, in_place
+
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
 
 # public: flow
 
@@ -277,6 +285,7 @@ _isclose_nan = elementwise(
 )
 
 
+@steady
 def isclose(
     input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Tensor:
@@ -309,6 +318,7 @@ def allclose(
     return bool(isclose(input, other, rtol, atol, equal_nan).all().item())
 
 
+@partial(value_method, how=AS_EQUAL)
 def equal(input: Tensor, other: Tensor) -> bool:
     """Return True if the two have one shape and equal elements.  Waits for the tensors.
 
@@ -322,7 +332,7 @@ def equal(input: Tensor, other: Tensor) -> bool:
 # --- choices ----------------------------------------------------------------------------------
 
 
-def _where_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _where_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     (chosen,) = c.saved
     return back(c, None, lambda: _where.call(chosen, g, 0), lambda: _where.call(chosen, 0, g))
 
@@ -338,8 +348,11 @@ _where = elementwise(
 )
 
 
+takes_numbers = [False]  # whether `where` takes a condition of any dtype, as OneFlow's does
+
+
 def where(
-    condition: Tensor, input: Any = None, other: Any = None, *, out: Tensor | None = None
+    condition: Tensor, input: object = None, other: object = None, *, out: Tensor | None = None
 ) -> Any:
     """`input` where `condition` is true, `other` elsewhere; all broadcast, `input` and `other`
     promoted, numbers allowed.
@@ -356,7 +369,9 @@ def where(
         return condition.nonzero(as_tuple=True)
     if input is None or other is None:
         raise ArgumentTypeError("where takes the condition alone, or it and both input and other")
-    if condition._meta.dtype.name not in ("bool", "uint8"):
+    if takes_numbers[0]:
+        condition = condition.to(bool_)
+    elif condition._meta.dtype.name not in ("bool", "uint8"):
         raise DTypeError(
             f"where: condition must be a bool tensor, got {condition.dtype.name}; "
             f"write condition != 0"
@@ -367,7 +382,7 @@ def where(
 
 
 @method("where")
-def _where_method(x: Tensor, condition: Tensor, other: Any) -> Tensor:
+def _where_method(x: Tensor, condition: Tensor, other: object) -> Tensor:
     """`x` where `condition` is true, `other` elsewhere.
 
     >>> x = flow.tensor([-1, 2])
@@ -385,7 +400,7 @@ def _comparison(f: Elementwise) -> Any:
     """Return `==` or `!=`; Python itself answers for other objects than tensors and numbers."""
     call = f.call
 
-    def operator(x: Tensor, other: Any) -> Any:
+    def operator(x: Tensor, other: object) -> Any:
         try:
             return call(x, other)
         except ArgumentTypeError:
@@ -431,7 +446,7 @@ def bitwise_not_(x: Tensor) -> Tensor:
     return (logical_not if x._meta.dtype is bool_ else _invert).into(x, x)
 
 
-Tensor.__invert__ = bitwise_not  # type: ignore[method-assign]
+Tensor.__invert__ = bitwise_not  # type: ignore[assignment]
 
 
 # --- samples ----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ that by its imaginary part.  Only the CPU has complex tensors.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,10 @@ from flowvm.ops.pointwise.trigonometry import cos, sin
 from flowvm.ops.shapes.complex_parts import complex, two_parts, view_as_real
 from flowvm.ops.shapes.fill import zeros_like
 from flowvm.ops.shapes.views import transpose
+
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
 
 # public: flow
 
@@ -116,10 +120,10 @@ def _hermitian(x: Tensor) -> Tensor:
 # --- angles ---------------------------------------------------------------------------------------
 
 
-def _angle_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _angle_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     """A step across x turns it by its length over |x|."""
     (x,) = c.saved
-    parts: Any = view_as_real(x)
+    parts: Tensor = view_as_real(x)
     square: Any = (parts * parts).sum(-1)
     zero = square == 0
     scale: Any = (g / square.masked_fill(zero, 1)).masked_fill(zero, 0)

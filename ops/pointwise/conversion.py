@@ -31,8 +31,8 @@ from flowvm.meta.dtype import (
 from flowvm.meta.formats import strided
 from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.core import copy_, detach, sum_to
-from flowvm.ops.declare.outputs import become
 from flowvm.ops.declare.registry import broadcast_shapes
+from flowvm.ops.declare.renewal import become
 from flowvm.ops.shapes.create import tensor as tensor_of
 from flowvm.ops.shapes.fill import size_of
 from flowvm.vm.engine.engine import engine
@@ -296,7 +296,7 @@ def to_dense(x: Tensor, dtype: object = None, *, masked_grad: object = None) -> 
 
 
 @method()
-def apply_(x: Tensor, callable: Any) -> Tensor:
+def apply_(x: Tensor, callable: object) -> Tensor:
     """Replace each element of `x`, on the CPU, by `callable` of it; slow.  Waits for the tensor.
 
     >>> flow.tensor([1.0, 2.0]).apply_(lambda v: v + 10)
@@ -306,7 +306,7 @@ def apply_(x: Tensor, callable: Any) -> Tensor:
 
 
 @method()
-def map_(x: Tensor, tensor: Tensor, callable: Any) -> Tensor:
+def map_(x: Tensor, tensor: Tensor, callable: object) -> Tensor:
     """Each element of `x`, on the CPU, replaced by `callable(element, tensor's element)`, where
     `tensor` broadcasts; slow.  Waits for both.
 
@@ -317,7 +317,7 @@ def map_(x: Tensor, tensor: Tensor, callable: Any) -> Tensor:
 
 
 @method("map2_")
-def _map2(x: Tensor, first: Tensor, second: Tensor, callable: Any) -> Tensor:
+def _map2(x: Tensor, first: Tensor, second: Tensor, callable: object) -> Tensor:
     """As `map_`, with two tensors.
 
     >>> x, y = flow.tensor([1.0, 2.0]), flow.tensor([10.0, 20.0])
@@ -341,7 +341,7 @@ def _mapped(x: Tensor, others: tuple[Tensor, ...], callable: Any) -> Tensor:
 
 @method()
 @spelled(size="*")
-def sum_to_size(x: Tensor, *size: Any) -> Tensor:
+def sum_to_size(x: Tensor, *size: object) -> Tensor:
     """`x` summed over the dimensions in which `size`, to which it broadcasts back, is 1 or has
     none.
 
@@ -368,9 +368,9 @@ def _set_volatile(x: Tensor, value: object) -> None:
     warnings.warn("volatile has no effect; use `with flow.no_grad():`", stacklevel=2)
 
 
-Tensor.volatile = property(_volatile, _set_volatile)  # type: ignore[attr-defined]
-Tensor.layout = property(lambda x: strided, doc="`flow.strided`.")  # type: ignore[attr-defined]
-Tensor.name = property(  # type: ignore[attr-defined]
+Tensor.volatile = property(_volatile, _set_volatile)  # type: ignore[assignment, method-assign]
+Tensor.layout = property(lambda x: strided, doc="`flow.strided`.")  # type: ignore[assignment, method-assign]
+Tensor.name = property(  # type: ignore[assignment, method-assign]
     lambda x: None,
     doc="""None.
 
@@ -378,7 +378,7 @@ Tensor.name = property(  # type: ignore[attr-defined]
     True
     """,
 )
-Tensor.output_nr = property(  # type: ignore[attr-defined]
+Tensor.output_nr = property(  # type: ignore[assignment, method-assign]
     lambda x: getattr(x._node, "index", 0),
     doc="""The tensor's position among the results of its node.
 
@@ -408,8 +408,8 @@ def _set_data(x: Tensor, value: Tensor) -> None:
     become(x, value)
 
 
-Tensor.data = property(_data, _set_data)  # type: ignore[attr-defined]
-Tensor.is_cpu = property(  # type: ignore[attr-defined]
+Tensor.data = property(_data, _set_data)  # type: ignore[assignment, method-assign]
+Tensor.is_cpu = property(  # type: ignore[assignment, method-assign]
     lambda x: x._meta.device.type == "cpu",
     doc="""True if the tensor is in the computer's memory.
 

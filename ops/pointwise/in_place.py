@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.ops.declare.composite import need_tensor
@@ -22,7 +21,7 @@ METHODS = """
 
 
 def _function(name: str) -> Callable[..., Tensor]:
-    def call(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def call(input: Tensor, *args: object, **kwargs: object) -> Tensor:
         changed: Tensor = getattr(need_tensor(name, "input", input), name)(*args, **kwargs)
         return changed
 

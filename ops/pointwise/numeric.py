@@ -6,7 +6,7 @@ Each is one declaration or a composition of others.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,9 +15,11 @@ from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, DTypeError
 from flowvm.launch import GRAIN, Launch, View
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import bool_, complex128, float64, int32
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.composite import need_tensor
+from flowvm.ops.declare.core import laid_as
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.outputs import replaced, with_out
@@ -33,9 +35,12 @@ from flowvm.ops.scalar.bits import mantissa as mantissa_of
 from flowvm.ops.scalar.intrinsics import copysign, fabs
 from flowvm.ops.shapes.fill import ones_like, zeros_like
 
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
+
 # public: flow
 
-Array = Any
 
 # --- integers -----------------------------------------------------------------------------------
 
@@ -118,7 +123,7 @@ def _frexp_body(mantissa: Array, exponent: Array, x: Array, lo: int, hi: int) ->
         exponent[i] = int(power)
 
 
-def _frexp_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _frexp_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     (exponent,) = c.saved
     return (g * exp2(-exponent.to(g._meta.dtype)),)
 
@@ -134,7 +139,7 @@ def _frexp(x: TensorMeta) -> Launch:
 # --- neighbours, logarithms, powers ---------------------------------------------------------------
 
 
-def _nextafter_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _nextafter_grad(c: Node, g: Tensor) -> tuple[object, ...]:
     x, y = c.saved
     none = zeros_like(g)
     return back(c, lambda: where(eq(x, y), none, g), lambda: none)
@@ -160,7 +165,7 @@ def nextafter(input: Tensor, other: Any, *, out: Tensor | None = None) -> Tensor
     return after
 
 
-def _logaddexp2_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _logaddexp2_grad(c: Node, g: Tensor) -> tuple[object, ...]:
     x, y = c.saved
     over = (x - y) * math.log(2)
     return back(c, lambda: g * sigmoid.call(over), lambda: g * sigmoid.call(-over))
@@ -215,7 +220,7 @@ def float_power(input: Any, exponent: Any) -> Tensor:
     return power
 
 
-Tensor.float_power = float_power  # type: ignore[attr-defined]
+Tensor.float_power = float_power  # type: ignore[method-assign]
 replaced(float_power)
 
 
@@ -312,7 +317,7 @@ def isreal(input: Tensor) -> Tensor:
     """
     x = need_tensor("isreal", "input", input)
     if x._meta.dtype.is_complex:
-        return x.imag == 0  # type: ignore[no-any-return]
+        return x.imag == 0
     return ones_like(x, dtype=bool_)
 
 
@@ -322,13 +327,13 @@ def fill(input: Tensor, value: Any) -> Tensor:
     >>> flow.fill(flow.zeros(2), 7)
     tensor([7., 7.])
     """
-    copy: Any = need_tensor("fill", "input", input)
-    return copy.clone().fill_(value)  # type: ignore[no-any-return]
+    copy: Tensor = need_tensor("fill", "input", input)
+    return copy.clone().fill_(value)
 
 
 for _f in (_nextafter, _logaddexp2):
     setattr(Tensor, _f.name, nextafter if _f is _nextafter else logaddexp2)
-Tensor.nextafter_ = in_place(_nextafter, "nextafter_")  # type: ignore[attr-defined]
+Tensor.nextafter_ = in_place(_nextafter, "nextafter_")  # type: ignore[assignment, method-assign]
 replaced(ldexp)
 
 
@@ -346,7 +351,8 @@ def frexp(input: Tensor) -> return_types.frexp:
     x = need_tensor("frexp", "input", input)
     if not x._meta.dtype.is_floating_point:
         raise DTypeError(f"frexp is for floats, got {x.dtype.name}")
-    return return_types.frexp(_frexp(x))
+    mantissa, exponent = _frexp(x)
+    return return_types.frexp((laid_as(mantissa, x), laid_as(exponent, x)))
 
 
 # --- samples --------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ PyTorch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,13 +22,17 @@ from flowvm.ops.pointwise.compare import where
 from flowvm.ops.shapes.create import tensor
 from flowvm.ops.shapes.fill import zeros_like
 
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Array
+
+
 # public: flow, special
 
 # (the polynomial of degree 1, that of degree k + 1 by x, k and those of degrees k and k - 1)
 _Rule = tuple[Callable[[Any], Any], Callable[[Any, int, Any, Any], Any]]
 
 
-def _doubled(x: Any, k: int, p: Any, q: Any) -> Any:
+def _doubled(x: Any, k: int, p: Any, q: Any) -> object:
     return 2 * x * p - q
 
 
@@ -71,7 +75,7 @@ def _highest(name: str, n: Any, degree: Tensor) -> int:
     return int(highest)
 
 
-def _polynomial(name: str, value: float, shifted: bool = False) -> Any:
+def _polynomial(name: str, value: float, shifted: bool = False) -> Callable[..., Tensor]:
     """Return a polynomial's function; the example's `value` is degree 2 at 2 (shifted: 1.5)."""
     first, following = _RULES[name.removeprefix("shifted_")]
 
@@ -126,10 +130,10 @@ shifted_chebyshev_polynomial_v = _polynomial("shifted_chebyshev_polynomial_v", 1
 shifted_chebyshev_polynomial_w = _polynomial("shifted_chebyshev_polynomial_w", 19.0, True)
 
 
-def _angle(k: Callable[[Any, Any], Any], moved: bool) -> Any:
+def _angle(k: Callable[..., object], moved: bool) -> Callable[..., Any]:
     """Return a reference by the cosine: Chebyshev's polynomials for |x| < 1 (DLMF 18.5)."""
 
-    def reference(x: Any, n: Any) -> Any:
+    def reference(x: Array, n: object) -> object:
         return k(np.arccos(2 * x - 1 if moved else x), n)
 
     return reference
@@ -143,8 +147,8 @@ _ANGLES: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def _scipy(name: str) -> Any:
-    def reference(x: Any, n: Any) -> Any:
+def _scipy(name: str) -> Callable[..., Any]:
+    def reference(x: Array, n: object) -> object:
         import scipy.special
 
         return getattr(scipy.special, name)(np.asarray(n, np.int64), x)

@@ -20,7 +20,7 @@ from flowvm.ops.shapes.fill import full, number_for, zeros_like
 from flowvm.vm.callers.hot import hot
 
 
-def _pow_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _pow_grad(c: Any, g: Tensor) -> tuple[object, ...]:
     x, y, out = c.saved
 
     def base() -> Tensor:
@@ -64,7 +64,7 @@ _cube = elementwise(
 
 
 # public: flow
-def pow(input: Any, exponent: Any, *, out: Tensor | None = None) -> Tensor:
+def pow(input: object, exponent: object, *, out: Tensor | None = None) -> Tensor:
     """`input` to the power of `exponent`, broadcast and promoted; either may be a number.
 
     Integers to a negative integer number raise ArgumentError, as in PyTorch.
@@ -95,8 +95,8 @@ _CHEAPER: dict[float, Elementwise] = {2: _square, 3: _cube, 0.5: sqrt, -0.5: rsq
 def _cheaper(x: Tensor, exponent: Any) -> Elementwise | None:
     dtype = x._meta.dtype
     if dtype.inexact and isinstance(exponent, Live):  # it is asked which one it is, and stays live
-        asked: Any = exponent
-        return next((op for number, op in _CHEAPER.items() if asked == number), None)
+        value: object = exponent
+        return next((op for number, op in _CHEAPER.items() if value == number), None)
     if dtype.inexact:
         return _CHEAPER.get(exponent)
     whole = isinstance(exponent, int) and not dtype.is_bool
@@ -104,7 +104,7 @@ def _cheaper(x: Tensor, exponent: Any) -> Elementwise | None:
 
 
 @method()
-def pow_(x: Tensor, exponent: Any) -> Tensor:
+def pow_(x: Tensor, exponent: object) -> Tensor:
     """In-place `pow`.
 
     >>> flow.tensor([1, 2, 3]).pow_(2)
@@ -114,10 +114,10 @@ def pow_(x: Tensor, exponent: Any) -> Tensor:
     return _pow.into(x, x, exponent) if cheaper is None else cheaper.into(x, x)
 
 
-Tensor.pow = pow  # type: ignore[attr-defined]
+Tensor.pow = pow  # type: ignore[assignment, method-assign]
 Tensor.__pow__ = pow  # type: ignore[method-assign]
 Tensor.__rpow__ = reversed_operator(pow, "__rpow__")  # type: ignore[method-assign]
-Tensor.__ipow__ = pow_  # type: ignore[attr-defined]
+Tensor.__ipow__ = pow_  # type: ignore[assignment, method-assign]
 
 
 # --- filling ----------------------------------------------------------------------------------

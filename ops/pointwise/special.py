@@ -7,7 +7,8 @@ Gradients: DLMF 10.6, 10.29 (Bessel), 8.8 (incomplete gamma, by x alone, as in P
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +27,11 @@ from flowvm.ops.pointwise.numeric import sinc_slope
 from flowvm.ops.pointwise.parts.unary import attach, back, in_place, special, unary, within
 from flowvm.ops.pointwise.trigonometry import erfc, lgamma
 from flowvm.ops.shapes.ranges import arange
+
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+    from flowvm.meta.arrays import Array
+
 
 # public: flow, special
 
@@ -174,7 +180,7 @@ scaled_modified_bessel_k1: Elementwise = unary(
 )
 
 
-def _sphere_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _sphere_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     (x,) = c.saved
     return (g * sinc_slope(x * (1 / math.pi)) * (1 / math.pi),)
 
@@ -197,7 +203,7 @@ def _igamma_slope(a: Tensor, x: Tensor) -> Tensor:
     return exp((a - 1) * log(x) - x - lgamma(a))  # type: ignore[no-any-return]
 
 
-def _no_slope(name: str) -> Any:
+def _no_slope(name: str) -> Callable[[], Tensor]:
     def refuse() -> Tensor:
         raise ArgumentError(f"{name} has no gradient by its first argument here")
 
@@ -293,10 +299,10 @@ entr: Elementwise = unary(
 _FAR = 12.0  # from where on the slope of erfcx is its asymptotic series
 
 
-def _erfcx_slope(x: Any) -> Tensor:
+def _erfcx_slope(x: Tensor) -> Tensor:
     """Return 2 x erfcx(x) - 2 / sqrt(pi); far out, where it is small, by a series."""
     far = lt.call(_FAR if x._meta.dtype is not float64 else 4 * _FAR, x)
-    near: Any = where(far, 0.0, x)
+    near = where(far, 0.0, x)
     inverse = 1 / where(far, x, 1.0)
     z = inverse * inverse
     series = 1 - z * (1.5 - z * (3.75 - z * (13.125 - z * (59.0625 - z * 324.84375))))
@@ -373,7 +379,7 @@ def log_ndtr(input: Tensor) -> Tensor:
     >>> flow.special.log_ndtr(flow.tensor([0.0]))  # log 0.5
     tensor([-0.6931])
     """
-    x: Any = need_tensor("log_ndtr", "input", input)
+    x: Tensor = need_tensor("log_ndtr", "input", input)
     t = x * math.sqrt(0.5)
     low = lt(x, -1.0)
     under = where(low, t, -1.0)
@@ -414,8 +420,8 @@ for _f, _name, _low, _high in _REFERENCES:
 samples(spherical_bessel_j0, within(0.2, 5), lambda x: np.sin(x) / x, floats=("float64", "float32"))
 
 
-def _of_two(name: str) -> Any:
-    def reference(x: Any, y: Any) -> Any:
+def _of_two(name: str) -> Callable[..., Any]:
+    def reference(x: Array, y: Array) -> object:
         import scipy.special
 
         return getattr(scipy.special, name)(x, y)

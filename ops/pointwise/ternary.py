@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,10 +21,14 @@ from flowvm.ops.pointwise.trigonometry import sigmoid
 from flowvm.ops.shapes.complex_parts import by_parts
 from flowvm.ops.shapes.fill import ones_like, zeros_like
 
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
+
 # --- angles and lengths -----------------------------------------------------------------------
 
 
-def _atan2_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _atan2_grad(c: Any, g: Tensor) -> tuple[object, ...]:
     y, x = c.saved
     square = x * x + y * y
     scaled = where(square == 0, 0, g / square)  # at the centre PyTorch's, which is none
@@ -48,7 +52,7 @@ atan2 = elementwise(
 arctan2 = atan2  # public: flow
 
 
-def _hypot_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _hypot_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     x, y, out = c.saved
     return back(c, lambda: g * (x / out), lambda: g * (y / out))
 
@@ -70,7 +74,7 @@ hypot = elementwise(
 # --- logarithms, signs ------------------------------------------------------------------------
 
 
-def _logaddexp_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _logaddexp_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     x, y = c.saved
     return back(c, lambda: g * sigmoid.call(x - y), lambda: g * sigmoid.call(y - x))
 
@@ -91,7 +95,7 @@ logaddexp = elementwise(
 )
 
 
-def _xlogy_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _xlogy_grad(c: Any, g: Tensor) -> tuple[object, ...]:
     x, y = c.saved
 
     def by_x() -> Tensor:
@@ -150,7 +154,7 @@ heaviside = elementwise(
 # --- three tensors ----------------------------------------------------------------------------
 
 
-def _lerp_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _lerp_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     start, end, weight = c.saved
     return back(c, lambda: g * (1 - weight), lambda: g * weight, lambda: g * (end - start))
 
@@ -172,7 +176,7 @@ lerp = elementwise(
 )
 
 
-def _addcmul_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _addcmul_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     value, y, z = c.saved
     return back(c, lambda: g, None, lambda: g * (z * value), lambda: g * (y * value))
 
@@ -190,7 +194,7 @@ _addcmul = elementwise(
 )
 
 
-def _addcdiv_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _addcdiv_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     value, y, z = c.saved
     return back(c, lambda: g, None, lambda: g * (value / z), lambda: -g * (value * y / z / z))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,10 @@ from flowvm.ops.declare.elementwise import Elementwise, elementwise
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.math import exp, rsqrt
 from flowvm.ops.pointwise.parts.unary import attach, special, unary, within
+
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Array
+
 
 # --- trigonometry -----------------------------------------------------------------------------
 
@@ -310,7 +314,7 @@ def _polygamma_method(x: Tensor, n: int) -> Tensor:
 @method("polygamma_")
 def _polygamma_in_place(x: Tensor, n: int) -> Tensor:
     """In-place `polygamma`."""
-    return x.copy_(polygamma(n, x.clone()))  # type: ignore[no-any-return]
+    return x.copy_(polygamma(n, x.clone()))
 
 
 METHODS = (
@@ -355,7 +359,7 @@ for _g, _reference, _low, _high in _REFERENCES:
     samples(_g, within(_low, _high), _reference)
 
 
-def _polygamma_reference(n: int, x: Any) -> Any:
+def _polygamma_reference(n: int, x: Array) -> object:
     import scipy.special
 
     return scipy.special.polygamma(n, x)

@@ -17,7 +17,7 @@ from flowvm.ops.shapes.complex_parts import complex, imag, real
 from flowvm.ops.shapes.fill import scalar_tensor
 
 
-def _weights(argument: str, weights: Any, count: int, whole: bool) -> Any:
+def _weights(argument: str, weights: object, count: int, whole: bool) -> Tensor:
     w = need_tensor("cov", argument, weights)
     if w._meta.ndim > 1 or w._meta.numel != count:
         raise ShapeError(
@@ -54,14 +54,14 @@ def cov(
     tensor([[ 1., -1.],
             [-1.,  1.]])
     """
-    x: Any = need_tensor("cov", "input", input)
+    x: Tensor = need_tensor("cov", "input", input)
     if x.ndim > 2:
         raise ShapeError(f"cov: input has at most 2 dimensions, got shape {tuple(x.shape)}")
     if x.dtype.is_bool:
         raise DTypeError("cov of a bool tensor is not defined")
     rows = x if x.ndim == 2 else x.reshape((1, -1))
     count = rows.shape[1]
-    w: Any = None
+    w: Tensor | None = None
     if fweights is not None:
         w = _weights("fweights", fweights, count, True)
     if aweights is not None:
@@ -74,7 +74,7 @@ def cov(
         rows = rows * 1.0
     mean = (rows if w is None else rows * w).sum(1) / total
     if w is None:
-        norm = count - correction
+        norm: float | Tensor = count - correction
     elif aweights is None or correction == 0:
         norm = total - correction
     else:
@@ -84,7 +84,7 @@ def cov(
     centered = rows - mean.unsqueeze(1)
     weighted = centered if w is None else centered * w
     sums = matmul(centered, conj(weighted.t()))
-    out: Any = sums / norm
+    out = sums / norm
     return out.squeeze()  # type: ignore[no-any-return]
 
 

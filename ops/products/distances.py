@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,10 @@ from flowvm.ops.rows.statistics import vector_norm
 from flowvm.ops.shapes.create import tensor
 from flowvm.ops.shapes.fill import zeros
 
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Array
+
+
 # public: flow
 
 _MODES = (
@@ -27,7 +31,7 @@ _MODES = (
 _MANY = 25  # points from which on PyTorch takes the product for p = 2
 
 
-def _points(name: str, argument: str, value: Any, least: int) -> Any:
+def _points(name: str, argument: str, value: Tensor, least: int) -> Tensor:
     x = need_tensor(name, argument, value)
     if x._meta.ndim < least:
         raise ShapeError(
@@ -66,12 +70,12 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = Non
         return _by_product(a, b)
     differences = a.unsqueeze(-2) - b.unsqueeze(-3)
     if not differences.numel():
-        return differences.sum(-1)  # type: ignore[no-any-return]
+        return differences.sum(-1)
     lengths: Tensor = vector_norm(differences, p, -1)
     return lengths
 
 
-def _by_product(a: Any, b: Any) -> Tensor:
+def _by_product(a: Tensor, b: Tensor) -> Tensor:
     """|a - b|**2 as a product of (-2a, |a|**2, 1) and (b, 1, |b|**2); no slope where it is 0."""
     left, right = (a * a).sum(-1, keepdim=True), (b * b).sum(-1, keepdim=True)
     squares = matmul(a * -2, b.transpose(-1, -2)) + left + right.transpose(-1, -2)
@@ -124,8 +128,8 @@ def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     >>> flow.cross(flow.tensor([1, 0, 0]), flow.tensor([0, 1, 0]), dim=0)
     tensor([0, 0, 1])
     """
-    a: Any = need_tensor("cross", "input", input)
-    b: Any = need_tensor("cross", "other", other)
+    a: Tensor = need_tensor("cross", "input", input)
+    b: Tensor = need_tensor("cross", "other", other)
     shape = broadcast_shapes(a.shape, b.shape)
     if a.ndim != b.ndim:
         raise ShapeError(
@@ -150,7 +154,7 @@ def _away(rng: np.random.Generator, *shapes: tuple[int, ...]) -> tuple[Any, ...]
     return tuple(rng.uniform(0.1, 1, s) + 2 * i for i, s in enumerate(shapes))
 
 
-def _cdist_reference(a: Any, b: Any, p: float = 2.0) -> Any:
+def _cdist_reference(a: Array, b: Array, p: float = 2.0) -> Any:
     return np.linalg.norm(a[..., :, None, :] - b[..., None, :, :], p, axis=-1)
 
 

@@ -126,11 +126,11 @@ def _contracted(a: Tensor, la: str, b: Tensor, lb: str, needed: str) -> tuple[Te
     return out.reshape([sizes[c] for c in labels]), labels
 
 
-def _written_as_equation(*given: Any) -> tuple[str, Sequence[Any]]:
+def _written_as_equation(*arguments: object) -> tuple[str, Sequence[Any]]:
     """The equation of operands, each with a list of its labels, and the operands."""
-    operands, lists = given[0 : len(given) // 2 * 2 : 2], given[1::2]
-    if len(given) % 2:
-        lists = (*lists, given[-1])
+    operands, lists = arguments[0 : len(arguments) // 2 * 2 : 2], arguments[1::2]
+    if len(arguments) % 2:
+        lists = (*lists, arguments[-1])
     terms = []
     for labels in lists:
         if not isinstance(labels, (list, tuple)):
@@ -148,7 +148,7 @@ def _written_as_equation(*given: Any) -> tuple[str, Sequence[Any]]:
 
 
 # public: flow
-def einsum(equation: Any, *operands: Any) -> Tensor:
+def einsum(equation: object, *operands: Any) -> Tensor:
     """The sum of products that `equation` describes, as in "bij,bjk->bik".
 
     A label names a dimension; labels that the output leaves out are summed over.  "..." stands for
@@ -164,8 +164,8 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
     tensor([ 50, 110])
     """
     if isinstance(equation, Tensor):
-        equation, given = _written_as_equation(equation, *operands)
-        operands = tuple(given)
+        equation, arguments = _written_as_equation(equation, *operands)
+        operands = tuple(arguments)
     tensors = (
         list(operands[0])
         if len(operands) == 1 and not isinstance(operands[0], Tensor)
@@ -203,7 +203,7 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
 
 
 def _samples(rng: np.random.Generator) -> list[Sample]:
-    cases: tuple[tuple[Any, ...], ...] = (
+    cases = (
         ("ij,jk->ik", (2, 3), (3, 4)),
         ("bij,bjk", (2, 2, 3), (2, 3, 2)),
         ("ii->i", (3, 3)),

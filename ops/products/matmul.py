@@ -7,7 +7,8 @@ ever transposed in memory.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +29,9 @@ from flowvm.ops.products.parts import product_letters
 from flowvm.ops.shapes.complex_parts import complex, imag, real
 from flowvm.vm.callers.hot import hot
 
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
 
 def _columns(t: Tensor) -> Tensor:
     """All but the last dimension as one: (rows, columns)."""
@@ -39,7 +43,7 @@ def _both_columns(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """`_columns` of two tensors of one batch.  Of global ones with a split dimension in front, so
     that rows stay where they are: their order is the same for both.
     """
-    meta: Any = b._meta
+    meta: TensorMeta = b._meta
     if isinstance(meta, GlobalMeta):
         for s in meta.sbp:
             if 0 < s.dim < meta.ndim - 1:
@@ -47,7 +51,7 @@ def _both_columns(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return _columns(a), _columns(b)
 
 
-def _matmul_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _matmul_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     a, b = c.saved
     (need_a, need_b), (ma, mb) = c.needs, c.metas
     if ma.ndim == 1 and mb.ndim == 1:
@@ -60,7 +64,7 @@ def _matmul_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return da, sum_to(_matmul_tn(a, g), mb.shape) if need_b else None
 
 
-def _vector_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _vector_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
     """The gradient of a product with one vector: the vector as a matrix of one row or column."""
     a, b = c.saved
     (need_a, need_b), (ma, mb) = c.needs, c.metas
@@ -75,7 +79,7 @@ def _vector_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     )
 
 
-def _nt_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _nt_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     a, b = c.saved
     da = sum_to(_matmul(g, b), c.metas[0].shape) if c.needs[0] else None
     if c.needs[1] and c.metas[1].ndim == 2:
@@ -83,7 +87,7 @@ def _nt_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return da, sum_to(_matmul_tn(g, a), c.metas[1].shape) if c.needs[1] else None
 
 
-def _tn_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _tn_grad(c: Node, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
     a, b = c.saved
     return (
         sum_to(_matmul_nt(b, g), c.metas[0].shape) if c.needs[0] else None,
@@ -144,7 +148,7 @@ def _with_copies(function: Any, ta: bool, tb: bool) -> None:
     operator = operator_of(function)
     upcast = operator.fallback
 
-    def fallback(*args: Any) -> Any:
+    def fallback(*args: object) -> object:
         a, b = args[0], args[1]
         if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
             return None
@@ -170,7 +174,7 @@ method("__matmul__")(_matmul)
 matmul = with_out(_matmul)  # public: flow, linalg
 
 
-def _linear_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _linear_grad(c: Node, g: Tensor) -> tuple[object, ...]:
     x, w = c.saved
     rows, columns = _both_columns(g, x)
     to_x, to_w, to_bias = c.needs
@@ -221,12 +225,12 @@ def _is_host(meta: TensorMeta, dtype: DType) -> bool:
     return meta.dtype is dtype and meta.device is cpu
 
 
-def _sum_of_reduced(otherwise: Any) -> Any:
+def _sum_of_reduced(otherwise: Any) -> Callable[..., Any]:
     """The fallback of `linear` on the CPU: reduced floats are multiplied as they are, and the bias
     added to that, which is quicker than to convert it all to float32 and back.
     """
 
-    def fallback(input: Any, weight: Any, bias: Any) -> Any:
+    def fallback(input: Any, weight: Any, bias: Any) -> object:
         metas = [t._meta for t in (input, weight, bias) if isinstance(t, Tensor)]
         kind = metas[0].dtype
         if len(metas) == 3 and kind.reduced and all(_is_host(m, kind) for m in metas):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,10 @@ from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.products.cpu.gemm import Epilogue, product
 from flowvm.ops.products.matmul import _matmul_nt, _matmul_tn, matmul
 from flowvm.vm.callers.hot import hot
+
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
 
 # public: flow
 
@@ -156,7 +160,7 @@ def outer(input: Tensor, vec2: Tensor) -> Tensor:
 ger = method("ger")(outer)
 
 
-def _added_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _added_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     a, b = c.saved
     beta, alpha = c.attrs
     scaled = g if alpha == 1 else g * alpha
@@ -315,7 +319,7 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
 # --- samples -----------------------------------------------------------------------------------
 
 
-def _shapes(*shapes: tuple[tuple[int, ...], ...], **options: Any) -> Any:
+def _shapes(*shapes: tuple[tuple[int, ...], ...], **options: object) -> Any:
     def generate(rng: np.random.Generator) -> list[Sample]:
         return [
             Sample(tuple(rng.standard_normal(s) for s in each), dict(options)) for each in shapes

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from flowvm.eager.batched import check_refill, spread_to_draw
+from flowvm.eager.batched import all_examples, check_refill, spread_to_draw
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.meta.dtype import DType, bool_, float64
 from flowvm.ops.declare.composite import filled_of, need_tensor
+from flowvm.ops.declare.core import laid_as
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples
 from flowvm.ops.places.scatter import changed
@@ -34,7 +36,7 @@ from flowvm.ops.shapes.views import expand
 # --- choices ----------------------------------------------------------------------------------
 
 
-def _check_p(name: str, p: Any) -> float:
+def _check_p(name: str, p: float) -> float:
     if isinstance(p, bool) or not isinstance(p, (int, float, np.number)):
         raise ArgumentTypeError(f"{name}: p is a number, got {type(p).__name__}")
     if not 0 <= p <= 1:
@@ -149,7 +151,7 @@ def dropout(
         raise DTypeError(f"dropout is for floats, got {x.dtype.name}")
     dropped: Tensor = dropout_words(x, chance, *drawn_from(generator))
     if not inplace:
-        return dropped
+        return laid_as(dropped, x)
     whole: Tensor = x.copy_(dropped)
     return whole
 
@@ -222,15 +224,17 @@ def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) ->
     total = filled_of(n._meta.with_shape(shape), 0)
     if not total.numel():
         return total
-    if not bool((n >= 0).all()) or not bool(((p >= 0) & (p <= 1)).all()):
+    counts, chances = all_examples(n), all_examples(p)
+    if not bool((counts >= 0).all()) or not bool(((chances >= 0) & (chances <= 1)).all()):
         raise ArgumentError("binomial: counts are not negative, probabilities from 0 to 1")
-    most = int(n.max().item())
+    most = math.ceil(counts.max().item())
     for first in range(0, most, _MOST):
         trials = min(_MOST, most - first)
-        meta = n._meta.with_shape((trials, *shape), float64)
-        hits = uniform_of(meta, generator) < p
-        numbers = arange(first, first + trials, device=n.device).reshape((-1, *(1,) * len(shape)))
-        total = total + (hits & (numbers < n)).sum(0).to(n.dtype)
+        # an element's numbers are side by side: so a map draws what a call on its batch draws
+        meta = n._meta.with_shape((*shape, trials), float64)
+        hits = uniform_of(meta, generator) < p.unsqueeze(-1)
+        numbers = arange(first, first + trials, device=n.device)
+        total = total + (hits & (numbers < n.unsqueeze(-1))).sum(-1).to(n.dtype)
     return total
 
 

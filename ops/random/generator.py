@@ -89,19 +89,19 @@ class Generator:
             raise ArgumentTypeError(
                 "set_state takes what get_state gave: a uint8 tensor of 16 bytes"
             )
-        kept = None
+        state = None
         if (recorder := current_recorder()) is not None:
-            kept = recorder.kept_state(new_state)
-        words = None if kept else new_state.numpy().view(np.uint64)
-        self.go_to(kept if words is None else (int(words[0]), int(words[1])))
+            state = recorder.kept_state(new_state)
+        words = None if state else new_state.numpy().view(np.uint64)
+        self.go_to(state if words is None else (int(words[0]), int(words[1])))
         return self
 
     def position(self) -> Any:
         """Return the state for `go_to`: seed and number of calls; in a capture, a stand-in."""
         if (recorder := current_recorder()) is not None:
-            kept = Kept(self)
-            recorder.redo(kept)
-            return kept
+            state = Kept(self)
+            recorder.redo(state)
+            return state
         with self._lock:
             return self._seed, self._calls
 
@@ -213,9 +213,9 @@ class Kept(Move):
 
     def draw_now(self) -> tuple[int, int]:
         """Note the generator's position."""
-        here: tuple[int, int] = self.generator.position()
-        self.place[:] = [here]
-        return here
+        position: tuple[int, int] = self.generator.position()
+        self.place[:] = [position]
+        return position
 
 
 @dataclass
@@ -227,8 +227,8 @@ class Restored(Move):
 
     def draw_now(self) -> tuple[int, int]:
         """Set the generator to the kept position."""
-        kept = self.state
-        self.generator.go_to(kept.place[0] if isinstance(kept, Kept) else kept)
+        state = self.state
+        self.generator.go_to(state.place[0] if isinstance(state, Kept) else state)
         return 0, 0
 
 

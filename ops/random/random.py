@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from flowvm.meta.meta import TensorMeta, as_shape
 from flowvm.ops.declare.composite import Recorded, need_tensor, whole
 from flowvm.ops.declare.core import arranged, cast
 from flowvm.ops.declare.outputs import dtype_for
+from flowvm.ops.declare.rebase import replaced_grad
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.places.scatter import changed
 from flowvm.ops.random.generator import Generator, drawn_from
@@ -36,10 +37,15 @@ from flowvm.ops.random.parts.shuffle import permutation
 from flowvm.ops.shapes.complex_parts import view_as_complex, view_as_real
 from flowvm.ops.shapes.fill import finished, size_of
 
+if TYPE_CHECKING:
+    from flowvm.meta.device import DeviceLike
+    from flowvm.meta.dtype import DTypeLike
+
+
 # --- uniform and normal numbers -----------------------------------------------------------------
 
 
-def _float_dtype(name: str, dtype: Any) -> DType:
+def _float_dtype(name: str, dtype: DTypeLike) -> DType:
     chosen = get_default_dtype() if dtype is None else as_dtype(dtype)
     if not chosen.inexact:
         raise DTypeError(f"{name} makes floats, got dtype {chosen.name}; randint makes integers")
@@ -68,7 +74,7 @@ def normal_of(
     meta: TensorMeta, generator: Generator | None, mean: float = 0.0, std: float = 1.0
 ) -> Tensor:
     if meta.dtype.is_complex:  # the variance is that of both parts together
-        parts: Any = normal_of(_pairs_of(meta), generator, 0.0, std * math.sqrt(0.5))
+        parts = normal_of(_pairs_of(meta), generator, 0.0, std * math.sqrt(0.5))
         whole: Any = view_as_complex(parts)
         return whole + mean if mean else whole  # type: ignore[no-any-return]
     wide = meta.dense(meta.dtype.compute) if meta.dtype.reduced else meta
@@ -79,13 +85,13 @@ def normal_of(
 # public: flow
 @takes_placement
 def rand(
-    *size: Any,
+    *size: object,
     generator: Generator | None = None,
     out: Tensor | None = None,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
-    **options: Any,
+    **options: object,
 ) -> Tensor:
     """A tensor of shape `size` (ints, or one tuple of them) with uniform numbers from [0, 1).
 
@@ -100,13 +106,13 @@ def rand(
 # public: flow
 @takes_placement
 def randn(
-    *size: Any,
+    *size: object,
     generator: Generator | None = None,
     out: Tensor | None = None,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
-    **options: Any,
+    **options: object,
 ) -> Tensor:
     """A tensor of shape `size` (ints, or one tuple of them) with numbers of mean 0 and variance 1,
     normally distributed.
@@ -133,8 +139,8 @@ def rand_like(
     input: Tensor,
     *,
     generator: Generator | None = None,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
@@ -158,8 +164,8 @@ def randn_like(
     input: Tensor,
     *,
     generator: Generator | None = None,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
@@ -186,10 +192,10 @@ def normal(
     *,
     generator: Generator | None = None,
     out: Tensor | None = None,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
-    **options: Any,
+    **options: object,
 ) -> Tensor:
     """Normally distributed numbers of means `mean` and standard deviations `std`: tensors that
     broadcast, or numbers.
@@ -227,12 +233,12 @@ def normal(
 def randint(
     low: Any = 0,
     high: Any = None,
-    size: Any = None,
+    size: object = None,
     *,
     generator: Generator | None = None,
     out: Tensor | None = None,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
@@ -270,7 +276,7 @@ def randint(
     return finished(words.to(chosen), requires_grad, out, "randint")
 
 
-def _bound(name: str, value: Any) -> int:
+def _bound(name: str, value: object) -> int:
     """An int, or the value of an integer tensor of one element, which is waited for."""
     if isinstance(value, bool):
         raise ArgumentTypeError(f"{name}: bounds are ints, got bool")
@@ -285,8 +291,8 @@ def randint_like(
     high: Any = None,
     *,
     generator: Generator | None = None,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
@@ -314,8 +320,8 @@ def randperm(
     *,
     generator: Generator | None = None,
     out: Tensor | None = None,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
@@ -335,7 +341,7 @@ def randperm(
 
 # --- in place ---------------------------------------------------------------------------------
 
-DRAWN = Recorded("drawn", lambda c, g: (None,), ("x",))  # nothing of what was there is left
+DRAWN = Recorded("drawn", lambda c, g: (replaced_grad(c.metas[0], g),), ("x",))
 
 
 def _refilled(name: str, x: Tensor, write: Callable[[Tensor], Any]) -> Tensor:
@@ -465,7 +471,7 @@ def log_normal_(
         raise ArgumentError(f"log_normal_: std is positive, got {std}")
     _float_dtype("log_normal_", x._meta.dtype)
     meta = x._meta.dense(float64)
-    drawn: Any = normal_of(meta, generator, float(mean), float(std))
+    drawn: Tensor = normal_of(meta, generator, float(mean), float(std))
     return changed(DRAWN, x, (), (), lambda out: out.copy_(drawn.exp()))
 
 

@@ -7,7 +7,7 @@ class is found by the kernel and raises at the next sync.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from flowvm.ops.rows.parts.class_loss_ops import (
 )
 from flowvm.ops.rows.softmax import log_softmax
 from flowvm.vm.callers.hot import hot
+
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Array
 
 
 def _indices(name: str, target: Tensor) -> Tensor:
@@ -212,7 +215,7 @@ def _with_probabilities(
 # -----------------------------------------------------------------------------------------
 
 
-def _log_softmax_reference(x: Any) -> Any:
+def _log_softmax_reference(x: Array) -> Any:
     axis = 0 if x.ndim == 1 else 1
     shifted = x - x.max(axis, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))
@@ -220,8 +223,8 @@ def _log_softmax_reference(x: Any) -> Any:
 
 def _nll_reference(
     likely: Any,
-    target: Any,
-    weight: Any = None,
+    target: Array,
+    weight: Array | None = None,
     *,
     ignore_index: int = -100,
     reduction: str = "mean",
@@ -238,14 +241,14 @@ def _nll_reference(
 
 
 def _entropy_reference(
-    x: Any,
-    target: Any,
-    weight: Any = None,
+    x: Array,
+    target: Array,
+    weight: Array | None = None,
     *,
     ignore_index: int = -100,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
-) -> Any:
+) -> object:
     likely = _log_softmax_reference(x)
     axis = 0 if x.ndim == 1 else 1
     shape = tuple(-1 if d == axis else 1 for d in range(x.ndim))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,10 @@ from flowvm.ops.rows.parts import ctc_checks
 from flowvm.ops.rows.parts.class_loss_ops import check_reduction
 from flowvm.ops.shapes.create import tensor
 from flowvm.vm.callers.hot import hot
+
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+    from flowvm.meta.arrays import Array
 
 
 def _flat(meta: TensorMeta) -> View:
@@ -54,7 +58,7 @@ def _ctc(
     return Launch((loss, alpha), ctc_body, views, (labels,), n, grain)
 
 
-def _no_grad(c: Any, v: Tensor) -> None:
+def _no_grad(c: Node, v: Tensor) -> None:
     raise AutogradError("ctc_loss has a first derivative only; this is the second")
 
 
@@ -74,7 +78,7 @@ def _ctc_back(
     return Launch((out,), ctc_back_body, views, (labels,), x.shape[1], grain, scratch)
 
 
-def lengths_of(name: str, what: str, value: Any, n: int, like: Tensor) -> Tensor:
+def lengths_of(name: str, what: str, value: object, n: int, like: Tensor) -> Tensor:
     """`value`, a tensor, a number or several, as an int64 tensor of n."""
     if not isinstance(value, Tensor):
         value = tensor(value, dtype=int64)
@@ -166,16 +170,16 @@ def _ways(x: Any, labels: list[int], blank: int) -> float:
     t, classes = x.shape
     total = 0.0
     for path in np.ndindex(*(classes,) * t):
-        kept = [c for i, c in enumerate(path) if i == 0 or c != path[i - 1]]
-        if [c for c in kept if c != blank] == labels:
+        collapsed = [c for i, c in enumerate(path) if i == 0 or c != path[i - 1]]
+        if [c for c in collapsed if c != blank] == labels:
             total += math.exp(sum(x[i, c] for i, c in enumerate(path)))
     return total
 
 
 def _reference(
-    x: Any, targets: Any, steps: Any, counts: Any, blank: int = 0, reduction: str = "mean",
+    x: Array, targets: Any, steps: Any, counts: Any, blank: int = 0, reduction: str = "mean",
     zero_infinity: bool = False,
-) -> Any:  # fmt: skip
+) -> object:  # fmt: skip
     starts = np.cumsum([0, *counts])
     losses = []
     for n, (t, s) in enumerate(zip(steps, counts, strict=True)):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,6 +35,13 @@ from flowvm.ops.rows.parts.orders import LARGEST, SMALLEST, Order
 from flowvm.ops.rows.reduce import amax, amin, of_all, require_elements
 from flowvm.ops.shapes.fill import zeros_like
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flowvm.eager.nodes import Node
+    from flowvm.meta.arrays import Array
+
+
 # public: flow
 
 _rows_body = functools.cache(search_kernels.rows_body)
@@ -51,7 +59,7 @@ def _launch(order: Order, x: TensorMeta, dim: int, keepdim: bool) -> Launch:
     results = walk.results
     views = (View(numbers, (results,)), View(int64, (results,)), View(source, (walk.extent,)))
     outputs = (values, values.dense(int64))
-    own: Any = numbers.numpy.type
+    own: object = numbers.numpy.type
     bodies = _rows_body(order, own, lift), _columns_body(order, own, lift)
     return fold_launch(outputs, bodies, views, walk, 2)
 
@@ -80,10 +88,10 @@ def _smallest(x: TensorMeta, dim: Dim, keepdim: bool) -> Launch:
     return _launch(SMALLEST, x, dim, keepdim)
 
 
-def _copied(search: Any) -> Any:
+def _copied(search: Any) -> Callable[[Tensor, int, bool], Any]:
     """Return a fallback of `search` for an input that has no walk."""
 
-    def fallback(x: Tensor, dim: int, keepdim: bool) -> Any:
+    def fallback(x: Tensor, dim: int, keepdim: bool) -> object:
         return None if walk_of(x._meta, (dim,)) else search(x.contiguous(), dim, keepdim)
 
     return fallback
@@ -93,7 +101,7 @@ for _f in (_largest, _smallest):
     operator_of(_f).fallback = _copied(_f)
 
 
-def _selected_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _selected_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     (indices,) = c.saved
     dim, keepdim = c.attrs
     meta = c.metas[0]
@@ -124,7 +132,7 @@ def _search(search: Any, x: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Te
 
 
 def _along(
-    name: str, search: Any, node: Recorded, x: Tensor, dim: Any, keepdim: bool
+    name: str, search: object, node: Recorded, x: Tensor, dim: int | Sequence[int], keepdim: bool
 ) -> tuple[Tensor, Tensor]:
     d = wrap_dim(name, dim, x._meta.ndim)
     if x._meta.ndim:
@@ -138,11 +146,11 @@ def _along(
 _same_node = Recorded("max", lambda c, g: (g,), ("x",), "indices")
 
 
-def _dim_or_other(name: str, dim: Any, keepdim: Any, given: dict[str, Any]) -> tuple[Any, Any]:
+def _dim_or_other(name: str, dim: object, keepdim: Any, options: dict[str, Any]) -> tuple[Any, Any]:
     """PyTorch's three forms in one: (dim, other)."""
-    other = given.pop("other", None)
-    if given:
-        raise ArgumentTypeError(f"{name}() got an unknown argument {next(iter(given))!r}")
+    other = options.pop("other", None)
+    if options:
+        raise ArgumentTypeError(f"{name}() got an unknown argument {next(iter(options))!r}")
     if isinstance(dim, Tensor):
         dim, other = None, dim
     if other is not None and (dim is not None or keepdim):
@@ -151,7 +159,7 @@ def _dim_or_other(name: str, dim: Any, keepdim: Any, given: dict[str, Any]) -> t
 
 
 @with_out
-def max(input: Tensor, dim: Any = None, keepdim: bool = False, **given: Any) -> Any:
+def max(input: Tensor, dim: Any = None, keepdim: bool = False, **options: Any) -> Any:
     """Three forms: `max(x)`, the largest element; `max(x, dim)`, (values, indices) along `dim`;
     `max(x, other)`, `maximum`.
 
@@ -161,7 +169,7 @@ def max(input: Tensor, dim: Any = None, keepdim: bool = False, **given: Any) -> 
     indices=tensor([1, 0]))
     """
     need_tensor("max", "input", input)
-    dim, other = _dim_or_other("max", dim, keepdim, given)
+    dim, other = _dim_or_other("max", dim, keepdim, options)
     if other is not None:
         return maximum(input, other)
     if dim is None:
@@ -170,7 +178,7 @@ def max(input: Tensor, dim: Any = None, keepdim: bool = False, **given: Any) -> 
 
 
 @with_out
-def min(input: Tensor, dim: Any = None, keepdim: bool = False, **given: Any) -> Any:
+def min(input: Tensor, dim: Any = None, keepdim: bool = False, **options: Any) -> Any:
     """Three forms: `min(x)`, the smallest element; `min(x, dim)`, (values, indices) along `dim`;
     `min(x, other)`, `minimum`.
 
@@ -180,7 +188,7 @@ def min(input: Tensor, dim: Any = None, keepdim: bool = False, **given: Any) -> 
     tensor([1, 0])
     """
     need_tensor("min", "input", input)
-    dim, other = _dim_or_other("min", dim, keepdim, given)
+    dim, other = _dim_or_other("min", dim, keepdim, options)
     if other is not None:
         return minimum(input, other)
     if dim is None:
@@ -197,8 +205,8 @@ def _place(name: str, search: Any, input: Tensor, dim: int | None, keepdim: bool
             flat = alias(flat, TensorMeta.of((meta.numel,), meta.dtype, flat._meta.device))
         require_elements(name, flat, (0,))
         place = _search(search, flat, 0, False)[1]
-        kept: Tensor = place.reshape((1,) * input._meta.ndim) if keepdim else place
-        return kept
+        shaped: Tensor = place.reshape((1,) * input._meta.ndim) if keepdim else place
+        return shaped
     d = wrap_dim(name, dim, input._meta.ndim)
     if input._meta.ndim:
         require_elements(name, input, (d,))
@@ -241,7 +249,7 @@ def aminmax(
     >>> low, high
     (tensor(1), tensor(3))
     """
-    dims: Any = () if dim is None else dim
+    dims: tuple[()] | int = () if dim is None else dim
     return return_types.aminmax((amin(input, dims, keepdim), amax(input, dims, keepdim)))
 
 
@@ -292,8 +300,8 @@ def _along_samples(rng: np.random.Generator) -> list[Sample]:
     return [Sample((x,)), Sample((x, 1)), Sample((x, -1, True)), Sample((_distinct(rng, (5,)), 0))]
 
 
-def _with_index(value: Any, place: Any) -> Any:
-    def reference(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+def _with_index(value: Any, place: Any) -> Callable[[Any, int | None, bool], Any]:
+    def reference(x: Array, dim: int | None = None, keepdim: bool = False) -> object:
         if dim is None:
             return value(x)
         return value(x, axis=dim, keepdims=keepdim), place(x, axis=dim, keepdims=keepdim)
@@ -301,7 +309,7 @@ def _with_index(value: Any, place: Any) -> Any:
     return reference
 
 
-def _median_reference(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+def _median_reference(x: Array, dim: int | None = None, keepdim: bool = False) -> object:
     if dim is None:
         return np.sort(x, axis=None)[(x.size - 1) // 2]
     k = [(x.shape[dim] - 1) // 2]

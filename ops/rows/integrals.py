@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,10 +14,14 @@ from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.rows.scan import cumsum
 from flowvm.ops.shapes.join import cat
 
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Array
+
+
 # public: flow
 
 
-def _widths(name: str, y: Any, x: Any, dx: Any, at: int) -> Any:
+def _widths(name: str, y: Tensor, x: Any, dx: Any, at: int) -> Any:
     """Return the distances of neighbours: a number, or a tensor that broadcasts with the pairs."""
     if x is None:
         if isinstance(dx, bool):
@@ -39,11 +43,11 @@ def _widths(name: str, y: Any, x: Any, dx: Any, at: int) -> Any:
     if not 0 <= along < rank:
         raise ShapeError(f"{name}: x of shape {tuple(x.shape)} has no dimension {at}")
     count = places._meta.shape[along]
-    later: Any = x.narrow(along, 1, max(count - 1, 0))
+    later: object = x.narrow(along, 1, max(count - 1, 0))
     return later - x.narrow(along, 0, max(count - 1, 0))
 
 
-def _sums(name: str, y: Any, at: int) -> Any:
+def _sums(name: str, y: Tensor, at: int) -> Any:
     """The sum of each pair of neighbours."""
     count = y.shape[at] - 1
     return y.narrow(at, 0, count) + y.narrow(at, 1, count)
@@ -57,10 +61,10 @@ def trapezoid(y: Tensor, x: Any = None, *, dx: Any = None, dim: int = -1) -> Ten
     >>> flow.trapezoid(flow.tensor([0.0, 2.0, 4.0]))
     tensor(4.)
     """
-    values: Any = need_tensor("trapezoid", "y", y)
+    values: Tensor = need_tensor("trapezoid", "y", y)
     at = wrap_dim("trapezoid", dim, values.ndim)
     if values.shape[at] == 0:
-        return values.sum(at) * 1.0  # type: ignore[no-any-return]
+        return values.sum(at) * 1.0
     widths = _widths("trapezoid", values, x, dx, at)
     if isinstance(widths, Tensor):
         return (_sums("trapezoid", values, at) * widths).sum(at) / 2  # type: ignore[no-any-return]
@@ -78,14 +82,14 @@ def cumulative_trapezoid(y: Tensor, x: Any = None, *, dx: Any = None, dim: int =
     >>> flow.cumulative_trapezoid(flow.tensor([0.0, 2.0, 4.0]))
     tensor([1., 4.])
     """
-    values: Any = need_tensor("cumulative_trapezoid", "y", y)
+    values: Tensor = need_tensor("cumulative_trapezoid", "y", y)
     at = wrap_dim("cumulative_trapezoid", dim, values.ndim)
     widths = _widths("cumulative_trapezoid", values, x, dx, at)
-    areas: Any = _sums("cumulative_trapezoid", values, at) * widths
+    areas = _sums("cumulative_trapezoid", values, at) * widths
     return cumsum(areas, at) / 2
 
 
-def _slope(f: Any, at: int, spacing: Any, edge: int) -> Any:
+def _slope(f: Any, at: int, spacing: Any, edge: int) -> Tensor:
     """The slopes along one dimension: between its neighbours, at the ends of `edge` order."""
     n = f.shape[at]
     if n < edge + 1:
@@ -141,7 +145,7 @@ def _slope(f: Any, at: int, spacing: Any, edge: int) -> Any:
 
 @in_float32
 def gradient(
-    input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: int = 1
+    input: Tensor, *, spacing: object = 1, dim: Any = None, edge_order: int = 1
 ) -> tuple[Tensor, ...]:
     """The slopes of sampled values along each of `dim` (None: all), a tuple of tensors like
     `input`: central differences, one-sided ones of `edge_order` 1 or 2 at the ends.
@@ -152,7 +156,7 @@ def gradient(
     >>> flow.gradient(flow.tensor([1.0, 4.0, 9.0, 16.0]))
     (tensor([3., 4., 6., 7.]),)
     """
-    f: Any = need_tensor("gradient", "input", input)
+    f = need_tensor("gradient", "input", input)
     if edge_order not in (1, 2):
         raise ArgumentError(f"gradient: edge_order is 1 or 2, got {edge_order}")
     dims = tuple(range(f.ndim)) if dim is None else wrap_dims("gradient", dim, f.ndim)
@@ -186,7 +190,7 @@ samples(
 )
 
 
-def _cumulative(y: Any, x: Any = None, dx: float = 1.0, dim: int = -1) -> Any:
+def _cumulative(y: Any, x: Any = None, dx: float = 1.0, dim: int = -1) -> Array:
     y = np.moveaxis(y, dim, -1)
     widths = dx if x is None else np.diff(x)
     return np.moveaxis(np.cumsum((y[..., 1:] + y[..., :-1]) / 2 * widths, -1), -1, dim)

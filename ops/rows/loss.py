@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,6 +31,11 @@ from flowvm.ops.rows.statistics import vector_norm
 from flowvm.ops.shapes.views import broadcast_tensors
 from flowvm.vm.callers.hot import hot
 
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+    from flowvm.meta.arrays import Array
+
+
 # public: flow, F
 
 
@@ -44,7 +49,9 @@ def _loss_op(
     names = [n for n in params.replace(" ", "").split(",") if n]
     rest = (None,) * len(names)
 
-    def declared(suffix: str, expr: str, gradients: str, grad: Callable[..., Any]) -> Elementwise:
+    def declared(
+        suffix: str, expr: str, gradients: str, grad: Callable[..., object]
+    ) -> Elementwise:
         args = ", ".join([*gradients, "x", "y", *names])
         return elementwise(
             name + suffix,
@@ -57,7 +64,7 @@ def _loss_op(
             amp="" if suffix else "full",
         )
 
-    def no_third(c: Any, w: Tensor) -> tuple[Any, ...]:
+    def no_third(c: Node, w: Tensor) -> tuple[Tensor | None, ...]:
         raise AutogradError(f"{name} has first and second derivatives only; this is the third")
 
     def second(part: str, expr: str) -> Elementwise | None:
@@ -80,7 +87,7 @@ def _loss_op(
 
     by_x, by_y = backward("x", dx, (xx, xy)), backward("y", dy, (xy, yy))
 
-    def forward_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    def forward_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
         return (
             sum_to(by_x(g, *c.saved), c.metas[0].shape) if c.needs[0] else None,
             sum_to(by_y(g, *c.saved), c.metas[1].shape) if c.needs[1] else None,
@@ -381,17 +388,17 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
 # --- samples -------------------------------------------------------------------------------------
 
 
-def _reduction(loss: Any, reduction: str) -> Any:
+def _reduction(loss: object, reduction: str) -> Any:
     loss = np.asarray(loss)
     return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
 
 
 def _pairs(
-    make: Callable[[np.random.Generator, tuple[int, ...]], tuple[Any, Any]] | None = None,
-    **options: Any,
+    make: Callable[[np.random.Generator, tuple[int, ...]], tuple[object, object]] | None = None,
+    **options: object,
 ) -> Callable[[np.random.Generator], list[Sample]]:
     def generate(rng: np.random.Generator) -> list[Sample]:
-        def pair(*shape: int) -> tuple[Any, Any]:
+        def pair(*shape: int) -> tuple[object, object]:
             if make is not None:
                 return make(rng, shape)
             return np.asarray(rng.standard_normal(shape)), np.asarray(rng.standard_normal(shape))
@@ -406,20 +413,20 @@ def _pairs(
     return generate
 
 
-def _probabilities(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[Any, Any]:
+def _probabilities(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[Array, Array]:
     return np.asarray(rng.uniform(0.1, 0.9, shape)), np.asarray(rng.uniform(0.1, 0.9, shape))
 
 
-def _logits(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[Any, Any]:
+def _logits(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[Array, Array]:
     return np.asarray(rng.standard_normal(shape) * 2), np.asarray(rng.uniform(0.1, 0.9, shape))
 
 
-def _huber_reference(x: Any, y: Any, a: float) -> Any:
+def _huber_reference(x: Array, y: Array, a: float) -> Any:
     d = abs(x - y)
     return np.where(d < a, 0.5 * d * d, a * (d - 0.5 * a))
 
 
-def _bce_reference(x: Any, y: Any) -> Any:
+def _bce_reference(x: Array, y: Array) -> Any:
     return -(y * np.log(x) + (1 - y) * np.log(1 - x))
 
 
@@ -476,7 +483,7 @@ def _register() -> None:
     )
 
 
-def _kl_reference(x: Any, y: Any, reduction: str, log_target: bool = False) -> Any:
+def _kl_reference(x: Array, y: Array, reduction: str, log_target: bool = False) -> object:
     loss = np.exp(y) * (y - x) if log_target else y * (np.log(y) - x)
     if reduction == "batchmean":
         return loss.sum() / len(x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,10 @@ from flowvm.ops.rows.parts.fold_programs import DEVIATION, MOMENTS
 from flowvm.ops.rows.parts.fold_walk import kernel_input, shape_without, walk_of
 from flowvm.ops.rows.reduce import dims_of, mean_node, spread
 from flowvm.ops.shapes.complex_parts import complex, imag, real
+
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
 
 root_of = elementwise(
     "sqrt",
@@ -87,9 +91,11 @@ def _moved(
     meta = x._meta
     if walk_of(meta, dims) is not None:
         return None
-    kept = [d for d in range(meta.ndim) if d not in dims]
-    last = x.permute(*kept, *dims).contiguous()
-    results = _moments_of(last, tuple(range(len(kept), meta.ndim)), False, freedom, root, wide)
+    other_dims = [d for d in range(meta.ndim) if d not in dims]
+    last = x.permute(*other_dims, *dims).contiguous()
+    results = _moments_of(
+        last, tuple(range(len(other_dims), meta.ndim)), False, freedom, root, wide
+    )
     return tuple(t.reshape(shape_without(meta.shape, dims, keepdim)) for t in results)
 
 
@@ -107,7 +113,7 @@ _apart = elementwise(
 )
 
 
-def _variance_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _variance_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     x, center = c.saved
     dims, freedom = c.attrs
     slope = g * (2 / freedom if freedom else math.inf)
@@ -271,7 +277,11 @@ def _moment_samples(rng: np.random.Generator) -> list[Sample]:
 
 def _moment(f: Any) -> Any:
     def reference(
-        x: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, correction: Any = None
+        x: object,
+        dim: int | None = None,
+        unbiased: Any = None,
+        keepdim: bool = False,
+        correction: Any = None,
     ) -> Any:
         freedom = (0 if unbiased is False else 1) if correction is None else correction
         return f(x, axis=dim, ddof=freedom, keepdims=keepdim)

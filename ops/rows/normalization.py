@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,10 @@ from flowvm.ops.rows.parts.norm_checks import check_channels
 from flowvm.ops.rows.parts.norm_ops import _both, _fixed, _normalized, _tracking, _update
 from flowvm.ops.rows.statistics import vector_norm
 from flowvm.vm.callers.hot import hot
+
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Array
+
 
 # public: flow, F
 
@@ -227,7 +231,7 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
 
 
 def _reference(
-    x: Any, axes: tuple[int, ...], weight: Any, bias: Any, eps: float, center: bool = True
+    x: Array, axes: tuple[int, ...], weight: object, bias: object, eps: float, center: bool = True
 ) -> Any:
     middle = x.mean(axes, keepdims=True) if center else 0.0
     out = (x - middle) / np.sqrt(((x - middle) ** 2).mean(axes, keepdims=True) + eps)
@@ -240,21 +244,27 @@ def _channels(x: Any, w: Any) -> Any:
 
 
 def _layer_reference(
-    x: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
-) -> Any:
+    x: Array,
+    shape: Sequence[int],
+    weight: Array | None = None,
+    bias: Array | None = None,
+    eps: float = 1e-5,
+) -> object:
     n = 1 if isinstance(shape, int) else len(shape)
     return _reference(x, tuple(range(x.ndim - n, x.ndim)), weight, bias, eps)
 
 
 def _group_reference(
-    x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+    x: Array, groups: int, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5
 ) -> Any:
     flat = _reference(x.reshape(x.shape[0], groups, -1), (2,), None, None, eps).reshape(x.shape)
     flat = flat if weight is None else flat * _channels(x, weight)
     return flat if bias is None else flat + _channels(x, bias)
 
 
-def _batch_reference(x: Any, mean: Any, var: Any, weight: Any, bias: Any, training: bool) -> Any:
+def _batch_reference(
+    x: Array, mean: Any, var: Any, weight: Array, bias: Array, training: bool
+) -> object:
     if training:
         axes = (0, *range(2, x.ndim))
         return _reference(x, axes, _channels(x, weight), _channels(x, bias), 1e-5)

@@ -6,7 +6,7 @@ from.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,15 +25,21 @@ from flowvm.ops.rows.extremes import median
 from flowvm.ops.rows.reduce import nansum, of_all
 from flowvm.ops.shapes.create import tensor
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flowvm.meta.arrays import Array
+
+
 # public: flow
 
 WAYS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 
 def _quantile(
-    name: str, input: Any, q: Any, dim: int | None, keepdim: bool, way: str, skip: bool
+    name: str, input: Tensor, q: Any, dim: int | None, keepdim: bool, way: str, skip: bool
 ) -> Tensor:
-    x: Any = need_tensor(name, "input", input)
+    x: Tensor = need_tensor(name, "input", input)
     kind = x.dtype
     if kind not in (float32, float64):
         raise DTypeError(f"{name}: input is float32 or float64, got {kind.name}")
@@ -51,13 +57,13 @@ def _quantile(
         raise ArgumentError(f"{name}: input has no elements, shape {tuple(x.shape)}")
     shape = list(x.shape)
     if dim is None:
-        rows, kept = x.reshape(-1), [1] * x.ndim
+        rows, reduced_shape = x.reshape(-1), [1] * x.ndim
     else:
         at = wrap_dim(name, dim, x.ndim)
         rows = x.reshape(-1) if x.ndim == 0 else x.movedim(at, -1)
-        kept = [1 if i == at else n for i, n in enumerate(shape)]
+        reduced_shape = [1 if i == at else n for i, n in enumerate(shape)]
     gone = [n for i, n in enumerate(shape) if dim is not None and i != wrap_dim(name, dim, x.ndim)]
-    ordered: Any = sort(rows, -1)[0]
+    ordered = sort(rows, -1)[0]
     nan = rows.isnan()
     if skip:
         last = (logical_not(nan).sum(-1, keepdim=True) - 1).clamp(min=0).to(kind)
@@ -69,11 +75,11 @@ def _quantile(
         ranks = where(nan.any(-1, keepdim=True), last, ranks)
     result = _between(ordered, ranks.detach() if not q.requires_grad else ranks, way)
     result = result.movedim(-1, 0)
-    out = result.reshape((q.numel(), *(kept if keepdim else gone)))
+    out = result.reshape((q.numel(), *(reduced_shape if keepdim else gone)))
     return out if q.ndim else out[0]  # type: ignore[no-any-return]
 
 
-def _between(ordered: Any, ranks: Any, way: str) -> Any:
+def _between(ordered: Any, ranks: Tensor, way: str) -> Any:
     if way == "lower":
         ranks = floor(ranks)
     elif way == "higher":
@@ -137,7 +143,9 @@ def nanquantile(
 @method()
 @with_out
 @in_float32
-def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+def nanmean(
+    input: Tensor, dim: object = None, keepdim: bool = False, *, dtype: Any = None
+) -> Tensor:
     """Return the mean of the elements over `dim` that are not NaN; NaN if all are.
 
     >>> flow.nanmean(flow.tensor([1.0, flow.nan, 3.0]))
@@ -161,7 +169,7 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
     >>> flow.nanmedian(flow.tensor([1.0, flow.nan, 3.0, 2.0]))
     tensor(2.)
     """
-    x: Any = need_tensor("nanmedian", "input", input)
+    x: Tensor = need_tensor("nanmedian", "input", input)
     if not x.dtype.is_floating_point:
         return median(x) if dim is None else return_types.nanmedian(median(x, dim, keepdim))
     flat = x.reshape(-1) if dim is None or x.ndim == 0 else x
@@ -182,14 +190,20 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
     return return_types.nanmedian(picked)
 
 
-def _with_gaps(rng: np.random.Generator) -> Any:
+def _with_gaps(rng: np.random.Generator) -> Array:
     x = rng.permutation(12).reshape(3, 4) + rng.uniform(0, 0.5, (3, 4))
     x[0, 1] = x[2, 3] = np.nan
     return x
 
 
 def _numpy_quantile(f: Any) -> Any:
-    def reference(x: Any, q: Any, dim: Any = None, keepdim: bool = False, **how: Any) -> Any:
+    def reference(
+        x: Array,
+        q: Array,
+        dim: int | Sequence[int] | None = None,
+        keepdim: bool = False,
+        **how: Any,
+    ) -> object:
         return f(x, q, dim, keepdims=keepdim, method=how.get("interpolation", "linear"))
 
     return reference

@@ -5,7 +5,8 @@ Each public function is one autograd node, whatever number of instructions it is
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,6 +38,14 @@ from flowvm.ops.shapes.complex_parts import by_parts
 from flowvm.ops.shapes.join import cat
 from flowvm.vm.callers.hot import hot
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flowvm.eager.nodes import Node
+    from flowvm.meta.arrays import Array
+    from flowvm.ops.rows.parts.folds import Fold
+
+
 Dims = int | tuple[int, ...] | list[int] | None
 
 
@@ -55,9 +64,9 @@ def dims_of(name: str, x: Any, dim: Any) -> tuple[int, ...]:
 
 def spread(g: Tensor, meta: TensorMeta, dims: tuple[int, ...]) -> Tensor:
     """`g`, a result reduced over `dims`, kept or not, broadcast back over `meta`'s shape."""
-    kept = shape_without(meta.shape, dims, True)
-    if g._meta.shape != kept:
-        g = g.reshape(kept)
+    reduced_shape = shape_without(meta.shape, dims, True)
+    if g._meta.shape != reduced_shape:
+        g = g.reshape(reduced_shape)
     wide: Tensor = g.expand(meta.shape)
     return wide
 
@@ -65,7 +74,7 @@ def spread(g: Tensor, meta: TensorMeta, dims: tuple[int, ...]) -> Tensor:
 # --- sums -------------------------------------------------------------------------------------
 
 
-def _sum_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _sum_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     dims, divisor = c.attrs
     meta = c.metas[0]
     g = g if divisor == 1.0 else g / divisor
@@ -77,7 +86,7 @@ def _sum_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     return (spread(g.to(c.metas[0].dtype), c.metas[0], dims),)
 
 
-def _sum_whole_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _sum_whole_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     meta = c.metas[0]
     if g._node is None and g._meta.device is meta.device:
         return (alias(g, _spread_metas.get(meta) or _spread_meta(meta)),)
@@ -145,14 +154,14 @@ def sum(
     return as_asked(out, dtype)
 
 
-def _is_complex(name: str, input: Tensor, dtype: Any) -> bool:
+def _is_complex(name: str, input: Tensor, dtype: DType | None) -> bool:
     """Return True if the numbers to reduce are complex; DTypeError if they would become real."""
-    given = need_tensor(name, "input", input)._meta.dtype
-    if dtype is None or not (given.is_complex or as_dtype(dtype).is_complex):
-        return given.is_complex
+    own_dtype = need_tensor(name, "input", input)._meta.dtype
+    if dtype is None or not (own_dtype.is_complex or as_dtype(dtype).is_complex):
+        return own_dtype.is_complex
     if not as_dtype(dtype).is_complex:
         raise DTypeError(
-            f"{name}: {given.name} does not become {as_dtype(dtype).name}; take .real or abs()"
+            f"{name}: {own_dtype.name} does not become {as_dtype(dtype).name}; take .real or abs()"
         )
     return True
 
@@ -222,7 +231,7 @@ def nansum(
 
 
 @gradient_in_float32
-def _prod_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _prod_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     (x,) = c.saved
     (dims,) = c.attrs
     if x._meta.ndim == 0:
@@ -297,7 +306,7 @@ def _extreme_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 
 
 @gradient_in_float32
-def _even_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _even_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     """Shared evenly among the elements that equal the one number that came of all; NaN equals
     itself here.
     """
@@ -318,7 +327,7 @@ def of_all(name: str, input: Tensor, out: Tensor) -> Tensor:
 
 
 def _extreme(
-    name: str, fold: Any, node: Recorded, input: Tensor, dim: Any, keepdim: bool
+    name: str, fold: Fold, node: Recorded, input: Tensor, dim: Any, keepdim: bool
 ) -> Tensor:
     dims = dims_of(name, input, dim)
     require_elements(name, input, dims)
@@ -369,7 +378,7 @@ def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
 # --- truth ------------------------------------------------------------------------------------
 
 
-def _truth(x: Any) -> Any:
+def _truth(x: Tensor) -> Any:
     """`x`, or of complex numbers whether they are not 0."""
     if isinstance(x, Tensor) and x._meta.dtype.is_complex:
         return ne.call(x, 0)
@@ -439,8 +448,10 @@ def _several(rng: np.random.Generator) -> list[Sample]:
     return [*_shapes(rng), Sample((x, (0, 2))), Sample((x, (0, 1), True))]
 
 
-def _over(f: Any) -> Any:
-    def reference(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+def _over(f: Any) -> Callable[..., Any]:
+    def reference(
+        x: Array, dim: int | Sequence[int] | None = None, keepdim: bool = False
+    ) -> object:
         return f(x, axis=tuple(dim) if isinstance(dim, list) else dim, keepdims=keepdim)
 
     return reference

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +28,12 @@ from flowvm.ops.shapes.complex_parts import by_parts
 from flowvm.ops.shapes.fill import zeros_like
 from flowvm.ops.shapes.join import cat
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flowvm.eager.nodes import Node
+
+
 # public: flow
 
 # --- sums -------------------------------------------------------------------------------------
@@ -48,7 +55,7 @@ def _cumsum(x: TensorMeta, dim: Dim, reverse: bool) -> Launch:
     return scan_launch(Scanned(sums, dim, reverse), (x.dense(_summed(x.dtype)),), x)
 
 
-def _ready(name: str, input: Tensor, dim: Any, dtype: Any) -> tuple[Tensor, int]:
+def _ready(name: str, input: Tensor, dim: int | Sequence[int], dtype: Any) -> tuple[Tensor, int]:
     need_tensor(name, "input", input)
     d = wrap_dim(name, dim, input._meta.ndim)
     if dtype is not None and as_dtype(dtype) is bool_:
@@ -64,7 +71,7 @@ def as_asked(out: Tensor, dtype: Any) -> Tensor:
     """
     if dtype is None or out._meta.dtype is as_dtype(dtype):
         return out
-    return out.to(as_dtype(dtype))  # type: ignore[no-any-return]
+    return out.to(as_dtype(dtype))
 
 
 @with_out
@@ -86,7 +93,7 @@ def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
 # --- products ---------------------------------------------------------------------------------
 
 
-def _cumprod_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _cumprod_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     x, out = c.saved
     (dim,) = c.attrs
     return (later(out, dim, 1) * recurrence_back(g, x, dim),)
@@ -122,12 +129,12 @@ def cumprod(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
 
 def _doubled(x: Tensor, dim: int) -> Tensor:
     """The products of complex numbers so far: of 1, then 2, then 4 elements, and so on."""
-    done, total = 1, x if x._meta.ndim else x.clone()
-    while x._meta.ndim and done < x._meta.shape[dim]:
-        rest = x._meta.shape[dim] - done
-        longer: Any = total.narrow(dim, done, rest) * total.narrow(dim, 0, rest)
-        total = cat([total.narrow(dim, 0, done), longer], dim)
-        done *= 2
+    length, total = 1, x if x._meta.ndim else x.clone()
+    while x._meta.ndim and length < x._meta.shape[dim]:
+        rest = x._meta.shape[dim] - length
+        longer: Any = total.narrow(dim, length, rest) * total.narrow(dim, 0, rest)
+        total = cat([total.narrow(dim, 0, length), longer], dim)
+        length *= 2
     return total
 
 
@@ -156,7 +163,7 @@ def _cummin(x: TensorMeta, dim: Dim) -> Launch:
     return scan_launch(Scanned(smallest, dim), (x.dense(), x.dense(int64)), x)
 
 
-def _running_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _running_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     (indices,) = c.saved
     return (zeros_like(g).scatter_add(c.attrs[0], indices, g),)
 
@@ -207,7 +214,7 @@ def cummin(input: Tensor, dim: int) -> return_types.cummin:
 # --- logcumsumexp -----------------------------------------------------------------------------
 
 
-def _logcumsumexp_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _logcumsumexp_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     x, out = c.saved
     (dim,) = c.attrs
     # A[k] = sum over i >= k of g[i] * exp(out[k] - out[i]), whose every factor is at most 1
@@ -264,7 +271,7 @@ def diff(
     if n < 0:
         raise ArgumentError(f"diff: n must not be negative, got {n}")
     if n == 0:
-        return x.clone()  # type: ignore[no-any-return]
+        return x.clone()
     parts = [t for t in (prepend, x, append) if t is not None]
     x = cat(parts, d) if len(parts) > 1 else x
     for _ in range(n):
@@ -300,7 +307,7 @@ def _lines(rng: np.random.Generator) -> list[Sample]:
     return [Sample((x, 1)), Sample((x, -1)), Sample((rng.uniform(0.5, 2.0, (5,)), 0))]
 
 
-def _running_reference(better: Any) -> Any:
+def _running_reference(better: Any) -> Callable[[Any, int], Any]:
     def reference(x: Any, dim: int) -> Any:
         x = np.moveaxis(x, dim, 0)
         values, places = x.copy(), np.zeros(x.shape, np.int64)

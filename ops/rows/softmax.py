@@ -6,7 +6,7 @@ The gradient is an op of its own, whose gradient is written in differentiable op
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, DTypeError, OutOfRangeError
 from flowvm.launch import Launch
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import DType
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.letters import along_dim
@@ -28,6 +29,9 @@ from flowvm.ops.rows.parts.softmax_programs import (
     SOFTMAX,
     SOFTMAX_BACKWARD,
 )
+
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
 
 
 def axis_of(name: str, dim: Any, ndim: int) -> int:
@@ -56,7 +60,7 @@ def _launch(name: str, program: RowProgram, dim: int, *inputs: TensorMeta) -> La
     return row_launch(Rows(program, *rows_of(name, x, dim)), (x.dense(),), inputs)
 
 
-def _softmax_backward_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
+def _softmax_backward_grad(c: Node, v: Tensor) -> tuple[object, ...]:
     g, y = c.saved
     (dim,) = c.attrs
     dg = _softmax_backward(v, y, dim) if c.needs[0] else None
@@ -65,7 +69,7 @@ def _softmax_backward_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
     return dg, v * (g - (g * y).sum(dim, keepdim=True)) - g * (v * y).sum(dim, keepdim=True)
 
 
-def _log_softmax_backward_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
+def _log_softmax_backward_grad(c: Node, v: Tensor) -> tuple[object, ...]:
     g, y = c.saved
     (dim,) = c.attrs
     p = y.exp()
@@ -189,11 +193,11 @@ def softmin(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     return softmax(-input, dim, dtype)
 
 
-def _exps(x: np.ndarray[Any, Any], dim: int) -> np.ndarray[Any, Any]:
+def _exps(x: Array, dim: int) -> Array:
     return np.exp(x - x.max(dim, keepdims=True)) if x.size else x
 
 
-def _softmax_reference(x: Any, dim: int) -> Any:
+def _softmax_reference(x: Array, dim: int) -> Any:
     e = _exps(np.atleast_1d(x), dim)
     return (e / e.sum(dim, keepdims=True)).reshape(np.shape(x))
 

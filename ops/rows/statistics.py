@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,10 @@ from flowvm.ops.rows.reduce import amax, amin, dims_of, spread, sum
 from flowvm.ops.shapes.complex_parts import real
 from flowvm.ops.shapes.join import cat
 from flowvm.vm.callers.hot import hot
+
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
 
 # public: flow
 
@@ -59,7 +63,7 @@ def _narrowed(t: Tensor, dtype: DType) -> Tensor:
     return narrow
 
 
-def _squares_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _squares_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     (x,) = c.saved
     return (_times.call(x, spread(g * 2, x._meta, c.attrs[0])),)
 
@@ -76,7 +80,7 @@ def _powers_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     return (slope.to(x._meta.dtype),)
 
 
-def _magnitudes_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _magnitudes_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     (x,) = c.saved
     return ((spread(g, x._meta, c.attrs[0]) * sign.call(x)).to(x._meta.dtype),)
 
@@ -174,7 +178,7 @@ def _log_of_sum(x: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
     return out
 
 
-def _exponents_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _exponents_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     """Return the gradient by each exponential's share of the sum; infinite ones share it evenly."""
     (x,) = c.saved
     (dims,) = c.attrs
@@ -208,7 +212,7 @@ for _f in (logsumexp, trace):
 # --- samples ----------------------------------------------------------------------------------
 
 
-def _norm_reference(x: Any, p: Any = 2, dim: Any = None, keepdim: bool = False) -> Any:
+def _norm_reference(x: Any, p: Any = 2, dim: int | None = None, keepdim: bool = False) -> Any:
     size = np.abs(x)
     if p in (math.inf, -math.inf):
         return (np.max if p > 0 else np.min)(size, axis=dim, keepdims=keepdim)
@@ -275,15 +279,15 @@ def hash_tensor(input: Tensor, dim: Dims = None, *, keepdim: bool = False, mode:
         raise ArgumentError(f"hash_tensor: mode is 0, got {mode!r}")
     if x.dtype.is_complex:
         raise DTypeError(f"hash_tensor is not defined for {x.dtype.name}; take view_as_real first")
-    given = None if dim is None or dim in ((), []) else dim
-    if given is None and x.numel() == 0:
+    dim_arg = None if dim is None or dim in ((), []) else dim
+    if dim_arg is None and x.numel() == 0:
         raise ShapeError("hash_tensor: a tensor without elements has no hash; give dim")
-    dims = dims_of("hash_tensor", x, given)
+    dims = dims_of("hash_tensor", x, dim_arg)
     bits: Any = x.detach().to(float64).view(int64) if x.is_floating_point() else x.to(int64)
     others = tuple(d for d in range(x.ndim) if d not in dims)
-    kept = tuple(x.shape[d] for d in others)
+    sizes = tuple(x.shape[d] for d in others)
     bits = (
-        bits.permute(*others, *dims).reshape(*kept, math.prod(x.shape[d] for d in dims))
+        bits.permute(*others, *dims).reshape(*sizes, math.prod(x.shape[d] for d in dims))
         if x.ndim
         else bits.reshape(1)
     )
@@ -293,7 +297,7 @@ def hash_tensor(input: Tensor, dim: Dims = None, *, keepdim: bool = False, mode:
         half = n // 2
         folded = bitwise_xor(bits[..., :half], bits[..., half : 2 * half])
         bits = cat([folded, bits[..., 2 * half :]], -1) if n % 2 else folded
-    shape = [1 if d in dims else n for d, n in enumerate(x.shape)] if keepdim else list(kept)
+    shape = [1 if d in dims else n for d, n in enumerate(x.shape)] if keepdim else list(sizes)
     words: Tensor = bits.reshape(shape).view(uint64)
     return words
 

@@ -19,8 +19,9 @@ from collections.abc import Callable
 import numpy as np
 
 from flowvm.compiler.native import Overloaded
+from flowvm.meta.arrays import Number
 from flowvm.ops.scalar.bits import Float, log_of_sum
-from flowvm.ops.scalar.intrinsics import Number, copysign, fabs, fma, sqrt
+from flowvm.ops.scalar.intrinsics import copysign, fabs, fma, sqrt
 
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized

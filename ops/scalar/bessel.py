@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from flowvm.compiler.native import Overloaded
+from flowvm.meta.arrays import Number
 from flowvm.ops.scalar import bessel_tables as tables
 from flowvm.ops.scalar.exp import exp as _exp_any
-from flowvm.ops.scalar.intrinsics import Number, fabs, sqrt
+from flowvm.ops.scalar.intrinsics import fabs, sqrt
 from flowvm.ops.scalar.log import log as _log_any
 from flowvm.ops.scalar.trig import cos as _cos_any
 from flowvm.ops.scalar.trig import sin as _sin_any
@@ -152,7 +152,7 @@ def _y1(x: Number) -> Number:
 
 
 def _both(name: str, function: Unary) -> Overloaded:
-    def wide(x: Number) -> Any:
+    def wide(x: Number) -> Number:
         return F32(function(F64(x)))
 
     return Overloaded(name, {"float32": wide, "float64": function})

@@ -13,12 +13,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flowvm.compiler.native import Overloaded
-from flowvm.ops.scalar.intrinsics import Number, bits, float_intrinsic, fma, from_bits
+from flowvm.meta.arrays import Number
+from flowvm.ops.scalar.intrinsics import bits, float_intrinsic, fma, from_bits
+
+if TYPE_CHECKING:
+    from flowvm.private.code_types import Builder, Value
+
 
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
@@ -34,19 +39,9 @@ _SQRT_HALF = {32: 0x3F3504F3, 64: 0x3FE6A09E667F3BCD}
 # --- integers in floats -----------------------------------------------------------------------
 
 
-def odd(t: Number) -> Any:
+def odd(t: Number) -> Number:
     """Return True if n is odd."""
     return bits(t) & 1 != 0
-
-
-def negated_if_odd(x: Number, t: Number) -> Number:
-    """-x where n is odd."""
-    return -x if bits(t) & 1 != 0 else x
-
-
-def negated_by_half(x: Number, t: Number) -> Number:
-    """-x where n / 2, rounded down, is odd."""
-    return -x if bits(t) & 2 != 0 else x
 
 
 def outward(x: Number) -> Number:
@@ -58,13 +53,13 @@ def inward(x: Number) -> Number:
     return from_bits(bits(x) - 1, x)
 
 
-def _word(value: Any, bits: int) -> Any:
+def _word(value: Number, bits: int) -> Number:
     from llvmlite import ir
 
     return ir.IntType(bits)
 
 
-def _scale_ir(builder: Any, values: list[Any], bits: int) -> Any:
+def _scale_ir(builder: Builder, values: list[Value], bits: int) -> Value:
     word = _word(values, bits)
     y, t = values
     magic = builder.bitcast(t.type(MAGIC[bits]), word)
@@ -76,11 +71,18 @@ def _scale_ir(builder: Any, values: list[Any], bits: int) -> Any:
     return y
 
 
-def _scale_once_ir(builder: Any, values: list[Any], bits: int) -> Any:
+def _scale_once_ir(builder: Builder, values: list[Value], bits: int) -> Value:
     word = _word(values, bits)
     y, t = values
-    kept = builder.shl(builder.bitcast(t, word), word(MANTISSA[bits]))  # of t, only n is left
-    return builder.bitcast(builder.add(builder.bitcast(y, word), kept), y.type)
+    scale = builder.shl(builder.bitcast(t, word), word(MANTISSA[bits]))  # of t, only n is left
+    return builder.bitcast(builder.add(builder.bitcast(y, word), scale), y.type)
+
+
+def _negated_if_odd_ir(builder: Builder, values: list[Any], bits: int) -> Any:
+    """Move the last bit of t to where the sign is."""
+    word = _word(values, bits)
+    x, t = (builder.bitcast(value, word) for value in values)
+    return builder.bitcast(builder.xor(x, builder.shl(t, word(bits - 1))), values[0].type)
 
 
 def _width(x: Number) -> int:
@@ -105,16 +107,20 @@ scale_once = float_intrinsic(
     _scale_once_ir, _scale_python, 2
 )  # the same where x and the result are normal numbers
 
+negated_if_odd = float_intrinsic(
+    _negated_if_odd_ir, lambda x, t: -x if odd(t) else x, 2
+)  # -x where n is odd
+
 # --- exponents and mantissas ------------------------------------------------------------------
 
 
-def _reduced(builder: Any, x: Any, bits: int) -> tuple[Any, Any]:
+def _reduced(builder: Builder, x: Value, bits: int) -> tuple[Value, Value]:
     word = _word(x, bits)
     one = _BIAS[bits] << MANTISSA[bits]
     return word, builder.add(builder.bitcast(x, word), word(one - _SQRT_HALF[bits]))
 
 
-def _exponent_ir(builder: Any, values: list[Any], bits: int) -> Any:
+def _exponent_ir(builder: Builder, values: list[Value], bits: int) -> Value:
     """Emit the exponent by the low bits of a float: AVX2 has no conversion from 64-bit integers."""
     word, reduced = _reduced(builder, values[0], bits)
     kind = values[0].type
@@ -124,10 +130,10 @@ def _exponent_ir(builder: Any, values: list[Any], bits: int) -> Any:
     return builder.fsub(number, kind(base + _BIAS[bits]))
 
 
-def _mantissa_ir(builder: Any, values: list[Any], bits: int) -> Any:
+def _mantissa_ir(builder: Builder, values: list[Value], bits: int) -> Value:
     word, reduced = _reduced(builder, values[0], bits)
-    kept = builder.and_(reduced, word((1 << MANTISSA[bits]) - 1))
-    return builder.bitcast(builder.add(kept, word(_SQRT_HALF[bits])), values[0].type)
+    mantissa = builder.and_(reduced, word((1 << MANTISSA[bits]) - 1))
+    return builder.bitcast(builder.add(mantissa, word(_SQRT_HALF[bits])), values[0].type)
 
 
 def _split(x: Number) -> tuple[float, int]:
@@ -141,7 +147,7 @@ exponent = float_intrinsic(
 mantissa = float_intrinsic(_mantissa_ir, lambda x: _like(x, _split(x)[0]), 1)  # m of the same
 
 
-def _scaled_like_ir(builder: Any, values: list[Any], bits: int) -> Any:
+def _scaled_like_ir(builder: Builder, values: list[Value], bits: int) -> Value:
     low, high = values
     word, reduced = _reduced(builder, high, bits)
     biased = builder.lshr(reduced, word(MANTISSA[bits]))
@@ -226,8 +232,8 @@ class Guarded(Overloaded):
     """A function that is `near(x)` where `fits(x)`, as nearly always, and `far(x)` elsewhere.
 
     A loop that calls it goes element by element, because `far` is no straight arithmetic.  Where
-    an op is one such call, its kernel asks `fits` of all arguments first and then runs on whole
-    vectors of `near`.
+    an op is one such call, its kernel runs on whole vectors of `near`, asks `fits` of all
+    arguments meanwhile, and goes through a tile anew where one did not fit.
     """
 
     def __init__(self, name: str, parts: dict[str, Parts], **others: Any) -> None:

@@ -302,9 +302,9 @@ def csinc(x: Complex) -> Complex:
 
 def complex_functions() -> dict[str, Any]:
     """Every function by its name."""
-    found = (
+    functions = (
         cabs, cacos, cacosh, cangle, casin, casinh, catan, catanh, cconj, ccos, ccosh, cdiv, cexp,
         cexpm1, clog, clog10, clog1p, clog2, clogaddexp, cpow, crecip, csgn, csigmoid, csin, csinc,
         csinh, csqrt, ctan, ctanh,
     )  # fmt: skip
-    return {f.__name__: f for f in found}
+    return {f.__name__: f for f in functions}

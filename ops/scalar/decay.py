@@ -13,8 +13,8 @@ import math
 import numpy as np
 
 from flowvm.compiler.native import Overloaded
+from flowvm.meta.arrays import Number
 from flowvm.ops.scalar.bits import MAGIC, scale_once
-from flowvm.ops.scalar.intrinsics import Number
 
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized

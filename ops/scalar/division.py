@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flowvm.compiler.native import Overloaded
+from flowvm.meta.arrays import Number
 from flowvm.ops.scalar.bits import BITS, MANTISSA, Float, Guarded, inward, outward
 from flowvm.ops.scalar.intrinsics import (
-    Number,
     copysign,
     declared,
     fabs,
@@ -24,6 +24,10 @@ from flowvm.ops.scalar.intrinsics import (
     fma,
     trunc,
 )
+
+if TYPE_CHECKING:
+    from flowvm.private.code_types import Builder, Value
+
 
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
@@ -34,11 +38,11 @@ Binary = Callable[[Number, Number], Number]
 # --- remainders -----------------------------------------------------------------------------------
 
 
-def _frem_ir(builder: Any, values: list[Any], bits: int) -> Any:
+def _frem_ir(builder: Builder, values: list[Value], bits: int) -> Value:
     return builder.frem(*values)
 
 
-def _frem_libdevice(builder: Any, values: list[Any], bits: int) -> Any:
+def _frem_libdevice(builder: Builder, values: list[Value], bits: int) -> Value:
     """NVVM's own frem is not exact."""
     return declared(builder, "__nv_fmodf" if bits == 32 else "__nv_fmod", values)
 
@@ -69,7 +73,7 @@ def _far_quotient(dtype: Float) -> Binary:
 def _near_divisions(dtype: Float) -> tuple[Binary, Binary, Binary, Binary]:
     zero, one, room = dtype(0), dtype(1), dtype(2.0 ** (MANTISSA[BITS[dtype]] - 1))
 
-    def fits(x: Number, y: Number) -> Any:
+    def fits(x: Number, y: Number) -> Number:
         return fabs(x) < fabs(y) * room
 
     def parts(x: Number, y: Number) -> tuple[Number, Number]:

@@ -17,8 +17,9 @@ import math
 import numpy as np
 
 from flowvm.compiler.native import Overloaded
+from flowvm.meta.arrays import Number
 from flowvm.ops.scalar.exp import exp_of_product32, exp_of_product64, times_power32, times_power64
-from flowvm.ops.scalar.intrinsics import Number, copysign, fabs, fma, sqrt
+from flowvm.ops.scalar.intrinsics import copysign, fabs, fma, sqrt
 from flowvm.ops.scalar.log import log_finite32, log_finite64
 
 INLINE_ALWAYS = (

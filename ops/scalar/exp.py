@@ -14,7 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from flowvm.compiler.native import Overloaded
-from flowvm.ops.scalar.intrinsics import Number, bits, copysign, fabs, fma, from_bits
+from flowvm.meta.arrays import Number
+from flowvm.ops.scalar.intrinsics import bits, copysign, fabs, fma, from_bits
 
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized

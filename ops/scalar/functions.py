@@ -31,11 +31,13 @@ so does what `probability` gets and is not between 0 and 1: NO_PROBABILITY.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from flowvm.compiler.native import Overloaded
+from flowvm.meta.arrays import Number
 from flowvm.ops.scalar.area import acosh, asinh, atanh
 from flowvm.ops.scalar.bessel import (
     bessel_i0,
@@ -65,7 +67,6 @@ from flowvm.ops.scalar.exp import (
     tanh,
     tanh_softplus,
 )
-from flowvm.ops.scalar.intrinsics import Number
 from flowvm.ops.scalar.intrinsics import bfloat as _bfloat
 from flowvm.ops.scalar.intrinsics import ceil as _ceil
 from flowvm.ops.scalar.intrinsics import copysign as _copysign
@@ -166,7 +167,12 @@ INLINE_ALWAYS = (
 F32 = np.float32
 
 
-def _floats(name: str, float32: Any, float64: Any = None, **others: Any) -> Overloaded:
+def _floats(
+    name: str,
+    float32: Any,
+    float64: Callable[[Any], Any] | Callable[[Any], bool] | None = None,
+    **others: Any,
+) -> Overloaded:
     return Overloaded(name, {"float32": float32, "float64": float64 or float32, **others})
 
 

@@ -12,7 +12,11 @@ LLVM's own type becomes a call of a library for each number.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flowvm.private.code_types import Builder, Value
+
 
 STORED = {"float16": "half", "bfloat16": "i16"}  # LLVM's types in memory
 _EVEN, _QUIET = 0x7FFF, 0x40  # what rounds to nearest, less the last bit kept; the bit of quiet NaN
@@ -40,7 +44,7 @@ def _number(value: Any, kind: Any, number: int) -> Any:
     return ir.Constant(whole, number if whole is kind else [number] * value.type.count)
 
 
-def widened(builder: Any, value: Any, dtype: str) -> Any:
+def widened(builder: Builder, value: Value, dtype: str) -> Value:
     """The float32 of a value as stored, or of its bits."""
     from llvmlite import ir
 
@@ -52,7 +56,7 @@ def widened(builder: Any, value: Any, dtype: str) -> Any:
     return builder.bitcast(high, _like(value, ir.FloatType()))
 
 
-def narrowed(builder: Any, value: Any, dtype: str) -> Any:
+def narrowed(builder: Builder, value: Value, dtype: str) -> Value:
     """A float32 as it is stored."""
     from llvmlite import ir
 

@@ -9,23 +9,32 @@ masking, and shifting the bits themselves right.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flowvm.compiler.native import Intrinsic
 from flowvm.loading.lazy import lazy
+from flowvm.meta.arrays import Number
 from flowvm.meta.dtype import dtype_named
 from flowvm.ops.scalar.half import narrowed, widened
 from flowvm.private.numba import NUMBA
 
 if TYPE_CHECKING:
     import fractions
+
+    from flowvm.private.code_types import (
+        Builder,
+        CodeContext,
+        Generator,
+        Signature,
+        Type,
+        TypingContext,
+        Value,
+    )
 else:
     fractions = lazy("fractions")
-
-Number = Any  # float32 or float64, NumPy's, Numba's or Python's
 
 
 def float_intrinsic(
@@ -51,25 +60,27 @@ def float_intrinsic(
 def _define_float(build: Callable[..., Any], arity: int) -> Any:
     from numba import types
 
-    def typed(kind: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def typed(kind: Any) -> tuple[Any, Callable[..., Any]]:
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> Value:
             return build(builder, list(values), 32 if kind == types.float32 else 64)
 
         return kind(*([kind] * arity)), codegen
 
-    def one(typingctx: Any, x: Any) -> Any:
+    def one(typingctx: TypingContext, x: Type) -> tuple[Signature, Generator]:
         return typed(x)
 
-    def two(typingctx: Any, x: Any, y: Any) -> Any:
+    def two(typingctx: TypingContext, x: Type, y: Type) -> tuple[Signature, Generator]:
         return typed(x)
 
-    def three(typingctx: Any, x: Any, y: Any, z: Any) -> Any:
+    def three(typingctx: TypingContext, x: Type, y: Type, z: Type) -> tuple[Signature, Generator]:
         return typed(x)
 
     return (one, two, three)[arity - 1]
 
 
-def declared(builder: Any, name: str, values: list[Any]) -> Any:
+def declared(builder: Builder, name: str, values: list[Value]) -> Value:
     """A call of the function `name`, which takes and gives numbers of one dtype."""
     from llvmlite import ir
 
@@ -92,7 +103,7 @@ def llvm_intrinsic(
     )
 
 
-def _copysign_bits(builder: Any, values: list[Any], bits: int) -> Any:
+def _copysign_bits(builder: Builder, values: list[Value], bits: int) -> Value:
     """Emit copysign by integers: NVVM has no such function."""
     from llvmlite import ir
 
@@ -108,9 +119,12 @@ def _fma(x: Number, y: Number, z: Number) -> Number:
         return np.float32(float(x) * float(y) + float(z))
     exact = fractions.Fraction
     try:
-        return type(x)(exact(float(x)) * exact(float(y)) + exact(float(z)))
+        total = exact(float(x)) * exact(float(y)) + exact(float(z))
+        if total:
+            return type(x)(total)
     except (OverflowError, ValueError):  # an infinity or NaN, which nothing needs to round
-        return x * y + z
+        pass
+    return x * y + z  # a zero has a sign here
 
 
 fabs = llvm_intrinsic("fabs", abs)
@@ -126,7 +140,7 @@ fma = llvm_intrinsic("fma", _fma, 3)
 def _held_as(name: str) -> Intrinsic:
     """x as the dtype `name`, a reduced float, would hold it."""
 
-    def build(builder: Any, values: list[Any], bits: int) -> Any:
+    def build(builder: Builder, values: list[Value], bits: int) -> Value:
         from llvmlite import ir
 
         single = values[0] if bits == 32 else builder.fptrunc(values[0], ir.FloatType())
@@ -152,12 +166,14 @@ def _bits_python(x: Number) -> int:
     return int(struct.unpack(code[2:], struct.pack(code[:2], float(x)))[0])
 
 
-def _define_bits() -> Any:
+def _define_bits() -> Callable[..., Any]:
     from llvmlite import ir
     from numba import types
 
-    def bits_of(typingctx: Any, x: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def bits_of(typingctx: TypingContext, x: Type) -> tuple[Signature, Generator]:
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> Value:
             narrow = x == types.float32
             word = builder.bitcast(values[0], ir.IntType(32 if narrow else 64))
             return builder.sext(word, ir.IntType(64)) if narrow else word
@@ -173,12 +189,14 @@ def _from_bits_python(word: int, like: Number) -> Number:
     return type(like)(np.uint64(word & 0xFFFFFFFFFFFFFFFF).view(np.float64))
 
 
-def _define_from_bits() -> Any:
+def _define_from_bits() -> Callable[..., Any]:
     from llvmlite import ir
     from numba import types
 
-    def number_of(typingctx: Any, word: Any, like: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def number_of(typingctx: TypingContext, word: Type, like: Type) -> tuple[Signature, Generator]:
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> Value:
             value = values[0]
             if like == types.float32:
                 value = builder.trunc(value, ir.IntType(32))

@@ -17,7 +17,8 @@ import math
 import numpy as np
 
 from flowvm.compiler.native import Overloaded
-from flowvm.ops.scalar.intrinsics import Number, bits, from_bits
+from flowvm.meta.arrays import Number
+from flowvm.ops.scalar.intrinsics import bits, from_bits
 
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized

@@ -22,6 +22,7 @@ from collections.abc import Callable
 import numpy as np
 
 from flowvm.compiler.native import Overloaded
+from flowvm.meta.arrays import Number
 from flowvm.ops.scalar.bits import (
     BITS,
     MAGIC,
@@ -32,7 +33,7 @@ from flowvm.ops.scalar.bits import (
     scale,
     scale_once,
 )
-from flowvm.ops.scalar.intrinsics import Number, copysign, fabs, fma, sqrt, trunc
+from flowvm.ops.scalar.intrinsics import copysign, fabs, fma, sqrt, trunc
 
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
@@ -164,12 +165,12 @@ def _pow_int(x: int, n: int) -> int:
 
 def _pow_uint(x: int, n: int) -> int:
     one = np.uint64(1)
-    result, base, left = one, np.uint64(x), np.uint64(n)
-    while left != 0:
-        if left & one:
+    result, base, exponent = one, np.uint64(x), np.uint64(n)
+    while exponent != 0:
+        if exponent & one:
             result *= base
         base *= base
-        left >>= one
+        exponent >>= one
     return int(result)
 
 

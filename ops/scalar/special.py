@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.meta.arrays import Number
 from flowvm.ops.scalar.bits import Guarded, log_of_sum, polynomial
-from flowvm.ops.scalar.intrinsics import Number, copysign, fabs, floor, fma, rint, trunc
+from flowvm.ops.scalar.intrinsics import copysign, fabs, floor, fma, rint, trunc
 from flowvm.ops.scalar.power import pow_
 from flowvm.ops.scalar.trig import sin, tan
 
@@ -109,7 +110,7 @@ def _near_lgamma(dtype: Any) -> Unary:
 _lgamma64 = _near_lgamma(F64)
 
 
-def _positive(x: Number) -> Any:
+def _positive(x: Number) -> bool:
     return not x <= 0
 
 
@@ -227,7 +228,7 @@ def _near_polygamma(dtype: Any) -> Callable[[Number, Number], Number]:
     return near
 
 
-def _trigamma(n: Number, x: Number) -> Any:
+def _trigamma(n: Number, x: Number) -> Number:
     return n == 1 and x > 0
 
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from flowvm.compiler.native import Overloaded
+from flowvm.meta.arrays import Number
 from flowvm.ops.scalar.erf import _scaled64, erfc
 from flowvm.ops.scalar.exp import exp, expm1
-from flowvm.ops.scalar.intrinsics import Number, fabs, floor, sqrt
+from flowvm.ops.scalar.intrinsics import fabs, floor, sqrt
 from flowvm.ops.scalar.log import log
 from flowvm.ops.scalar.special import _zeta_anywhere, lgamma
 
@@ -208,12 +208,12 @@ def _ndtri(p: Number) -> Number:
 def _both(name: str, function: Callable[..., Number], operands: int) -> Overloaded:
     if operands == 1:
 
-        def wide(x: Number) -> Any:
+        def wide(x: Number) -> Number:
             return F32(function(F64(x)))
 
     else:
 
-        def wide(x: Number, y: Number) -> Any:  # type: ignore[misc]
+        def wide(x: Number, y: Number) -> Number:  # type: ignore[misc]
             return F32(function(F64(x), F64(y)))
 
     return Overloaded(name, {"float32": wide, "float64": function})

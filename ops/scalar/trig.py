@@ -8,8 +8,8 @@ The largest errors measured, in units in the last place, over every seventh floa
 samples of all exponents in float64, subnormals included:
 
                sin   cos   tan   asin  acos  atan  atan2
-    float32    1.6   1.6   3.2   1.9   1.2   2.1   2.1
-    float64    2.1   2.1   3.7   2.1   1.2   1.4   1.8
+    float32    1.5   1.6   3.2   1.9   1.2   2.1   2.1
+    float64    1.6   1.6   3.7   2.1   1.2   1.4   1.8
 
 Coefficients: Remez' exchange, stopped near the best error; `tools/minimax.py` finds others as good,
 not the same digits, for the f and the interval that stand beside them.
@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from flowvm.compiler.native import Overloaded
+from flowvm.meta.arrays import Number
 from flowvm.ops.scalar.bits import (
     BITS,
     MAGIC,
@@ -31,12 +31,11 @@ from flowvm.ops.scalar.bits import (
     Guarded,
     exponent,
     mantissa,
-    negated_by_half,
     negated_if_odd,
     odd,
     polynomial,
 )
-from flowvm.ops.scalar.intrinsics import Number, copysign, fabs, fma, sqrt
+from flowvm.ops.scalar.intrinsics import copysign, fabs, fma, sqrt
 
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
@@ -45,10 +44,16 @@ F32, F64 = np.float32, np.float64
 Unary = Callable[[Number], Number]
 Binary = Callable[[Number, Number], Number]
 
-# pi in three numbers of the dtype; pi / 2 is half of each
+# pi in three numbers of the dtype, each the nearest; pi / 2 is half of each
 _PI: dict[Float, tuple[float, float, float]] = {
     F32: (3.1415927410125732, -8.742277657347586e-08, -3.4302490200117637e-15),
     F64: (3.141592653589793, 1.2246467991473532e-16, -2.9947698097183397e-33),
+}
+
+# the same, each rounded towards 0: all are positive, so -0 less 0 times each of them is -0
+_PI_BELOW: dict[Float, tuple[float, float, float]] = {
+    F32: (3.141592502593994, 1.5099578831723193e-07, 1.078060505991553e-14),
+    F64: (3.141592653589793, 1.224646799147353e-16, 2.1657133478438278e-32),
 }
 
 # --- reduction of any angle --------------------------------------------------------------------
@@ -122,6 +127,15 @@ _COS: dict[Float, tuple[float, ...]] = {
         -2.755731552688276e-07, 2.087586330913624e-09, -1.1365946290669654e-11,
     ),
 }  # fmt: skip
+# (sin(r) - r) / r**3 in r**2 for |r| < 1.01 pi/2, of the relative error
+_HALF_TURN: dict[Float, tuple[float, ...]] = {
+    F32: (-1.66666582e-01, 8.33303016e-03, -1.98068505e-04, 2.59951912e-06),
+    F64: (
+        -0.16666666666666666, 0.008333333333333174, -0.0001984126984120145, 2.7557319209782294e-06,
+        -2.505210674677419e-08, 1.6058933281682386e-10, -7.64282221307991e-13,
+        2.7193727110100857e-15,
+    ),
+}  # fmt: skip
 # up to where n * pi is exact enough in three parts, and n itself in a float
 _NEAR: dict[Float, float] = {F32: 2.0**17, F64: 2.0**30}
 
@@ -129,7 +143,7 @@ _NEAR: dict[Float, float] = {F32: 2.0**17, F64: 2.0**30}
 def _fits(dtype: Float) -> Unary:
     limit, infinite = dtype(_NEAR[dtype]), dtype(math.inf)
 
-    def fits(x: Number) -> Any:
+    def fits(x: Number) -> bool:
         a = fabs(x)
         return not limit < a < infinite
 
@@ -168,24 +182,41 @@ def _reduction(dtype: Float) -> Callable[[Number], tuple[Number, Number, Number]
     return reduced
 
 
+def _half_turn(dtype: Float) -> Callable[[Number, Number], Number]:
+    """Return sin(x - n * pi) for |x - n * pi| <= pi/2, up to _NEAR.
+
+    Most of the error would be that of the first term of the polynomial: it is added unrounded.
+    """
+    high, middle, rest = map(dtype, _PI_BELOW[dtype])
+    first, *others = _HALF_TURN[dtype]
+    third, p = dtype(first), polynomial(dtype, *others)
+
+    def sine(x: Number, n: Number) -> Number:
+        r = fma(n, -rest, fma(n, -middle, fma(n, -high, x)))
+        s = r * r
+        return fma(r, fma(s, third, s * s * p(s)), r)
+
+    return sine
+
+
 def _near_sine(dtype: Float) -> Unary:
-    reduced, (sine, cosine), zero = _reduction(dtype), _quarter(dtype), dtype(0)
+    sine, inverse, magic = _half_turn(dtype), dtype(1 / math.pi), dtype(MAGIC[BITS[dtype]])
 
     def near(x: Number) -> Number:
-        t, r, low = reduced(x)
-        u, v = sine(r, low), cosine(r, low)
-        return x if x == zero else negated_by_half(v if odd(t) else u, t)  # -0 stays -0
+        t = fma(x, inverse, magic)
+        return negated_if_odd(sine(x, t - magic), t)
 
     return near
 
 
 def _near_cosine(dtype: Float) -> Unary:
-    reduced, (sine, cosine), one = _reduction(dtype), _quarter(dtype), dtype(1)
+    """cos(x) = -sin(x - pi/2): n is between two integers."""
+    sine, inverse, magic = _half_turn(dtype), dtype(1 / math.pi), dtype(MAGIC[BITS[dtype]])
+    half, one = dtype(0.5), dtype(1)
 
     def near(x: Number) -> Number:
-        t, r, low = reduced(x)
-        u, v = sine(r, low), cosine(r, low)
-        return negated_by_half(u if odd(t) else v, t + one)
+        t = fma(x, inverse, -half) + magic
+        return negated_if_odd(sine(x, (t - magic) + half), t + one)
 
     return near
 

@@ -8,11 +8,12 @@ gradient, other devices, a second gradient, and calls in a region `sdpa_kernel(S
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flowvm.eager.autocast import lowered
+from flowvm.eager.modes import departing
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.guards.regions import Mode
@@ -28,7 +29,13 @@ from flowvm.ops.sequences.parts.attention_ops import composed, fused, takes
 from flowvm.ops.sequences.parts.masks import CausalBias, additive
 from flowvm.vm.callers.hot import hot
 
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Array
+
+
 fusing: Mode[bool] = Mode(True)  # whether calls of this thread may take the fused op
+# attends to what several ranks have: a function of local query, key, value, is_causal and scale
+around: Mode[Any] = Mode(None, departing())
 
 
 # public: flow, F
@@ -36,7 +43,7 @@ def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attn_mask: Any = None,
+    attn_mask: object = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
@@ -70,10 +77,25 @@ def scaled_dot_product_attention(
         attn_mask, is_causal = _of_bias(attn_mask, query, key, is_causal)
     mask = additive(attn_mask, query._meta, key._meta)
     factor = 1 / math.sqrt(max(query._meta.shape[-1], 1)) if scale is None else float(scale)
+    if around.inside and (ring := around.now()) is not None and not query.is_global:
+        return _around(ring, query, key, value, mask, dropout_p, bool(is_causal), factor)
     if dropout_p == 0 and fusing.now() and takes(query, key, value, mask):
         return _laid_out(query, fused(query, key, value, mask, bool(is_causal), factor))
     drop = (lambda weights: dropout(weights, dropout_p)) if dropout_p else None
     return in_float32(composed)(query, key, value, mask, bool(is_causal), factor, drop)
+
+
+def _around(
+    ring: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float,
+    is_causal: bool, scale: float,
+) -> Tensor:  # fmt: skip
+    """Attend to the keys of all ranks of a region `context_parallel`."""
+    if mask is not None or dropout_p:
+        raise ArgumentError(
+            "scaled_dot_product_attention: context_parallel takes no attn_mask and no dropout_p; "
+            "is_causal is taken"
+        )
+    return ring(query, key, value, is_causal, scale)  # type: ignore[no-any-return]
 
 
 def _laid_out(query: Tensor, out: Tensor) -> Tensor:
@@ -101,8 +123,8 @@ def _of_bias(
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, dropout_p: float) -> None:
-    for argument, given in (("query", query), ("key", key), ("value", value)):
-        need_tensor("scaled_dot_product_attention", argument, given)
+    for argument, operand in (("query", query), ("key", key), ("value", value)):
+        need_tensor("scaled_dot_product_attention", argument, operand)
     metas = query._meta, key._meta, value._meta
     if any(m.dtype is not metas[0].dtype for m in metas) or not metas[0].dtype.is_floating_point:
         raise DTypeError(
@@ -171,9 +193,9 @@ def _attention_samples(rng: np.random.Generator) -> list[Sample]:
 
 
 def _reference(
-    q: Any, k: Any, v: Any, mask: Any = None, is_causal: bool = False, scale: Any = None,
+    q: Array, k: Array, v: Any, mask: Any = None, is_causal: bool = False, scale: object = None,
     enable_gqa: bool = False,
-) -> Any:  # fmt: skip
+) -> object:  # fmt: skip
     if enable_gqa:
         k, v = (np.repeat(x, q.shape[-3] // x.shape[-3], -3) for x in (k, v))
     scores = q @ np.swapaxes(k, -1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)

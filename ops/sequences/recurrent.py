@@ -189,18 +189,22 @@ def _called(name: str, states: int, args: tuple[Any, ...], kwargs: dict[str, Any
     names = ("data", "batch_sizes", "hx", *_FLAGS)
     if not packed:
         names = ("input", "hx", *_FLAGS, "batch_first")
-    given = dict(zip(names, args, strict=False))
-    if len(args) > len(names) or given.keys() & kwargs or (given | kwargs).keys() != set(names):
+    arguments = dict(zip(names, args, strict=False))
+    if (
+        len(args) > len(names)
+        or arguments.keys() & kwargs
+        or (arguments | kwargs).keys() != set(names)
+    ):
         raise ArgumentTypeError(
             f"{name}() takes (input, hx, {', '.join(_FLAGS)}, batch_first), or for packed "
             f"sequences (data, batch_sizes, hx, {', '.join(_FLAGS)})"
         )
-    given |= kwargs
-    hx = given["hx"]
-    given["hx"] = (hx,) if isinstance(hx, Tensor) else tuple(hx)
-    if len(given["hx"]) != states:
-        raise ArgumentError(f"{name}: hx must be {states} tensors, got {len(given['hx'])}")
-    return _of_packed(name, **given) if packed else _of_sequences(name, **given)
+    arguments |= kwargs
+    hx = arguments["hx"]
+    arguments["hx"] = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+    if len(arguments["hx"]) != states:
+        raise ArgumentError(f"{name}: hx must be {states} tensors, got {len(arguments['hx'])}")
+    return _of_packed(name, **arguments) if packed else _of_sequences(name, **arguments)
 
 
 def lstm(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -263,10 +267,10 @@ def _one_step(
     name: str, input: Tensor, state: Tensors, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None,
     b_hh: Tensor | None,
 ) -> Tensors:  # fmt: skip
-    for argument, given in (("input", input), ("w_ih", w_ih), ("w_hh", w_hh)):
-        need_tensor(name, argument, given)
-    for given in state:
-        need_tensor(name, "hx", given)
+    for argument, value in (("input", input), ("w_ih", w_ih), ("w_hh", w_hh)):
+        need_tensor(name, argument, value)
+    for value in state:
+        need_tensor(name, "hx", value)
     if input._meta.ndim != 2 or any(s._meta.ndim != 2 for s in state):
         raise ShapeError(
             f"{name}: input and hx must be (samples, features), got shapes {tuple(input.shape)} "
@@ -301,7 +305,7 @@ def lstm_cell(
     >>> h.shape
     flow.Size([1, 2])
     """
-    if isinstance(hx, Tensor) or len(hx) != 2:
+    if isinstance(hx, Tensor) or len(hx) != 2:  # type: ignore[unreachable]
         raise ArgumentTypeError("lstm_cell: hx must be two tensors, (h, c)")
     h, c = _one_step("lstm_cell", input, tuple(hx), w_ih, w_hh, b_ih, b_hh)
     return h, c
@@ -376,7 +380,9 @@ def _cell_samples(gates: int) -> Callable[[np.random.Generator], list[Sample]]:
     return drawn
 
 
-def _gates(x: Any, h: Any, w_ih: Any, w_hh: Any, b_ih: Any = 0.0, b_hh: Any = 0.0) -> Any:
+def _gates(
+    x: Any, h: Any, w_ih: Any, w_hh: Any, b_ih: Any = 0.0, b_hh: Any = 0.0
+) -> tuple[Any, Any]:
     return x @ w_ih.T + b_ih, h @ w_hh.T + b_hh
 
 

@@ -32,7 +32,7 @@ def block_diag(*tensors: Any) -> Tensor:
         tensors = tuple(tensors[0])
     parts: list[Any] = []
     for t in tensors:
-        x: Any = need_tensor("block_diag", "tensors", t)
+        x: Tensor = need_tensor("block_diag", "tensors", t)
         if x.ndim > 2:
             raise ShapeError(f"block_diag: matrices, got shape {tuple(x.shape)}")
         parts.append(x if x.ndim == 2 else x.reshape((1, -1)))
@@ -62,7 +62,7 @@ def diagflat(input: Tensor, offset: int = 0) -> Tensor:
             [0, 0, 2],
             [0, 0, 0]])
     """
-    flat: Any = need_tensor("diagflat", "input", input)
+    flat: Tensor = need_tensor("diagflat", "input", input)
     return diag(flat.reshape(-1), offset)
 
 
@@ -74,7 +74,7 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
             [1, 3],
             [2, 3]])
     """
-    x: Any = need_tensor("combinations", "input", input)
+    x: Tensor = need_tensor("combinations", "input", input)
     if x.ndim != 1:
         raise ShapeError(f"combinations: input is a vector, got shape {tuple(x.shape)}")
     count = whole("combinations", "r", r)

@@ -5,7 +5,7 @@ In a file of its own because its name is that of Python's loops, which kernels a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,10 @@ from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.fill import dtype_or, finished
 from flowvm.ops.shapes.ranges import Scalar, number_of, ramped
 
+if TYPE_CHECKING:
+    from flowvm.meta.device import DeviceLike
+    from flowvm.meta.dtype import DTypeLike
+
 
 # public: flow
 def range(
@@ -27,8 +31,8 @@ def range(
     step: Scalar = 1,
     *,
     out: Tensor | None = None,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:

@@ -7,7 +7,7 @@ the CPU has complex tensors.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,15 +16,20 @@ from flowvm.errors import ArgumentTypeError, DeviceError, DTypeError, ShapeError
 from flowvm.guards.lru_cache import lru_cached
 from flowvm.meta.batched_meta import axes_of, in_elements
 from flowvm.meta.dtype import complex_of, float32, float64
+from flowvm.meta.formats import result_stride
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.composite import need_tensor
-from flowvm.ops.declare.core import contiguous, copy_, view_of
+from flowvm.ops.declare.core import arranged, contiguous, copy_, view_of
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.fill import zeros_like
 from flowvm.ops.shapes.join import stack
 from flowvm.ops.shapes.views import broadcast_tensors
 from flowvm.vm.machine.words import OPERAND
+
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
 
 # --- views ----------------------------------------------------------------------------------------
 
@@ -41,11 +46,11 @@ def _pairs(meta: TensorMeta) -> TensorMeta:
     return TensorMeta.of((*meta.shape, 2), meta.dtype.real, in_elements(meta.device, 2), stride)
 
 
-def _real_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _real_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     return (g.to(c.metas[0].dtype),)
 
 
-def _imag_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _imag_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     return (complex(zeros_like(g), g),)
 
 
@@ -97,11 +102,11 @@ def _paired(x: Tensor) -> bool:
     return step == 1 and offset % 2 == 0 and all(s % 2 == 0 for s in outer)
 
 
-def _pairs_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _pairs_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     return (view_as_complex(g if _paired(g) else contiguous(g)),)
 
 
-def _complex_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _complex_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     return (view_as_real(g),)
 
 
@@ -159,7 +164,9 @@ def complex(real: Tensor, imag: Tensor) -> Tensor:
             f"complex takes two float32 or two float64 tensors, got {kinds[0].name} and "
             f"{kinds[1].name}"
         )
-    return view_as_complex(stack(broadcast_tensors(*parts), -1))
+    out = view_as_complex(stack(broadcast_tensors(*parts), -1))
+    stride = result_stride(out._meta.shape, [part._meta for part in parts])
+    return out if stride is None else arranged(out, out._meta.dtype, stride)
 
 
 def by_parts(function: Callable[[Any], Any], x: Tensor) -> Any:
@@ -172,7 +179,7 @@ def by_parts(function: Callable[[Any], Any], x: Tensor) -> Any:
     return whole
 
 
-def _set_part(part: Any) -> Any:
+def _set_part(part: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Any], None]:
     def assign(x: Tensor, value: Any) -> None:
         view = part(x)
         if view is x:

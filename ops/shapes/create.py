@@ -7,20 +7,26 @@ memory (see `flowvm.vm.engine.loans` for the order of what is done to it from bo
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flowvm.eager.global_calls import takes_placement
+from flowvm.eager.global_calls import elsewhere, takes_placement
 from flowvm.eager.live import Live, plain_number
+from flowvm.eager.native.functions import constant_call
 from flowvm.eager.tensor import Tensor, method
 from flowvm.eager.values import adopt_array
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.loading.lazy import lazy
+from flowvm.meta.arrays import Array
 from flowvm.meta.device import Device, as_device, cpu
 from flowvm.meta.dtype import DType, as_dtype, complex_of, get_default_dtype, uint8, uint64
 from flowvm.meta.dtype import from_numpy as dtype_of
 from flowvm.meta.formats import accept
+from flowvm.meta.global_meta import GlobalMeta
+from flowvm.meta.placements import broadcast
 from flowvm.ops.declare.composite import whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.fill import device_like, dtype_or, finished, full
@@ -31,12 +37,15 @@ from flowvm.vm.callers.lines import warn
 
 if TYPE_CHECKING:
     from flowvm.cuda import exchange
+    from flowvm.meta.device import DeviceLike
+    from flowvm.meta.dtype import DTypeLike
 else:
     exchange = lazy("flowvm.cuda.exchange")
 
 # --- from data --------------------------------------------------------------------------------
 
 
+@partial(constant_call, elsewhere=elsewhere)
 @takes_placement
 def tensor(
     data: Any,
@@ -44,7 +53,7 @@ def tensor(
     dtype: Any = None,
     device: Device | str | None = None,
     requires_grad: bool = False,
-    **options: Any,
+    **options: object,
 ) -> Tensor:
     """A tensor with a copy of `data`: numbers in nested lists or tuples, a NumPy array, or a
     tensor.
@@ -64,27 +73,27 @@ def tensor(
         copied: Tensor = data.detach().to(chosen, device=place, copy=True)
         return finished(copied, requires_grad)
     if hasattr(type(data), "__cuda_array_interface__"):
-        there: Tensor = exchange.from_interface(data, copy=True).to(dtype, device=device)
-        return finished(there, requires_grad)
+        tensor_on_device: Tensor = exchange.from_interface(data, copy=True).to(dtype, device=device)
+        return finished(tensor_on_device, requires_grad)
     if isinstance(data, Live):
         return full((), data, dtype=dtype, device=device, requires_grad=requires_grad)
     place = as_device(device)
     array, kind = _array(data, None if dtype is None else as_dtype(dtype))
-    made = adopt_array(array, dtype=kind)
-    return finished(made if place is cpu else made.to(device=place), requires_grad)
+    result = adopt_array(array, dtype=kind)
+    return finished(result if place is cpu else result.to(device=place), requires_grad)
 
 
-def _array(data: Any, dtype: DType | None) -> tuple[np.ndarray[Any, Any], DType]:
+def _array(data: object, dtype: DType | None) -> tuple[Array, DType]:
     """Return `data` as a fresh C-contiguous array in the stored form of `dtype`, and its dtype."""
     if isinstance(data, (np.ndarray, np.generic)):
         kind = dtype_of(data.dtype) if dtype is None else dtype
         return kind.stored(np.asarray(data)), kind
     plain = _plain(data)
     if dtype is None and type(plain) is list and plain and type(plain[0]) is float:
-        meant = get_default_dtype()
-        if not meant.reduced and {float}.issuperset(map(type, plain)):  # as observations are
+        array_dtype = get_default_dtype()
+        if not array_dtype.reduced and {float}.issuperset(map(type, plain)):  # as observations are
             with np.errstate(over="ignore"):
-                return np.array(plain, meant.storage), meant
+                return np.array(plain, array_dtype.storage), array_dtype
     try:
         array = np.array(plain)
     except ValueError:
@@ -98,13 +107,13 @@ def _array(data: Any, dtype: DType | None) -> tuple[np.ndarray[Any, Any], DType]
     if array.dtype.kind not in "biufc":
         if array.dtype == object and all(isinstance(v, int) for v in array.ravel().tolist()):
             raise ArgumentError("tensor: an integer does not fit int64")
-        text = isinstance(_first(plain), (str, bytes))
-        raise (ArgumentTypeError if text else DTypeError)(
+        wrong = next(_no_numbers(plain), _first(plain))
+        raise (ArgumentTypeError if isinstance(wrong, (str, bytes)) else DTypeError)(
             f"tensor: data must be numbers in nested lists, an array or a tensor, "
-            f"got {_example(plain)}"
+            f"got {type(wrong).__name__} ({str(wrong)[:40]!r})"
         )
     if dtype is None:
-        dtype = _meant(array, plain)
+        dtype = _dtype_of(array, plain)
     integers = array.dtype.kind in "iu" and dtype.category == 1
     if integers and array.size and array.dtype != dtype.numpy:
         limits = np.iinfo(dtype.numpy)
@@ -132,18 +141,22 @@ def _plain(data: Any) -> Any:
     return data.tolist() if isinstance(data, Tensor) else plain_number(data)
 
 
-def _first(data: Any) -> Any:
+def _first(data: object) -> Any:
     while isinstance(data, (list, tuple)) and data:
         data = data[0]
     return data
 
 
-def _example(data: Any) -> str:
-    first = _first(data)
-    return f"{type(first).__name__} ({str(first)[:40]!r})"
+def _no_numbers(data: object) -> Iterator[Any]:
+    """Give what is no number in nested lists."""
+    if isinstance(data, (list, tuple)):
+        for part in data:
+            yield from _no_numbers(part)
+    elif not isinstance(data, (int, float, complex, np.generic)):
+        yield data
 
 
-def _meant(array: np.ndarray[Any, Any], plain: Any) -> DType:
+def _dtype_of(array: Array, plain: object) -> DType:
     if array.dtype == np.float64 and not isinstance(_first(plain), (np.float64, np.ndarray)):
         return get_default_dtype()
     if array.dtype == np.complex128 and not isinstance(_first(plain), (np.complex128, np.ndarray)):
@@ -160,8 +173,8 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     (True, tensor([1, 2]))
     """
     if isinstance(data, Tensor):
-        there: Tensor = data.to(dtype, device=device)
-        return there
+        result: Tensor = data.to(dtype, device=device)
+        return result
     if hasattr(type(data), "__cuda_array_interface__"):
         shared: Tensor = exchange.from_interface(data).to(dtype, device=device)
         return shared
@@ -192,25 +205,25 @@ def asarray(
     (tensor([1, 2]), flow.Size([]))
     """
     if isinstance(obj, Tensor):
-        made: Tensor = obj.to(dtype, device=device, copy=bool(copy))
-        shared = made.storage() is obj.storage()
-        if requires_grad is not None and not (requires_grad and made.is_leaf):
-            made = made.detach()
+        result: Tensor = obj.to(dtype, device=device, copy=bool(copy))
+        shared = result.storage() is obj.storage()
+        if requires_grad is not None and not (requires_grad and result.is_leaf):
+            result = result.detach()
     elif copy:
-        made, shared = tensor(obj, dtype=dtype, device=device), False
+        result, shared = tensor(obj, dtype=dtype, device=device), False
     else:
-        made = as_tensor(obj, dtype, device)
-        shared = isinstance(obj, np.ndarray) and made.data_ptr() == obj.ctypes.data
+        result = as_tensor(obj, dtype, device)
+        shared = isinstance(obj, np.ndarray) and result.data_ptr() == obj.ctypes.data
     if copy is False and not shared:
         raise ArgumentError(
             f"asarray: {type(obj).__name__} has no memory that a tensor of this dtype and device "
             f"could share; leave copy=False away"
         )
-    return finished(made, bool(requires_grad))
+    return finished(result, bool(requires_grad))
 
 
 def frombuffer(
-    buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False
+    buffer: Any, *, dtype: DTypeLike, count: int = -1, offset: int = 0, requires_grad: bool = False
 ) -> Tensor:
     """The bytes of an object with Python's buffer protocol as a vector of `count` elements of
     `dtype` (-1: all there are) from byte `offset` on: on its memory, as `from_numpy` has it, or a
@@ -241,8 +254,9 @@ def frombuffer(
 
 
 def from_file(
-    filename: Any, shared: bool | None = None, size: int = 0, *, dtype: Any = None,
-    layout: Any = None, device: Any = None, pin_memory: bool = False, requires_grad: bool = False,
+    filename: Any, shared: bool | None = None, size: int = 0, *, dtype: DTypeLike | None = None,
+    layout: Any = None, device: DeviceLike | None = None, pin_memory: bool = False,
+    requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """A vector of `size` elements on the bytes of a file, which is mapped into memory.
 
@@ -279,15 +293,15 @@ def from_file(
             return finished(adopt_array(np.empty(0, kind.storage), dtype=kind), requires_grad)
         array = np.memmap(file, kind.storage, "r+" if shared else "c", shape=(count,))
     whole_file = np.asarray(array)
-    made = finished(adopt_array(whole_file, whole_file, shared=bool(shared)), False)
-    if device is not None and as_device(device) is not made._meta.device:
-        made = made.to(device)
-    return finished(made, requires_grad)
+    result = finished(adopt_array(whole_file, whole_file, shared=bool(shared)), False)
+    if device is not None and as_device(device) is not result._meta.device:
+        result = result.to(device)
+    return finished(result, requires_grad)
 
 
 # not public
 def _storage_from_file(
-    filename: Any, shared: bool = False, nbytes: int = 0, *, size: int | None = None
+    filename: object, shared: bool = False, nbytes: int = 0, *, size: int | None = None
 ) -> UntypedStorage:
     """The first `nbytes` bytes of a file as a storage, as `flow.from_file` maps them."""
     count = nbytes if size is None else size
@@ -297,7 +311,7 @@ def _storage_from_file(
 UntypedStorage.from_file = staticmethod(_storage_from_file)  # type: ignore[attr-defined]
 
 
-def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
+def from_numpy(ndarray: Array) -> Tensor:
     """Return a tensor on the memory of `ndarray`: writes to one change the other, too.
 
     As long as somebody else has the array, calls that access its memory are done when they return,
@@ -317,7 +331,7 @@ def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
     return _on_memory("from_numpy", ndarray, dtype_of(ndarray.dtype.newbyteorder("=")))
 
 
-def _on_memory(what: str, array: np.ndarray[Any, Any], kind: DType) -> Tensor:
+def _on_memory(what: str, array: Array, kind: DType) -> Tensor:
     """A tensor on the memory of `array`; where that cannot be, on a copy, with a warning."""
     obstacle = _obstacle(array)
     if not obstacle and array.size:
@@ -331,7 +345,7 @@ def _on_memory(what: str, array: np.ndarray[Any, Any], kind: DType) -> Tensor:
     return adopt_array(copied, dtype=kind)
 
 
-def _obstacle(array: np.ndarray[Any, Any]) -> str:
+def _obstacle(array: Array) -> str:
     """Return the reason why kernels cannot use an array's memory, or ""."""
     if array.size == 0:
         return ""
@@ -351,9 +365,8 @@ def _obstacle(array: np.ndarray[Any, Any]) -> str:
 def new_tensor(
     x: Tensor,
     data: Any,
-    *,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
@@ -362,7 +375,14 @@ def new_tensor(
     >>> flow.tensor([1.0]).new_tensor([3, 4])
     tensor([3., 4.])
     """
-    kind, place = dtype_or(dtype, x._meta.dtype), device_like(x, device, options)
+    kind, meta = dtype_or(dtype, x._meta.dtype), x._meta
+    if device is None and "placement" not in options and isinstance(meta, GlobalMeta):
+        source = tensor(data, dtype=kind)
+        most = source._meta.ndim
+        held = tuple(broadcast if s.dim >= most else s for s in meta.dense().sbp)
+        options.update(placement=meta.placement, sbp=held)
+        return tensor(source, dtype=kind, requires_grad=requires_grad, **options)
+    place = device_like(x, device, options)
     return tensor(data, dtype=kind, device=place, requires_grad=requires_grad, **options)
 
 

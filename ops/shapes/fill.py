@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flowvm.eager.global_calls import placed_like, takes_placement
+from flowvm.eager.global_calls import elsewhere, placed_like, takes_placement
 from flowvm.eager.live import Live
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.meta.device import as_device
@@ -25,6 +27,11 @@ from flowvm.meta.meta import Size, TensorMeta, as_shape
 from flowvm.ops.declare.composite import empty_of, filled_of
 from flowvm.ops.declare.outputs import dtype_for, written
 from flowvm.ops.declare.registry import Sample, samples
+
+if TYPE_CHECKING:
+    from flowvm.meta.device import DeviceLike
+    from flowvm.meta.dtype import DTypeLike
+
 
 Scalar = bool | int | float | complex
 
@@ -63,13 +70,13 @@ def size_of(size: Sequence[Any], name: str = "", options: dict[str, Any] | None 
     return as_shape(size)
 
 
-def dtype_or(dtype: Any, default: DType | None = None) -> DType:
+def dtype_or(dtype: object, default: DType | None = None) -> DType:
     if dtype is None:
         return get_default_dtype() if default is None else default
     return as_dtype(dtype)
 
 
-def number_for(value: Any, dtype: DType) -> Scalar:
+def number_for(value: object, dtype: DType) -> Scalar:
     """`value` as the Python number that a fill with `dtype` takes; ArgumentError if an integer
     dtype cannot hold it.
     """
@@ -103,8 +110,8 @@ def number_for(value: Any, dtype: DType) -> Scalar:
 def filled_with(meta: TensorMeta, number: Scalar) -> Tensor:
     """Return a new dense tensor of `meta`'s shape; every element is `number`, from `number_for`."""
     if isinstance(number, complex):  # no instruction has a word for it
-        whole: Any = filled_of(meta, 0)
-        return whole.fill_(number)  # type: ignore[no-any-return]
+        whole: Tensor = filled_of(meta, 0)
+        return whole.fill_(number)
     return filled_of(meta, number)
 
 
@@ -112,16 +119,17 @@ def filled_with(meta: TensorMeta, number: Scalar) -> Tensor:
 
 
 # public: flow
+@partial(steady, elsewhere=elsewhere)
 @takes_placement
 def full(
     size: Any,
     fill_value: Any,
     *,
     out: Tensor | None = None,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
-    **options: Any,
+    **options: object,
 ) -> Tensor:
     """A tensor of shape `size` with every element `fill_value`.
 
@@ -143,19 +151,20 @@ def full(
             default = complex_of(get_default_dtype())
         dtype = dtype_or(None, default)
     dtype = as_dtype(dtype)
-    made = filled_with(TensorMeta.of(as_shape(size), dtype, place), number_for(fill_value, dtype))
-    return finished(made, requires_grad, out, "full")
+    result = filled_with(TensorMeta.of(as_shape(size), dtype, place), number_for(fill_value, dtype))
+    return finished(result, requires_grad, out, "full")
 
 
 # public: flow
+@partial(steady, elsewhere=elsewhere)
 @takes_placement
 def zeros(
-    *size: Any,
+    *size: object,
     out: Tensor | None = None,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
-    **options: Any,
+    **options: object,
 ) -> Tensor:
     """A tensor of shape `size` (ints, or one tuple of them) filled with 0.
 
@@ -169,14 +178,15 @@ def zeros(
 
 
 # public: flow
+@partial(steady, elsewhere=elsewhere)
 @takes_placement
 def ones(
-    *size: Any,
+    *size: object,
     out: Tensor | None = None,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
-    **options: Any,
+    **options: object,
 ) -> Tensor:
     """A tensor of shape `size` (ints, or one tuple of them) filled with 1.
 
@@ -190,14 +200,15 @@ def ones(
 
 
 # public: flow
+@partial(steady, elsewhere=elsewhere)
 @takes_placement
 def empty(
-    *size: Any,
+    *size: object,
     out: Tensor | None = None,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
-    **options: Any,
+    **options: object,
 ) -> Tensor:
     """A tensor of shape `size` (ints, or one tuple of them) whose values are whatever was in
     memory.
@@ -215,10 +226,10 @@ def empty_strided(
     size: Any,
     stride: Any,
     *,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
-    **options: Any,
+    **options: object,
 ) -> Tensor:
     """A tensor of shape `size` whose elements lie `stride` elements apart in each dimension, with
     whatever values; new memory from its first to its last element.
@@ -232,19 +243,19 @@ def empty_strided(
         raise ArgumentError(f"empty_strided: {len(shape)} sizes and {len(steps)} strides")
     span = 1 + sum((n - 1) * s for n, s in zip(shape, steps, strict=True))
     count = span if shape.numel() else 0
-    memory: Any = empty(count, dtype=dtype, device=device)
+    memory: Tensor = empty(count, dtype=dtype, device=device)
     return finished(memory.as_strided(shape, steps), requires_grad)
 
 
 # public: flow
 def empty_permuted(
-    size: Any,
+    size: object,
     physical_layout: Any,
     *,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
-    **options: Any,
+    **options: object,
 ) -> Tensor:
     """A tensor of shape `size` without gaps, with whatever values, whose dimensions lie in memory
     in the order `physical_layout`, that with the largest stride first.
@@ -256,7 +267,7 @@ def empty_permuted(
     shape, order = as_shape(size), tuple(physical_layout)
     if sorted(order) != list(range(len(shape))):
         raise ArgumentError(f"empty_permuted: {order} is not an order of {len(shape)} dimensions")
-    memory: Any = empty([shape[d] for d in order], dtype=dtype, device=device)
+    memory: Tensor = empty([shape[d] for d in order], dtype=dtype, device=device)
     back = sorted(range(len(order)), key=lambda d: order[d])
     return finished(memory.permute(back), requires_grad)
 
@@ -267,8 +278,8 @@ def full_like(
     input: Tensor,
     fill_value: Any,
     *,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
@@ -279,8 +290,8 @@ def full_like(
     """
     meta, form = _meta("full_like", input), options.pop("memory_format", None)
     kind, place = dtype_or(dtype, meta.dtype), meta.device if device is None else device
-    made = full(meta.shape, fill_value, dtype=kind, device=place, **options)
-    return finished(_laid_like("full_like", made, meta, form), requires_grad)
+    result = full(meta.shape, fill_value, dtype=kind, device=place, **options)
+    return finished(_laid_like("full_like", result, meta, form), requires_grad)
 
 
 # public: flow
@@ -288,8 +299,8 @@ def full_like(
 def zeros_like(
     input: Tensor,
     *,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
@@ -300,8 +311,8 @@ def zeros_like(
     """
     meta, form = _meta("zeros_like", input), options.pop("memory_format", None)
     kind, place = dtype_or(dtype, meta.dtype), meta.device if device is None else device
-    made = zeros(meta.shape, dtype=kind, device=place, **options)
-    return finished(_laid_like("zeros_like", made, meta, form), requires_grad)
+    result = zeros(meta.shape, dtype=kind, device=place, **options)
+    return finished(_laid_like("zeros_like", result, meta, form), requires_grad)
 
 
 # public: flow
@@ -309,8 +320,8 @@ def zeros_like(
 def ones_like(
     input: Tensor,
     *,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
@@ -321,8 +332,8 @@ def ones_like(
     """
     meta, form = _meta("ones_like", input), options.pop("memory_format", None)
     kind, place = dtype_or(dtype, meta.dtype), meta.device if device is None else device
-    made = ones(meta.shape, dtype=kind, device=place, **options)
-    return finished(_laid_like("ones_like", made, meta, form), requires_grad)
+    result = ones(meta.shape, dtype=kind, device=place, **options)
+    return finished(_laid_like("ones_like", result, meta, form), requires_grad)
 
 
 # public: flow
@@ -330,8 +341,8 @@ def ones_like(
 def empty_like(
     input: Tensor,
     *,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
@@ -342,22 +353,22 @@ def empty_like(
     """
     meta, form = _meta("empty_like", input), options.pop("memory_format", None)
     kind, place = dtype_or(dtype, meta.dtype), meta.device if device is None else device
-    made = empty(meta.shape, dtype=kind, device=place, **options)
-    return finished(_laid_like("empty_like", made, meta, form), requires_grad)
+    result = empty(meta.shape, dtype=kind, device=place, **options)
+    return finished(_laid_like("empty_like", result, meta, form), requires_grad)
 
 
-def _laid_like(name: str, made: Tensor, meta: TensorMeta, memory_format: Any) -> Tensor:
+def _laid_like(name: str, result: Tensor, meta: TensorMeta, memory_format: Any) -> Tensor:
     """A new tensor in C order, whose elements are all alike, with the strides of a copy of
     `meta`.
     """
     stride = format_stride(name, meta, memory_format)
-    own = made._meta
+    own = result._meta
     if stride is None or own.numel == 0:
-        return made
-    return alias(made, TensorMeta.of(own.shape, own.dtype, own.device, stride))
+        return result
+    return alias(result, TensorMeta.of(own.shape, own.dtype, own.device, stride))
 
 
-def _meta(name: str, input: Any) -> TensorMeta:
+def _meta(name: str, input: Tensor) -> TensorMeta:
     if not isinstance(input, Tensor):
         raise ArgumentTypeError(f"{name}: input must be a Tensor, got {type(input).__name__}")
     return input._meta
@@ -365,7 +376,12 @@ def _meta(name: str, input: Any) -> TensorMeta:
 
 # public: flow
 def scalar_tensor(
-    s: Scalar, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **options: Any
+    s: Scalar,
+    *,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    **options: Any,
 ) -> Tensor:
     """A 0-d tensor of the number `s`, of the default dtype unless one is given.
 
@@ -378,7 +394,7 @@ def scalar_tensor(
 # --- methods ----------------------------------------------------------------------------------
 
 
-def device_like(x: Tensor, device: Any, options: dict[str, Any], size: Any = None) -> Any:
+def device_like(x: Tensor, device: object, options: dict[str, Any], size: Any = None) -> Any:
     """The device of a tensor that is made like `x`; None where `placement` says it, which `options`
     are given if `x` is a global tensor of this `size`.
     """
@@ -400,8 +416,8 @@ def new_full(
     size: Any,
     fill_value: Any,
     *,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
@@ -419,8 +435,8 @@ def new_full(
 def new_zeros(
     x: Tensor,
     *size: Any,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
@@ -438,8 +454,8 @@ def new_zeros(
 def new_ones(
     x: Tensor,
     *size: Any,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
@@ -457,8 +473,8 @@ def new_ones(
 def new_empty(
     x: Tensor,
     *size: Any,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
@@ -474,7 +490,13 @@ def new_empty(
 
 @method()
 def new_empty_strided(
-    x: Tensor, size: Any, stride: Any, *, dtype: Any = None, device: Any = None, **options: Any
+    x: Tensor,
+    size: Any,
+    stride: Any,
+    *,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
+    **options: Any,
 ) -> Tensor:
     """`empty_strided`, of `x`'s dtype and device unless others are given.
 

@@ -7,7 +7,7 @@ The tensor stays the object that it is; what else looks at the memory is left as
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.keywords import spelled
 from flowvm.eager.modes import grad_enabled
@@ -18,17 +18,20 @@ from flowvm.meta.formats import accept
 from flowvm.meta.meta import as_shape, dense_stride
 from flowvm.ops.declare.composite import empty_of, need_tensor
 from flowvm.ops.declare.core import copy_
-from flowvm.ops.declare.outputs import become
+from flowvm.ops.declare.renewal import become
 from flowvm.ops.shapes.fill import number_for, size_of
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import OPERAND
+
+if TYPE_CHECKING:
+    from flowvm.meta.device import Device
 
 
 def _shown_as(name: str) -> None:
     """`Tensor.<name>`: the tensor becomes the view of it that its method of that name makes."""
     viewed = name.removesuffix("_")
 
-    def method_(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def method_(x: Tensor, *args: object, **kwargs: object) -> Tensor:
         if x._node is not None and x._node.is_leaf and grad_enabled():
             raise AutogradError(
                 f"{name}: a leaf tensor that requires grad cannot be changed in place; do it "
@@ -63,7 +66,7 @@ def _no_grad_wanted(name: str, x: Tensor) -> None:
 
 
 @method()
-def resize_(x: Tensor, *sizes: Any, **options: Any) -> Tensor:
+def resize_(x: Tensor, *sizes: object, **options: object) -> Tensor:
     """Give `x` another shape, in place.
 
     It keeps its first elements in C order; further elements have any values.
@@ -82,14 +85,14 @@ def resize_(x: Tensor, *sizes: Any, **options: Any) -> Tensor:
     if meta.numel <= x._meta.numel and x._meta.contiguous:
         return become(x, alias(x, meta))
     grown = empty_of(meta)
-    kept = min(meta.numel, x._meta.numel)
-    copy_(grown.reshape(-1)[:kept], x.detach().reshape(-1)[:kept])
+    count = min(meta.numel, x._meta.numel)
+    copy_(grown.reshape(-1)[:count], x.detach().reshape(-1)[:count])
     return become(x, grown)
 
 
 @method()
 @spelled(the_template="other")
-def resize_as_(x: Tensor, other: Tensor, **options: Any) -> Tensor:
+def resize_as_(x: Tensor, other: Tensor, **options: object) -> Tensor:
     """`x.resize_(other.shape)`."""
     accept("resize_as_", options)
     resized: Tensor = resize_(x, need_tensor("resize_as_", "the template", other)._meta.shape)
@@ -123,7 +126,7 @@ def set_(
         return become(x, source.detach())
     shape = as_shape(size)
     steps = dense_stride(shape) if stride is None else tuple(stride)
-    shown: Any = source.detach()
+    shown = source.detach()
     return become(x, shown.as_strided(shape, steps, storage_offset))
 
 
@@ -143,7 +146,7 @@ class UntypedStorage:
         self.tensor = tensor
 
     @property
-    def device(self) -> Any:
+    def device(self) -> Device:
         """The device of the memory."""
         return self.tensor._meta.device
 
@@ -208,19 +211,19 @@ def fill_diagonal_(x: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
     value = number_for(fill_value, meta.dtype)
     step, side = sum(meta.stride), min(meta.shape)
     offset = x.storage_offset()
-    shown: Any = x
+    shown: Tensor = x
     shown.as_strided((side,), (step,), offset).fill_(value)
     rows, columns = meta.shape[0], meta.shape[1]
     if wrap and meta.ndim == 2 and rows > columns + 1:
         for top in range(columns + 1, rows, columns + 1):
-            part: Any = x[top:]
+            part: Tensor = x[top:]
             count = min(rows - top, columns)
             part.as_strided((count,), (step,), part.storage_offset()).fill_(value)
     return x
 
 
 @method()
-def record_stream(x: Tensor, stream: Any) -> None:
+def record_stream(x: Tensor, stream: object) -> None:
     """Do nothing: the VM knows which instructions read the memory, on all streams.
 
     >>> flow.ones(2).record_stream(flow.current_stream())

@@ -7,8 +7,8 @@ converting those of another dtype; the rest is views around them and around one 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from flowvm.errors import ArgumentTypeError, DTypeError, ShapeError
 from flowvm.files.schema import integer
 from flowvm.guards.lru_cache import lru_cached
 from flowvm.meta.dtype import result_type_of
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare.assembly import Assembly, Piece
 from flowvm.ops.declare.composite import (
     Recorded,
@@ -31,12 +31,16 @@ from flowvm.ops.declare.composite import (
 )
 from flowvm.ops.declare.core import cast
 from flowvm.ops.declare.facts import facts_of
-from flowvm.ops.declare.letters import Attrs, Letters, Metas, all_inexact, numbered
+from flowvm.ops.declare.letters import Letters, Metas, all_inexact, numbered
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recipes import maker
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.slices import _select, _slice, _slice_geometry
 from flowvm.ops.shapes.views import _dims_of, _xs, expand, reshape, unsqueeze
+
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
 
 # public: flow
 
@@ -44,7 +48,7 @@ from flowvm.ops.shapes.views import _dims_of, _xs, expand, reshape, unsqueeze
 MOST = 25
 
 
-def _cat_grad(c: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _cat_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     dim, new = c.attrs
     at = wrap_dim("cat", dim, g._meta.ndim)
     out: list[Tensor | None] = []
@@ -95,7 +99,7 @@ def _cat_meta(metas: tuple[TensorMeta, ...], dim: int, new: bool) -> tuple[Tenso
     return TensorMeta.of((*rest[0], total, *rest[1]), first.dtype, first.device), at
 
 
-def _cat_infer(count: int, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Assembly:
+def _cat_infer(count: int, metas: tuple[TensorMeta, ...], attrs: Attrs) -> Assembly:
     dim, new = attrs
     inputs = metas[len(metas) - count :]
     out, at = _cat_meta(inputs, dim, new)
@@ -119,7 +123,7 @@ def _cat_infer(count: int, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
     return Assembly(out, tuple(pieces))
 
 
-def _cat_lower(count: int, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+def _cat_lower(count: int, metas: tuple[TensorMeta, ...], attrs: Attrs) -> Invocation:
     return _cat_infer(count, metas, attrs).on_cpu()
 
 
@@ -187,7 +191,7 @@ def _alike(tensors: list[Tensor]) -> list[Tensor]:
     return [t if t._meta.dtype is dtype else cast(t, dtype) for t in tensors]
 
 
-def _listed(name: str, tensors: Any) -> list[Tensor]:
+def _listed(name: str, tensors: object) -> list[Tensor]:
     if isinstance(tensors, Tensor) or not isinstance(tensors, Sequence):
         raise ArgumentTypeError(
             f"{name}: argument 'tensors' is a list or tuple of tensors, got "
@@ -364,7 +368,7 @@ def tile(input: Tensor, *dims: Any) -> Tensor:
 # --- samples ------------------------------------------------------------------------------------
 
 
-def _lists(*calls: tuple[Any, ...]) -> Any:
+def _lists(*calls: tuple[Any, ...]) -> Callable[[Any], list[Sample]]:
     """For each (shapes, arguments...) a sample of tensors of these shapes in a list."""
     return lambda rng: [
         Sample(([np.asarray(rng.standard_normal(s)) for s in shapes], *rest))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from flowvm.eager.global_calls import takes_placement
+from flowvm.eager.global_calls import elsewhere, takes_placement
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, bits
+from flowvm.meta.arrays import Array
 from flowvm.meta.device import as_device
 from flowvm.meta.dtype import as_dtype, get_default_dtype, int64
 from flowvm.meta.formats import accept
@@ -23,9 +26,12 @@ from flowvm.ops.shapes.create import tensor
 from flowvm.ops.shapes.fill import finished
 from flowvm.ops.shapes.join import stack
 
-# public: flow
+if TYPE_CHECKING:
+    from flowvm.meta.device import DeviceLike
+    from flowvm.meta.dtype import DTypeLike
 
-Array = Any
+
+# public: flow
 
 
 # --- triangles --------------------------------------------------------------------------------
@@ -126,7 +132,13 @@ def _indices(
 
 
 def tril_indices(
-    row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None, **options: Any
+    row: int,
+    col: int,
+    offset: int = 0,
+    *,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
+    **options: object,
 ) -> Tensor:
     """The rows and the columns of the lower triangle's elements, a tensor of shape (2, n).
 
@@ -139,7 +151,13 @@ def tril_indices(
 
 
 def triu_indices(
-    row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None, **options: Any
+    row: int,
+    col: int,
+    offset: int = 0,
+    *,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
+    **options: object,
 ) -> Tensor:
     """The rows and the columns of the upper triangle's elements, a tensor of shape (2, n).
 
@@ -204,7 +222,7 @@ def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -
     out: Tensor = _embed(x, int(offset) if d1 < d2 else -int(offset))
     if {d1, d2} == {x._meta.ndim - 1, x._meta.ndim}:
         return out
-    return out.movedim((-2, -1), (min(d1, d2), max(d1, d2)))  # type: ignore[no-any-return]
+    return out.movedim((-2, -1), (min(d1, d2), max(d1, d2)))
 
 
 @with_out
@@ -225,16 +243,17 @@ def diag(input: Tensor, diagonal: int = 0) -> Tensor:
     return copy
 
 
+@partial(steady, elsewhere=elsewhere)
 @takes_placement
 def eye(
     n: int,
     m: int | None = None,
     *,
     out: Tensor | None = None,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
-    **options: Any,
+    **options: object,
 ) -> Tensor:
     """The matrix of `n` rows and `m` (default `n`) columns with ones on its diagonal, zeros
     elsewhere.
@@ -325,7 +344,7 @@ def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
         raise ArgumentError(f"vander: at most {1 << 31} columns, got {count}")
     powers = np.arange(count) if increasing else np.arange(count)[::-1]
     exponents = tensor(np.ascontiguousarray(powers), dtype=x._meta.dtype, device=x._meta.device)
-    return x.reshape((-1, 1)) ** exponents  # type: ignore[no-any-return]
+    return x.reshape((-1, 1)) ** exponents
 
 
 for _f in (tril, triu, diag, diag_embed):
@@ -372,7 +391,7 @@ samples(
 )
 
 
-def _embedded(x: Any, offset: int = 0) -> Any:
+def _embedded(x: Any, offset: int = 0) -> Array:
     flat = x.reshape(-1, x.shape[-1])
     matrices = np.stack([np.diag(row, offset) for row in flat])
     return matrices.reshape(*x.shape[:-1], *matrices.shape[1:])

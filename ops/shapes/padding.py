@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,10 +14,11 @@ from flowvm.eager.interpreter import Operator
 from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, ModeError, OutOfRangeError, ShapeError
-from flowvm.meta.meta import Size, TensorMeta
+from flowvm.meta.formats import Strides, format_stride
+from flowvm.meta.meta import Attrs, Size, TensorMeta
 from flowvm.ops.declare.assembly import NUMBER, Assembly, Piece, rectangles
 from flowvm.ops.declare.composite import Recorded, need_tensor, record, whole, wrap_dim, wrap_dims
-from flowvm.ops.declare.core import cast, clone
+from flowvm.ops.declare.core import arranged, clone
 from flowvm.ops.declare.kinds import is_int
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import samples
@@ -25,13 +26,17 @@ from flowvm.ops.shapes.complex_parts import complex, imag, real
 from flowvm.ops.shapes.slices import _slice, basic_view
 from flowvm.ops.shapes.views import _dims_of, _xs, flatten, reshape
 
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
+
 # public: flow
 
 _flip_op = Recorded("flip", lambda c, g: (flip(g, c.attrs[0]),))
 
 
 @method("flip")
-def _flip_method(x: Tensor, *args: Any, dims: Any = None) -> Tensor:
+def _flip_method(x: Tensor, *args: Any, dims: int | None = None) -> Tensor:
     """A copy in which the order of `dims` is reversed.
 
     >>> flow.tensor([[1, 2], [3, 4]]).flip(0, 1)
@@ -50,12 +55,15 @@ def flip(input: Tensor, dims: int | Sequence[int]) -> Tensor:
     """
     meta = need_tensor("flip", "input", input)._meta
     turned = wrap_dims("flip", dims, meta.ndim)
-    out = _arranged(input, turned, tuple(range(meta.ndim)))
+    out = _arranged(input, turned, tuple(range(meta.ndim)), format_stride("flip", meta, None))
     return record(_flip_op, (input,), out, (turned,))
 
 
-def _arranged(x: Tensor, turned: Sequence[int], order: Sequence[int]) -> Tensor:
-    """A copy with the dimensions `turned` reversed and then all in this order, not recorded.
+def _arranged(
+    x: Tensor, turned: Sequence[int], order: Sequence[int], lies: Strides | None = None
+) -> Tensor:
+    """A copy with the dimensions `turned` reversed and then all in this order, not recorded, with
+    the strides `lies`; None is C order.
 
     It reads backwards: negative strides, from the last element; no such view leaves this function.
     """
@@ -64,7 +72,9 @@ def _arranged(x: Tensor, turned: Sequence[int], order: Sequence[int]) -> Tensor:
     last = sum((meta.shape[d] - 1) * meta.stride[d] for d in turned) if meta.numel else 0
     shape = Size(meta.shape[d] for d in order)
     view = TensorMeta.of(shape, meta.dtype, meta.device, tuple(stride[d] for d in order))
-    return cast(alias(x, view, last * meta.dtype.itemsize), meta.dtype)
+    if lies == TensorMeta.of(shape, meta.dtype, meta.device).stride:
+        lies = None  # a cast, which passes join with what reads it
+    return arranged(alias(x, view, last * meta.dtype.itemsize), meta.dtype, lies)
 
 
 @method()
@@ -93,7 +103,7 @@ def flipud(input: Tensor) -> Tensor:
     return flip(input, (0,))
 
 
-def _roll_infer(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Assembly:
+def _roll_infer(metas: tuple[TensorMeta, ...], attrs: Attrs) -> Assembly:
     (x,) = metas
     sizes = attrs[0]
     if len(sizes) != x.ndim or not all(
@@ -109,7 +119,7 @@ def _roll_infer(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Assemb
     return Assembly(out, tuple(pieces), 0, planes)
 
 
-def _roll_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _roll_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     back = tuple(-cut % size for cut, size in zip(c.attrs[0], g._meta.shape, strict=True))
     return (_roll.call(g, back),)
 
@@ -175,7 +185,11 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     if k % 2:
         order[a], order[b] = b, a
     flips = ((), (b,), turned, (a,))[k % 4]
-    return record(_rot90_op, (x,), _arranged(x, flips, order), (k, turned))
+    lies = None
+    if k % 4:
+        strides = format_stride("rot90", x._meta, None) or x._meta.dense().stride
+        lies = tuple(strides[d] for d in order)
+    return record(_rot90_op, (x,), _arranged(x, flips, order, lies), (k, turned))
 
 
 _rot90_op = Recorded("rot90", lambda c, g: (rot90(g, -c.attrs[0], c.attrs[1]),))
@@ -205,7 +219,7 @@ def _check_sides(x: TensorMeta, sides: Any, beyond: int, empty: bool = True) -> 
         raise ArgumentError(f"pad: {sides} are not sizes to add around {x!r}")
 
 
-def _constant_infer(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Assembly:
+def _constant_infer(metas: tuple[TensorMeta, ...], attrs: Attrs) -> Assembly:
     (x,) = metas
     sides, value = attrs
     _check_sides(x, sides, WIDEST)
@@ -225,7 +239,7 @@ def _constant_infer(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> As
     return Assembly(out, tuple(pieces), value, planes)
 
 
-def _constant_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _constant_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     sides = c.attrs[0]
     inner = tuple((a, n, 1) for n, (a, _) in zip(c.metas[0].shape, sides, strict=True))
     return (basic_view(g, inner),)
@@ -245,7 +259,7 @@ def _border_cuts(n: int, a: int, b: int, mode: str) -> list[tuple[int, int, int,
     return [cut for cut in cuts if cut[1]]
 
 
-def _border_infer(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Assembly:
+def _border_infer(metas: tuple[TensorMeta, ...], attrs: Attrs) -> Assembly:
     (x,) = metas
     sides, mode = attrs
     if mode not in _BEYOND:
@@ -260,7 +274,7 @@ def _border_infer(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Asse
     return Assembly(out, tuple(pieces), 0, planes)
 
 
-def _border_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _border_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     return (_folded(g, *c.attrs),)
 
 

@@ -6,7 +6,6 @@ Most are methods too; they stand here under `flow`'s names.  Each answer is a pl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from flowvm.eager.tensor import Storage, Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
@@ -20,7 +19,7 @@ from flowvm.ops.shapes.inplace_views import UntypedStorage
 # public: flow
 
 
-def is_tensor(obj: Any, /) -> bool:
+def is_tensor(obj: object, /) -> bool:
     """Return True if `obj` is a Tensor.
 
     >>> flow.is_tensor(flow.ones(2)), flow.is_tensor([1.0, 1.0])
@@ -29,7 +28,7 @@ def is_tensor(obj: Any, /) -> bool:
     return isinstance(obj, Tensor)
 
 
-def is_storage(obj: Any, /) -> bool:
+def is_storage(obj: object, /) -> bool:
     """Return True if `obj` is a tensor's storage, of numbers or of bytes.
 
     >>> flow.is_storage(flow.ones(2).untyped_storage()), flow.is_storage(flow.ones(2))
@@ -165,7 +164,7 @@ for _function in (is_conj, is_neg, resolve_conj, resolve_neg):
     setattr(Tensor, _function.__name__, _function)
 
 
-def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
+def clone(input: Tensor, *, memory_format: object = None) -> Tensor:
     """A copy of `input`, in C order, that gradients flow through.
 
     >>> x = flow.zeros(2)
@@ -187,7 +186,7 @@ def detach(input: Tensor) -> Tensor:
     return core.detach(need_tensor("detach", "input", input))
 
 
-def broadcast_shapes(*shapes: Any) -> Size:
+def broadcast_shapes(*shapes: object) -> Size:
     """The shape that tensors of these shapes (a number is a vector's) have together; ShapeError if
     they do not broadcast.
 

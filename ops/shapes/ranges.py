@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flowvm.eager.global_calls import takes_placement
+from flowvm.eager.global_calls import elsewhere, takes_placement
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.launch import GRAIN, Launch
+from flowvm.meta.arrays import Array
 from flowvm.meta.device import Device, as_device
 from flowvm.meta.dtype import DType, complex128, complex_of, float64, get_default_dtype, int64
 from flowvm.meta.formats import accept
@@ -23,7 +26,11 @@ from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.shapes.complex_parts import complex as of_parts
 from flowvm.ops.shapes.fill import dtype_or, finished
 
-Array = Any
+if TYPE_CHECKING:
+    from flowvm.meta.device import DeviceLike
+    from flowvm.meta.dtype import DTypeLike
+
+
 Scalar = bool | int | float
 Number = Scalar | complex
 
@@ -61,6 +68,7 @@ def _ramp(n: Count, middle: int, dtype: DType, device: Device) -> Launch:
 
 
 # public: flow
+@partial(steady, elsewhere=elsewhere)
 @takes_placement
 def arange(
     start: Scalar = 0,
@@ -68,8 +76,8 @@ def arange(
     step: Scalar = 1,
     *,
     out: Tensor | None = None,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
@@ -132,6 +140,7 @@ def ramped(
 
 
 # public: flow
+@partial(steady, elsewhere=elsewhere)
 @takes_placement
 def linspace(
     start: Number,
@@ -139,8 +148,8 @@ def linspace(
     steps: int,
     *,
     out: Tensor | None = None,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
@@ -179,8 +188,8 @@ def logspace(
     base: float = 10.0,
     *,
     out: Tensor | None = None,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
@@ -198,7 +207,7 @@ def logspace(
     return finished((float(base) ** exponents).to(dtype), requires_grad, out, "logspace")
 
 
-def _bounds(name: str, start: Any, end: Any, dtype: Any) -> tuple[DType, Any, Any]:
+def _bounds(name: str, start: Any, end: Any, dtype: DTypeLike) -> tuple[DType, Any, Any]:
     """The dtype, which is complex by itself where a bound is, and the bounds as it has them."""
     first, last = number_of(name, start, True), number_of(name, end, True)
     bounds = [n for n in (first, last) if isinstance(n, complex)]
@@ -208,7 +217,7 @@ def _bounds(name: str, start: Any, end: Any, dtype: Any) -> tuple[DType, Any, An
     return (dtype, first, last) if dtype.inexact else (dtype, int(first), int(last))
 
 
-def _steps(name: str, steps: Any) -> int:
+def _steps(name: str, steps: int) -> int:
     if not isinstance(steps, (int, np.integer)) or isinstance(steps, bool):
         raise ArgumentTypeError(f"{name}: steps must be an int, got {type(steps).__name__}")
     if steps < 0:

@@ -7,7 +7,7 @@ The inverse of a view: what the view would show is replaced.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,10 @@ from flowvm.errors import ArgumentError, ShapeError
 from flowvm.ops.declare.composite import need_tensor, whole, wrap_dim
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.registry import Sample, samples
+
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Array
+
 
 # public: flow
 
@@ -58,7 +62,9 @@ def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     return _with("select_scatter", input, src, lambda x: x.select(dim, index))
 
 
-def _sliced(name: str, x: Any, dim: int, start: Any, end: Any, step: int) -> Any:
+def _sliced(
+    name: str, x: Tensor, dim: int, start: int | None, end: int | None, step: int
+) -> Tensor:
     at = wrap_dim(name, dim, x.ndim)
     if whole(name, "step", step) < 1:
         raise ArgumentError(f"{name}: step is positive, got {step}")
@@ -107,11 +113,11 @@ def as_strided_scatter(
 # --- copies of views ------------------------------------------------------------------------------
 
 
-def _copied(view: str, of: str = "") -> Any:
+def _copied(view: str, of: str = "") -> Callable[..., Any]:
     """Return the function `<view>_copy`: a copy of the result of the method `view`."""
     name = f"{view}_copy"
 
-    def call(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def call(input: Tensor, *args: object, **kwargs: object) -> Any:
         shown = getattr(need_tensor(name, "input", input), of or view)(*args, **kwargs)
         if isinstance(shown, tuple):
             return tuple(part.clone() for part in shown)
@@ -139,7 +145,7 @@ unsqueeze_copy = _copied("unsqueeze")
 view_copy = _copied("view")
 alias_copy = _copied("alias", "clone")
 detach_copy = _copied("detach")
-Tensor.narrow_copy = narrow_copy  # type: ignore[attr-defined]
+Tensor.narrow_copy = narrow_copy  # type: ignore[method-assign]
 
 
 @with_out
@@ -159,7 +165,7 @@ def slice_copy(
 def _unsafe(view: str) -> Any:
     """The function `unsafe_<view>`: the parts that the method `view` gives."""
 
-    def call(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+    def call(input: Tensor, *args: object, **kwargs: object) -> tuple[Tensor, ...]:
         x = need_tensor(f"unsafe_{view}", "input", input)
         parts: tuple[Tensor, ...] = getattr(x, view)(*args, **kwargs)
         return parts
@@ -175,7 +181,7 @@ unsafe_split_with_sizes = _unsafe("split_with_sizes")
 
 
 def _numpy_with(part: Callable[..., Any]) -> Callable[..., Any]:
-    def reference(x: Any, src: Any, *args: Any) -> Any:
+    def reference(x: Array, src: Array, *args: Any) -> object:
         out = np.ascontiguousarray(x).copy()
         out[part(out.shape, *args)] = src
         return out

@@ -7,7 +7,7 @@ geometry makes its gradient: zeros of the whole shape, and the gradient copied t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,10 @@ from flowvm.ops.declare.core import copy_, view_of
 from flowvm.ops.declare.registry import samples
 from flowvm.ops.shapes.views import _xs
 
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
+
 # public: flow
 
 Geometry = Callable[..., tuple[TensorMeta, int]]
@@ -32,7 +36,7 @@ def _strided_view(name: str, geometry: Geometry) -> Callable[..., Tensor]:
     """The view function of a geometry that shows no element twice."""
     cached = lru_cached("views")(geometry)
 
-    def backward(c: Any, g: Tensor) -> tuple[Tensor]:
+    def backward(c: Node, g: Tensor) -> tuple[Tensor]:
         return (embed(g, c.metas[0], *c.attrs),)
 
     def embed(g: Tensor, whole: TensorMeta, *attrs: Any) -> Tensor:
@@ -41,7 +45,7 @@ def _strided_view(name: str, geometry: Geometry) -> Callable[..., Tensor]:
         copy_(alias(out, meta, offset * meta.dtype.itemsize), g.detach())
         return record(embedded, (g,), out, attrs)
 
-    def view(x: Tensor, *attrs: Any) -> Tensor:
+    def view(x: Tensor, *attrs: object) -> Tensor:
         meta, offset = cached(x._meta, *attrs)
         return view_of(x, name, meta, offset, backward, attrs)
 

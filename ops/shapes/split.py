@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,10 +26,14 @@ from flowvm.ops.shapes.join import cat, stack
 from flowvm.ops.shapes.slices import _select, _slice
 from flowvm.ops.shapes.views import _dims_of, _xs
 
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
+
 # public: flow
 
 
-def _pieces_grad(c: Any, *gradients: Tensor | None) -> tuple[Tensor]:
+def _pieces_grad(c: Node, *gradients: Tensor | None) -> tuple[Tensor]:
     gradient = next(g for g in gradients if g is not None)
     dtype = gradient._meta.dtype
     parts = [
@@ -187,7 +191,9 @@ def tensor_split(
     return _pieces(x, at, [each + (i < more) for i in range(sections)])
 
 
-def _even_split(name: str, x: Tensor, sections: Any, dim: int, least: int) -> tuple[Tensor, ...]:
+def _even_split(
+    name: str, x: Tensor, sections: int | Sequence[int], dim: int, least: int
+) -> tuple[Tensor, ...]:
     if need_tensor(name, "input", x)._meta.ndim < least:
         raise ShapeError(f"{name}: needs at least {least} dimensions, got shape {tuple(x.shape)}")
     if not isinstance(sections, (tuple, list, Tensor)):

@@ -16,6 +16,7 @@ import numpy as np
 from flowvm.eager.global_calls import takes_placement
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError
+from flowvm.meta.arrays import Array
 from flowvm.meta.device import as_device
 from flowvm.meta.formats import accept
 from flowvm.ops.declare.composite import whole
@@ -24,10 +25,8 @@ from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.create import tensor
 from flowvm.ops.shapes.fill import dtype_or
 
-Array = Any
 
-
-def made(
+def window_of(
     name: str, length: Any, periodic: bool, shape: Callable[[Array, float], Array],
     options: dict[str, Any],
 ) -> Tensor:  # fmt: skip
@@ -37,14 +36,14 @@ def made(
         raise ArgumentError(f"{name}: window_length is not negative, got {n}")
     out, device = options.pop("out", None), as_device(options.pop("device", None))
     kind = dtype_or(dtype_for(name, out, options.pop("dtype", None)))
-    wanted = options.pop("requires_grad", False)
+    requires_grad = options.pop("requires_grad", False)
     accept(name, options)
     if not kind.is_floating_point:
         raise DTypeError(f"{name}: a window is of floats, got dtype {kind.name}")
     last = n if periodic else n - 1
     values = np.ones(n) if n <= 1 else shape(np.arange(n, dtype=np.float64), float(last))
     window = written(name, out, tensor(values, dtype=kind, device=device))
-    return window.requires_grad_(True) if wanted else window
+    return window.requires_grad_(True) if requires_grad else window
 
 
 def cosines(*weights: float) -> Callable[[Array, float], Array]:
@@ -53,7 +52,9 @@ def cosines(*weights: float) -> Callable[[Array, float], Array]:
     def shape(k: Array, last: float) -> Array:
         turns = 2 * np.pi * k / last
         first, *rest = weights
-        return sum(((-1) ** j * w * np.cos(j * turns) for j, w in enumerate(rest, 1)), first)
+        start: Array | float = first
+        terms = ((-1) ** j * w * np.cos(j * turns) for j, w in enumerate(rest, 1))
+        return np.asarray(sum(terms, start))
 
     return shape
 
@@ -75,7 +76,7 @@ def kaiser(beta: float) -> Callable[[Array, float], Array]:
 
 # public: flow
 @takes_placement
-def hann_window(window_length: int, periodic: bool = True, **options: Any) -> Tensor:
+def hann_window(window_length: int, periodic: bool = True, **options: object) -> Tensor:
     """sin(pi k / N) ** 2 for k from 0 on: N is `window_length`, or one less unless `periodic`.
 
     `options` are those of `flow.zeros`: dtype, device, placement and sbp, requires_grad, and so on.
@@ -83,7 +84,7 @@ def hann_window(window_length: int, periodic: bool = True, **options: Any) -> Te
     >>> flow.hann_window(4)
     tensor([0.0000, 0.5000, 1.0000, 0.5000])
     """
-    return made("hann_window", window_length, periodic, cosines(0.5, 0.5), options)
+    return window_of("hann_window", window_length, periodic, cosines(0.5, 0.5), options)
 
 
 # public: flow
@@ -93,42 +94,42 @@ def hamming_window(
     periodic: bool = True,
     alpha: float = 0.54,
     beta: float = 0.46,
-    **options: Any,
+    **options: object,
 ) -> Tensor:
     """alpha - beta cos(2 pi k / N); N and `options` as `hann_window`.
 
     >>> flow.hamming_window(4)
     tensor([0.0800, 0.5400, 1.0000, 0.5400])
     """
-    return made("hamming_window", window_length, periodic, cosines(alpha, beta), options)
+    return window_of("hamming_window", window_length, periodic, cosines(alpha, beta), options)
 
 
 # public: flow
 @takes_placement
-def blackman_window(window_length: int, periodic: bool = True, **options: Any) -> Tensor:
+def blackman_window(window_length: int, periodic: bool = True, **options: object) -> Tensor:
     """0.42 - 0.5 cos(2 pi k / N) + 0.08 cos(4 pi k / N); N and `options` as `hann_window`.
 
     >>> flow.blackman_window(4)[1:]
     tensor([0.3400, 1.0000, 0.3400])
     """
-    return made("blackman_window", window_length, periodic, cosines(0.42, 0.5, 0.08), options)
+    return window_of("blackman_window", window_length, periodic, cosines(0.42, 0.5, 0.08), options)
 
 
 # public: flow
 @takes_placement
-def bartlett_window(window_length: int, periodic: bool = True, **options: Any) -> Tensor:
+def bartlett_window(window_length: int, periodic: bool = True, **options: object) -> Tensor:
     """The triangle 1 - |2 k / N - 1|; N and `options` as `hann_window`.
 
     >>> flow.bartlett_window(4)
     tensor([0.0000, 0.5000, 1.0000, 0.5000])
     """
-    return made("bartlett_window", window_length, periodic, triangle, options)
+    return window_of("bartlett_window", window_length, periodic, triangle, options)
 
 
 # public: flow
 @takes_placement
 def kaiser_window(
-    window_length: int, periodic: bool = True, beta: float = 12.0, **options: Any
+    window_length: int, periodic: bool = True, beta: float = 12.0, **options: object
 ) -> Tensor:
     """I0(beta sqrt(1 - (2 k / N - 1) ** 2)) / I0(beta), I0 being the modified Bessel function; N
     and `options` as `hann_window`.
@@ -138,7 +139,7 @@ def kaiser_window(
     """
     if not math.isfinite(beta):
         raise ArgumentError(f"kaiser_window: beta is finite, got {beta}")
-    return made("kaiser_window", window_length, periodic, kaiser(beta), options)
+    return window_of("kaiser_window", window_length, periodic, kaiser(beta), options)
 
 
 def _symmetric(f: Callable[[int], Array]) -> Callable[..., Array]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,11 @@ from flowvm.ops.declare.composite import need_tensor, whole, wrap_dim, wrap_dims
 from flowvm.ops.declare.core import contiguous, sum_to, view_of
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples
 from flowvm.vm.machine.words import OPERAND
+
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+    from flowvm.meta.dtype import DTypeLike
+
 
 # public: flow
 
@@ -105,7 +110,7 @@ def _reshaped(meta: TensorMeta, shape: tuple[int, ...]) -> tuple[Size, TensorMet
     return size, None if stride is None else TensorMeta.of(size, meta.dtype, meta.device, stride)
 
 
-def _reshape_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _reshape_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     return (reshape(g, c.metas[0].shape),)
 
 
@@ -180,7 +185,7 @@ def _of_dtype(x: Tensor, dtype: DType) -> Tensor:
 
 @method("view")
 @steady
-def _view(x: Tensor, *shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
+def _view(x: Tensor, *shape: Any, size: Any = None, dtype: DTypeLike | None = None) -> Tensor:
     """A view of the same memory in another shape, or as another dtype; ShapeError where only a copy
     could have it (use reshape).
 
@@ -295,7 +300,7 @@ def _permuted(meta: TensorMeta, dims: tuple[int, ...]) -> tuple[TensorMeta, tupl
     return TensorMeta.of(shape, meta.dtype, meta.device, stride), back
 
 
-def _permute_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _permute_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     return (_permute(g, c.attrs[0]),)
 
 
@@ -449,7 +454,7 @@ def _expanded(meta: TensorMeta, sizes: tuple[int, ...]) -> TensorMeta:
     return TensorMeta.of(Size(shape), meta.dtype, meta.device, tuple(stride))
 
 
-def _expand_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _expand_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     return (sum_to(g, c.metas[0].shape),)
 
 
@@ -505,7 +510,7 @@ def broadcast_like(
     tensor([[1, 1, 1],
             [2, 2, 2]])
     """
-    x: Any = need_tensor("broadcast_like", "input", input)
+    x: Tensor = need_tensor("broadcast_like", "input", input)
     shape = need_tensor("broadcast_like", "like_tensor", like_tensor)._meta.shape
     axes = {wrap_dim("broadcast_like", axis, len(shape)) for axis in broadcast_axes or ()}
     if axes and x.ndim == len(shape) - len(axes):

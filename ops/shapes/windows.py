@@ -6,7 +6,7 @@ Their gradients add up what came back for an element, by `index_add`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from flowvm.ops.declare.core import view_of
 from flowvm.ops.declare.rebase import strided_grad
 from flowvm.ops.declare.registry import samples
 from flowvm.ops.shapes.views import _dims_of, _xs, movedim
+
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
 
 
 def _windows_geometry(meta: TensorMeta, at: int, size: int, step: int) -> TensorMeta:
@@ -36,7 +39,7 @@ def _windows_geometry(meta: TensorMeta, at: int, size: int, step: int) -> Tensor
     return TensorMeta.of(Size(shape), meta.dtype, meta.device, tuple(stride))
 
 
-def _unfold_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _unfold_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     (meta,), (at, size, step) = c.metas, c.attrs
     if meta.ndim == 0:
         return (g.reshape(()),)

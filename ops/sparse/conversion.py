@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from flowvm.meta.formats import (
 )
 from flowvm.meta.meta import TensorMeta, as_shape
 from flowvm.ops.declare.composite import filled_of
-from flowvm.ops.places.counting import nonzero
+from flowvm.ops.places.counts import nonzero
 from flowvm.ops.places.gather import index_select
 from flowvm.ops.places.scatter import index_add
 from flowvm.ops.places.unique import unique
@@ -37,20 +37,30 @@ from flowvm.ops.sparse.pattern import COMPRESSED, Pattern, check_block, linear_o
 from flowvm.ops.sparse.products import grouped
 from flowvm.ops.sparse.tensor import SparseTensor, sparse
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from flowvm.meta.device import DeviceLike
+    from flowvm.meta.dtype import DTypeLike
+    from flowvm.ops.sparse.pattern import Compressed
+
+
 sparse_arrays = lazy("scipy.sparse")
 
 # whether indices that are tensors are looked at, on this thread
 checks: Mode[bool] = Mode(False)
 
 
-def _checked(asked: bool | None) -> bool:
-    return checks.now() if asked is None else asked
+def _checked(check: bool | None) -> bool:
+    return checks.now() if check is None else check
 
 
 # --- of indices and values ------------------------------------------------------------------------
 
 
-def _part(name: str, what: str, value: Any, device: Any, index: bool = True) -> tuple[Tensor, bool]:
+def _part(
+    name: str, what: str, value: object, device: Any, index: bool = True
+) -> tuple[Tensor, bool]:
     """Return an argument as a tensor, and whether it came from Python, so that looking at it costs
     nothing.
     """
@@ -68,25 +78,25 @@ def _part(name: str, what: str, value: Any, device: Any, index: bool = True) -> 
     return part, python
 
 
-def _values(made: Any, dtype: Any, requires_grad: bool, is_ours: bool) -> Tensor:
+def _values(values: Any, dtype: Any, requires_grad: bool, is_ours: bool) -> Tensor:
     """Return values as a sparse tensor has them: a leaf of the user's stays its own."""
     if dtype is not None:
-        made = made.to(as_dtype(dtype))
+        values = values.to(as_dtype(dtype))
     if requires_grad:
-        return made.detach().requires_grad_()  # type: ignore[no-any-return]
-    if not is_ours and made.is_leaf and made.requires_grad:
-        return made.view_as(made)  # type: ignore[no-any-return]
-    return made  # type: ignore[no-any-return]
+        return values.detach().requires_grad_()  # type: ignore[no-any-return]
+    if not is_ours and values.is_leaf and values.requires_grad:
+        return values.view_as(values)  # type: ignore[no-any-return]
+    return values  # type: ignore[no-any-return]
 
 
 # public: flow (late)
 def sparse_coo_tensor(
     indices: Any,
-    values: Any = None,
+    values: object = None,
     size: Any = None,
     *,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     pin_memory: bool = False,
     requires_grad: bool = False,
     check_invariants: bool | None = None,
@@ -113,7 +123,7 @@ def sparse_coo_tensor(
         empty = TensorMeta.of((len(shape), 0), int64, as_device(device or "cpu"))
         held = tensor([], dtype=dtype).to(empty.device)
         values, indices, size = held, filled_of(empty), shape
-    values, given = _part(name, "values", values, device, index=False)
+    values, grad_option = _part(name, "values", values, device, index=False)
     if device is None:
         device = values.device
     places, python = _part(name, "indices", indices, device)
@@ -142,7 +152,7 @@ def sparse_coo_tensor(
         )
     if (python or _checked(check_invariants)) and places.shape[1] and places.device.type != "meta":
         _check_places(name, places, shape)
-    held = _values(values, dtype, requires_grad, given)
+    held = _values(values, dtype, requires_grad, grad_option)
     return sparse(Pattern(sparse_coo, (places,), shape, bool(is_coalesced)), held)
 
 
@@ -162,12 +172,12 @@ def _check_places(name: str, places: Any, shape: Sequence[int]) -> None:
 def _compressed(
     compressed_indices: Any,
     plain_indices: Any,
-    values: Any,
-    size: Any = None,
+    values: object,
+    size: object = None,
     *,
-    dtype: Any = None,
+    dtype: object = None,
     layout: Any = None,
-    device: Any = None,
+    device: object = None,
     pin_memory: bool = False,
     requires_grad: bool = False,
     check_invariants: bool | None = None,
@@ -178,68 +188,80 @@ def _compressed(
     if words is None:
         layouts = ", ".join(map(repr, COMPRESSED))
         raise ArgumentError(f"{name}: layout is one of {layouts}, got {layout!r}")
-    values, given = _part(name, "values", values, device, index=False)
+    values, grad_option = _part(name, "values", values, device, index=False)
     if device is None:
         device = values.device
     bounds, python = _part(name, words.bounds_of, compressed_indices, device)
     plain, python_too = _part(name, words.plain_of, plain_indices, device)
-    least = 3 if words.blocks else 1
-    if bounds.ndim != 1 or plain.ndim != 1 or values.ndim < least or not bounds.shape[0]:
+    batch = tuple(bounds.shape[:-1])
+    front = len(batch)
+    least = front + (3 if words.blocks else 1)
+    if (
+        bounds.ndim < 1 or plain.ndim != bounds.ndim or values.ndim < least or not bounds.shape[-1]
+        or tuple(plain.shape[:-1]) != batch or tuple(values.shape[:front]) != batch
+    ):  # fmt: skip
         raise ShapeError(
-            f"{name}: {words.bounds_of} and {words.plain_of} are lines, and values have "
-            f"{least} dimensions or more, got shapes {tuple(bounds.shape)}, {tuple(plain.shape)} "
-            f"and {tuple(values.shape)}; batches of matrices are kept as coordinates here"
+            f"{name}: {words.bounds_of} and {words.plain_of} are lines, or one for each matrix of "
+            f"a batch, and values have {least} dimensions or more, the batch's in front; got "
+            f"shapes {tuple(bounds.shape)}, {tuple(plain.shape)} and {tuple(values.shape)}"
         )
-    if plain.shape[0] != values.shape[0]:
-        raise ShapeError(f"{name}: {plain.shape[0]} {words.plain_of} for {values.shape[0]} values")
+    if plain.shape[-1] != values.shape[front]:
+        raise ShapeError(
+            f"{name}: {plain.shape[-1]} {words.plain_of} for {values.shape[front]} values"
+        )
     if bounds.dtype is not plain.dtype:
         bounds, plain = bounds.to(int64), plain.to(int64)
     if bounds.dtype not in (int32, int64):
         raise ArgumentTypeError(f"{name}: both indices are int32 or int64, got {bounds.dtype.name}")
-    block = (values.shape[1], values.shape[2]) if words.blocks else None
+    block = (values.shape[front + 1], values.shape[front + 2]) if words.blocks else None
     steps = block or (1, 1)
-    dense = tuple(values.shape[3 if block else 1 :])
-    lines = bounds.shape[0] - 1
+    dense = tuple(values.shape[least:])
+    lines = bounds.shape[-1] - 1
     if size is None:
-        across = int(plain.amax()) + 1 if plain.shape[0] else 0
+        across = int(plain.amax()) + 1 if plain.numel() else 0
         counts = (lines, across) if words.axis == 0 else (across, lines)
-        shape = as_shape((*[n * s for n, s in zip(counts, steps, strict=True)], *dense))
+        whole = [n * s for n, s in zip(counts, steps, strict=True)]
+        shape = as_shape((*batch, *whole, *dense))
     else:
         shape = as_shape(size)
-    if len(shape) != 2 + len(dense) or tuple(shape[2:]) != dense:
+    if len(shape) != front + 2 + len(dense) or (*shape[:front], *shape[front + 2 :]) != (
+        *batch, *dense
+    ):  # fmt: skip
         raise ShapeError(
-            f"{name}: size {tuple(shape)} is not that of a matrix with values of shape "
-            f"{tuple(values.shape)}"
+            f"{name}: size {tuple(shape)} is not that of a matrix, or batch of matrices, with "
+            f"values of shape {tuple(values.shape)}"
         )
+    sides = shape[front : front + 2]
     if block is not None:
-        check_block(name, block, shape)
-    if shape[words.axis] != lines * steps[words.axis]:
+        check_block(name, block, sides)
+    if sides[words.axis] != lines * steps[words.axis]:
         raise ShapeError(
-            f"{name}: size {tuple(shape)} wants {shape[words.axis] // steps[words.axis] + 1} "
+            f"{name}: size {tuple(shape)} wants {sides[words.axis] // steps[words.axis] + 1} "
             f"{words.bounds_of}, got {lines + 1}"
         )
     if ((python and python_too) or _checked(check_invariants)) and plain.device.type != "meta":
         other = 1 - words.axis
-        _check_bounds(name, words, bounds, plain, shape[other] // steps[other])
-    held = _values(values, dtype, requires_grad, given)
+        _check_bounds(name, words, bounds, plain, sides[other] // steps[other])
+    held = _values(values, dtype, requires_grad, grad_option)
     return sparse(Pattern(layout, (bounds, plain), shape, True, block), held)
 
 
-def _with_layout(name: str, layout: Layout, options: dict[str, Any]) -> dict[str, Any]:
+def _with_layout(name: str, layout: Layout, options: Mapping[str, object]) -> dict[str, Any]:
     """Return the options of a function that makes one layout; it may be said, but no other."""
     if options.get("layout") not in (None, layout):
         raise ArgumentError(f"{name}: layout is {layout!r}, got {options['layout']!r}")
     return {**options, "layout": layout}
 
 
-def _check_bounds(name: str, words: Any, bounds: Any, plain: Any, across: int) -> None:
+def _check_bounds(name: str, words: Compressed, bounds: Tensor, plain: Tensor, across: int) -> None:
     edges, numbers = bounds.numpy(), plain.numpy()
-    if edges[0] != 0 or edges[-1] != len(numbers) or (np.diff(edges) < 0).any():
+    count = numbers.shape[-1]
+    ends = (edges[..., 0] != 0).any() or (edges[..., -1] != count).any()
+    if ends or (np.diff(edges) < 0).any():
         raise OutOfRangeError(
-            f"{name}: {words.bounds_of} rise from 0 to nnz = {len(numbers)}, got "
-            f"{edges.tolist()!s:.80}"
+            f"{name}: {words.bounds_of} rise from 0 to nnz = {count}, got {edges.tolist()!s:.80}"
         )
-    if len(numbers) and (numbers.min() < 0 or numbers.max() >= across):
+    if numbers.size and (numbers.min() < 0 or numbers.max() >= across):
         raise OutOfRangeError(
             f"{name}: {words.plain_of} are from 0 to {across - 1}, got {numbers.min()} to "
             f"{numbers.max()}"
@@ -253,9 +275,9 @@ def sparse_compressed_tensor(
     values: Any,
     size: Any = None,
     *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    layout: Layout | None = None,
+    device: DeviceLike | None = None,
     pin_memory: bool = False,
     requires_grad: bool = False,
     check_invariants: bool | None = None,
@@ -275,7 +297,7 @@ def sparse_compressed_tensor(
 
 # public: flow (late)
 def sparse_csr_tensor(
-    crow_indices: Any, col_indices: Any, values: Any, size: Any = None, **options: Any
+    crow_indices: Any, col_indices: Any, values: Any, size: Any = None, **options: object
 ) -> SparseTensor:
     """Return a sparse matrix by rows.
 
@@ -296,7 +318,7 @@ def sparse_csr_tensor(
 
 # public: flow (late)
 def sparse_csc_tensor(
-    ccol_indices: Any, row_indices: Any, values: Any, size: Any = None, **options: Any
+    ccol_indices: Any, row_indices: Any, values: Any, size: Any = None, **options: object
 ) -> SparseTensor:
     """Return a sparse matrix by columns; arguments as of `flow.sparse_csr_tensor`, turned.
 
@@ -310,7 +332,7 @@ def sparse_csc_tensor(
 
 # public: flow (late)
 def sparse_bsr_tensor(
-    crow_indices: Any, col_indices: Any, values: Any, size: Any = None, **options: Any
+    crow_indices: Any, col_indices: Any, values: Any, size: Any = None, **options: object
 ) -> SparseTensor:
     """Return a sparse matrix of blocks by rows: `values` are (blocks, rows, columns).
 
@@ -323,7 +345,7 @@ def sparse_bsr_tensor(
 
 # public: flow (late)
 def sparse_bsc_tensor(
-    ccol_indices: Any, row_indices: Any, values: Any, size: Any = None, **options: Any
+    ccol_indices: Any, row_indices: Any, values: Any, size: Any = None, **options: object
 ) -> SparseTensor:
     """Return a sparse matrix of blocks by columns: `values` are (blocks, rows, columns).
 
@@ -334,7 +356,7 @@ def sparse_bsc_tensor(
     return _compressed(ccol_indices, row_indices, values, size, name="sparse_bsc_tensor", **own)
 
 
-def of_parts(layout: str, parts: Sequence[Any], shape: Any, coalesced: bool) -> SparseTensor:
+def of_parts(layout: str, parts: Sequence[object], shape: Any, coalesced: bool) -> SparseTensor:
     """Return the tensor of a layout's name, the parts and a shape, all of which a file says: they
     are checked.
     """
@@ -372,18 +394,18 @@ def from_dense(
         if not 0 <= count <= ndim or (count == 0 and ndim):
             raise ArgumentError(f"{name}: {count} sparse dimensions of a {ndim}-d tensor")
     else:
-        count = 2
-        if ndim != 2 + int(dense_dim or 0):
+        count = ndim - int(dense_dim or 0)
+        if count < 2 or count > ndim:
             raise ShapeError(
-                f"{name}: a matrix is needed for {layout!r} (with dense_dim={dense_dim}), got "
-                f"shape {tuple(shape)}"
+                f"{name}: a matrix, or a batch of matrices, is needed for {layout!r} (with "
+                f"dense_dim={dense_dim}), got shape {tuple(shape)}"
             )
     places, values = _stored(x, count)
     coo = sparse(Pattern(sparse_coo, (places,), shape), values)
-    return converted(coo, layout, blocksize, name)
+    return converted(coo, layout, blocksize, name, count - 2)
 
 
-def _stored(x: Any, count: int) -> tuple[Tensor, Tensor]:
+def _stored(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
     shape = tuple(x.shape)
     sizes, dense = shape[:count], shape[count:]
     mask = x.detach() != 0
@@ -408,11 +430,14 @@ def to_dense(x: SparseTensor) -> Tensor:
 
 
 def flat_values(x: SparseTensor) -> Tensor:
-    """Return the values, those of blocks element by element, as `coordinates` has their places."""
-    values = x._data
-    if x._pattern.block is None:
-        return values
-    return reshape(values, (-1, *values.shape[3:]))
+    """Return the values of all matrices, those of blocks element by element, as `coordinates` has
+    their places.
+    """
+    p = x._pattern
+    if p.block is None and not p.batch:
+        return x._data
+    count = math.prod(p.batch) * p.entries * math.prod(p.block or ())
+    return reshape(x._data, (count, *p.dense_shape))
 
 
 # --- layouts --------------------------------------------------------------------------------------
@@ -453,18 +478,27 @@ def to_coo(x: SparseTensor) -> SparseTensor:
         return x
     places, values = p.coordinates(), flat_values(x)
     if p.layout is not sparse_csr:
+        shape = p.sparse_shape
         if p.layout is sparse_bsr or p.layout is sparse_bsc:  # by columns first, as CSC is
-            _, order = grouped(places[1].contiguous(), p.shape[1])
+            _, order = grouped(places[-1].contiguous(), shape[-1])
             places, values = index_select(places, 1, order), index_select(values, 0, order)
-        _, order = grouped(places[0].contiguous(), p.shape[0])
+        _, order = grouped(linear_of(places[:-1], shape[:-1]), math.prod(shape[:-1]))
         places, values = index_select(places, 1, order), index_select(values, 0, order)
     return sparse(Pattern(sparse_coo, (places,), p.shape), values)
 
 
 def converted(
-    x: SparseTensor, layout: Layout, blocksize: Any = None, name: str = "to_sparse"
+    x: SparseTensor,
+    layout: Layout,
+    blocksize: Any = None,
+    name: str = "to_sparse",
+    batch: int | None = None,
 ) -> SparseTensor:
-    """Return the tensor in another layout."""
+    """Return the tensor in another layout.
+
+    batch   how many dimensions of coordinates are in front of matrices; by default as many as there
+            are now
+    """
     p = x._pattern
     words = COMPRESSED.get(layout)
     if layout is not sparse_coo and words is None:
@@ -473,30 +507,64 @@ def converted(
         return x
     if words is None:
         return to_coo(x)
-    if p.sparse_dim != 2:
+    front = len(p.batch) if batch is None else batch
+    if p.sparse_dim - front != 2:
         raise ShapeError(f"{name}: {layout!r} is of matrices, got {p.sparse_dim} sparse dimensions")
     if words.blocks:
         if blocksize is None:
             raise ArgumentError(f"{name}: {layout!r} needs blocksize=(rows, columns)")
-        return _blocked(coalesced(to_coo(x)), layout, check_block(name, blocksize, p.shape))
+        block = check_block(name, blocksize, p.sparse_shape[front:])
+        return _blocked(coalesced(to_coo(x)), layout, block, front, name)
     x = coalesced(to_coo(x))
-    places, values = x._pattern.parts[0], x._data
-    lines, plain = places[words.axis].contiguous(), places[1 - words.axis].contiguous()
-    bounds, order = grouped(lines, p.shape[words.axis])
+    places, values, shape = x._pattern.parts[0], x._data, p.sparse_shape
+    lines, plain = places[front + words.axis].contiguous(), places[front + 1 - words.axis]
+    plain, size = plain.contiguous(), shape[front + words.axis]
+    if front:
+        lines = linear_of(places[:front], shape[:front]) * size + lines
+    bounds, order = grouped(lines, math.prod(shape[:front]) * size)
     if words.axis == 1:
         plain, values = index_select(plain, 0, order), index_select(values, 0, order)
-    return sparse(Pattern(layout, (bounds, plain), p.shape), values)
+    return _bounded(layout, bounds, plain, values, p.shape, front, None, name)
 
 
-def _blocked(x: SparseTensor, layout: Layout, block: tuple[int, int]) -> SparseTensor:
+def _bounded(
+    layout: Layout, bounds: Any, plain: Any, values: Any, shape: Sequence[int], front: int,
+    block: tuple[int, int] | None, name: str,
+) -> SparseTensor:  # fmt: skip
+    """Return the tensor of the bounds of all lines: a batch has as many values in each matrix."""
+    if not front:
+        return sparse(Pattern(layout, (bounds, plain), shape, True, block), values)
+    batch = tuple(shape[:front])
+    count = math.prod(batch)
+    lines, each = (bounds.shape[0] - 1) // max(count, 1), plain.shape[0] // max(count, 1)
+    first: Any = arange(count + 1, device=plain.device) * each
+    if lines and plain.device.type != "meta" and bool((bounds[::lines] != first).any()):
+        numbers = (bounds[::lines][1:] - bounds[::lines][:-1]).tolist()
+        raise ShapeError(
+            f"{name}: Expect the same number of specified elements per batch, got "
+            f"{numbers!s:.80}; coordinates, to_sparse(), may have any"
+        )
+    ends = first[1:].unsqueeze(1)
+    own = cat([reshape(bounds[:-1], (count, lines)), ends], 1) - first[:-1].unsqueeze(1)
+    parts = reshape(own, (*batch, lines + 1)), reshape(plain, (*batch, each))
+    held = reshape(values, (*batch, each, *values.shape[1:]))
+    return sparse(Pattern(layout, parts, shape, True, block), held)
+
+
+def _blocked(
+    x: SparseTensor, layout: Layout, block: tuple[int, int], front: int, name: str
+) -> SparseTensor:
     """Return coalesced coordinates as blocks."""
     words = COMPRESSED[layout]
     places, values, shape = x._pattern.parts[0], x._data, x._pattern.shape
     high, wide = block
-    row, col = places[0], places[1]
-    counts = (shape[0] // high, shape[1] // wide)
+    row, col = places[front], places[front + 1]
+    counts = (shape[front] // high, shape[front + 1] // wide)
     pair: Any = (row // high, col // wide)
     lines, across = pair[words.axis], pair[1 - words.axis]
+    if front:
+        lines = linear_of(places[:front], shape[:front]) * counts[words.axis] + lines
+    total = math.prod(shape[:front]) * counts[words.axis]
     keys, inverse = unique(lines * counts[1 - words.axis] + across, return_inverse=True)
     inner = (row % high) * wide + col % wide
     blocks = keys.shape[0]
@@ -505,15 +573,17 @@ def _blocked(x: SparseTensor, layout: Layout, block: tuple[int, int]) -> SparseT
     )
     stored = index_add(flat, 0, inverse * (high * wide) + inner, values)
     stored = reshape(stored, (blocks, high, wide, *x._pattern.dense_shape))
-    line, plain = places_of(keys, (counts[words.axis], counts[1 - words.axis]))
-    bounds, _ = grouped(line.contiguous(), counts[words.axis])
-    return sparse(Pattern(layout, (bounds, plain.contiguous()), shape, True, block), stored)
+    line, plain = places_of(keys, (total, counts[1 - words.axis]))
+    bounds, _ = grouped(line.contiguous(), total)
+    return _bounded(layout, bounds, plain.contiguous(), stored, shape, front, block, name)
 
 
 # --- diagonals, and SciPy -------------------------------------------------------------------------
 
 
-def spdiags(diagonals: Tensor, offsets: Any, shape: Any, layout: Any = None) -> SparseTensor:
+def spdiags(
+    diagonals: Tensor, offsets: Tensor, shape: tuple[int, int], layout: Any = None
+) -> SparseTensor:
     """Return the matrix with rows of `diagonals` on its diagonals; see `flow.sparse.spdiags`."""
     lines: Any = diagonals if diagonals.ndim == 2 else diagonals.unsqueeze(0)
     listed = [
@@ -547,7 +617,11 @@ def spdiags(diagonals: Tensor, offsets: Any, shape: Any, layout: Any = None) -> 
 
 
 def from_scipy(
-    matrix: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    matrix: Any,
+    *,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
 ) -> SparseTensor:
     """Return a SciPy sparse matrix or array as a tensor; see `flow.sparse.from_scipy`."""
     form = getattr(matrix, "format", None)
@@ -577,6 +651,8 @@ def from_scipy(
 def to_scipy(x: SparseTensor) -> Any:
     """Return a sparse array of SciPy; see `flow.sparse.to_scipy`."""
     p = x._pattern
+    if p.batch:
+        raise ShapeError(f"to_scipy: a matrix is needed, got a batch of shape {tuple(p.shape)}")
     if p.dense_shape:
         raise ShapeError(f"to_scipy: values are numbers, got shape {p.dense_shape} for each")
     values: Any = x._data.detach().cpu()

@@ -13,6 +13,8 @@ from flowvm.loading.lazy import lazy
 from flowvm.meta.formats import Layout, sparse_bsc, sparse_bsr, sparse_coo, sparse_csc, sparse_csr
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flowvm.ops.sparse import conversion, rules
 else:
     conversion = lazy("flowvm.ops.sparse.conversion")
@@ -51,10 +53,10 @@ def _attach(name: str, layout: Layout, blocks: bool, shown: str, bounds: str) ->
     def plain(x: Tensor, dense_dim: int | None = None) -> Tensor:
         return conversion.from_dense(x, layout, None, dense_dim, name=name)
 
-    def blocked(x: Tensor, blocksize: Any, dense_dim: int | None = None) -> Tensor:
+    def blocked(x: Tensor, blocksize: int | Sequence[int], dense_dim: int | None = None) -> Tensor:
         return conversion.from_dense(x, layout, blocksize, dense_dim, name=name)
 
-    variant: Any = blocked if blocks else plain
+    variant = blocked if blocks else plain
     variant.__name__ = variant.__qualname__ = name
     call = f"{name}((1, 1))" if blocks else f"{name}()"
     variant.__doc__ = f"""Return a sparse tensor with layout `flow.{layout.name}`.  Waits for the

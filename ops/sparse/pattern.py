@@ -16,10 +16,10 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.meta.dtype import int64
 from flowvm.meta.formats import Layout, sparse_bsc, sparse_bsr, sparse_coo, sparse_csc, sparse_csr
-from flowvm.meta.meta import Size, TensorMeta, as_shape, dense_stride
+from flowvm.meta.meta import TensorMeta, as_shape, dense_stride
 from flowvm.ops.declare.composite import empty_of
 from flowvm.ops.places.gather import index_select
-from flowvm.ops.shapes.join import stack
+from flowvm.ops.shapes.join import cat, stack
 from flowvm.ops.shapes.ranges import arange
 from flowvm.ops.shapes.views import reshape
 from flowvm.ops.sparse.products import grouped, row_numbers, turned
@@ -63,9 +63,12 @@ class Rows(NamedTuple):
 
 
 class Pattern:
-    """The layout, the index tensors, the shape of all dimensions, and the size of blocks."""
+    """The layout, the index tensors, the shape of all dimensions, and the size of blocks.
 
-    __slots__ = ("_kept", "block", "coalesced", "layout", "parts", "shape")
+    `batch` has the sizes of the dimensions in front of matrices with bounds, () for coordinates.
+    """
+
+    __slots__ = ("_cache", "batch", "block", "coalesced", "layout", "parts", "shape")
 
     def __init__(
         self,
@@ -77,7 +80,8 @@ class Pattern:
     ) -> None:
         self.layout, self.parts, self.shape = layout, tuple(parts), as_shape(shape)
         self.coalesced, self.block = coalesced, block
-        self._kept: dict[str, Any] = {}
+        self.batch = () if layout is sparse_coo else tuple(self.parts[0].shape[:-1])
+        self._cache: dict[str, Any] = {}
 
     @property
     def is_coo(self) -> bool:
@@ -86,8 +90,8 @@ class Pattern:
 
     @property
     def sparse_dim(self) -> int:
-        """The number of dimensions that the indices are of."""
-        return self.parts[0].shape[0] if self.is_coo else 2
+        """The number of dimensions that the indices are of, those of a batch among them."""
+        return self.parts[0].shape[0] if self.is_coo else self.parts[0].ndim + 1
 
     @property
     def sparse_shape(self) -> tuple[int, ...]:
@@ -101,7 +105,7 @@ class Pattern:
 
     @property
     def entries(self) -> int:
-        """The number of values (of blocks)."""
+        """The number of values (of blocks), of each matrix of a batch."""
         return int(self.parts[-1].shape[-1])
 
     def like(self, dense_shape: Sequence[int]) -> Pattern:
@@ -110,21 +114,21 @@ class Pattern:
             return self
         shape = (*self.sparse_shape, *dense_shape)
         pattern = Pattern(self.layout, self.parts, shape, self.coalesced, self.block)
-        pattern._kept = self._kept
+        pattern._cache = self._cache
         return pattern
 
     def keep(self, name: str, make: Callable[[], Kept]) -> Kept:
         """Return what `make` gives, kept from then on under a name."""
-        value: Kept | None = self._kept.get(name)
+        value: Kept | None = self._cache.get(name)
         if value is None:
             value = make()
             if current_recorder() is None:
-                self._kept[name] = value
+                self._cache[name] = value
         return value
 
     def knows(self, name: str) -> bool:
         """Return True if something of this name is kept."""
-        return name in self._kept
+        return name in self._cache
 
     # --- other forms ----------------------------------------------------------------------------
 
@@ -136,8 +140,12 @@ class Pattern:
 
     def _coordinates(self) -> Tensor:
         words = COMPRESSED[self.layout]
-        bounds, plain = self.longs()
-        lines = row_numbers(bounds, plain.shape[0])
+        bounds, plain = self.joined()
+        lines: Any = row_numbers(bounds, plain.shape[0])
+        number = None
+        if self.batch:
+            number = self.numbers(plain)
+            lines = lines - number * (self.parts[0].shape[-1] - 1)
         pair = [lines, plain] if words.axis == 0 else [plain, lines]
         if self.block is not None:
             inner = arange(math.prod(self.block), device=plain.device)
@@ -146,8 +154,28 @@ class Pattern:
                 reshape(i.unsqueeze(1) * size + at, (-1,))
                 for i, size, at in zip(pair, self.block, places, strict=True)
             ]
-        out: Tensor = stack(pair)
+            if number is not None:
+                number = reshape(number.unsqueeze(1).expand(-1, inner.shape[0]), (-1,))
+        front = [] if number is None else list(places_of(number, self.batch))
+        out: Tensor = stack([*front, *pair])
         return out
+
+    def numbers(self, plain: Any) -> Any:
+        """Return the number of the batch's matrix that each of all entries belongs to."""
+        return arange(plain.shape[0], device=plain.device) // max(self.entries, 1)
+
+    def joined(self) -> tuple[Tensor, Tensor]:
+        """Return bounds and plain indices as int64, those of a batch one behind the other."""
+        if not self.batch:
+            return self.longs()
+        return self.keep("joined", self._joined)
+
+    def _joined(self) -> tuple[Tensor, Tensor]:
+        bounds, plain = self.longs()
+        count, lines = math.prod(self.batch), bounds.shape[-1] - 1
+        first: Any = arange(count + 1, device=plain.device) * self.entries
+        front = reshape(bounds[..., :-1], (count, lines)) + first[:-1].unsqueeze(1)
+        return cat([reshape(front, (-1,)), first[-1:]]), reshape(plain, (-1,))
 
     def longs(self) -> tuple[Tensor, Tensor]:
         """Return bounds and plain indices as int64."""
@@ -168,7 +196,10 @@ class Pattern:
 
     def _rows(self) -> Rows:
         if self.layout is sparse_csr:
-            return Rows(*self.longs(), None)
+            bounds, col = self.joined()
+            return Rows(
+                bounds, col + self.numbers(col) * self.sparse_shape[-1] if self.batch else col, None
+            )
         places, shape = self.coordinates(), self.sparse_shape
         if len(shape) < 2:
             raise ShapeError(f"a product needs a matrix, got sparse dimensions {shape}")
@@ -196,10 +227,10 @@ class Pattern:
 def linear_of(places: Tensor, shape: Sequence[int]) -> Tensor:
     """Return the place in C order of indices (dimensions, entries) in a shape."""
     if len(shape) == 1:
-        return places[0].contiguous()  # type: ignore[no-any-return]
+        return places[0].contiguous()
     if not shape:
         empty = TensorMeta.of((places.shape[1],), int64, places.device)
-        return empty_of(empty).zero_()  # type: ignore[no-any-return]
+        return empty_of(empty).zero_()
     total: Any = None
     for d, step in enumerate(dense_stride(shape)):
         term = places[d] * step if step != 1 else places[d]
@@ -210,7 +241,7 @@ def linear_of(places: Tensor, shape: Sequence[int]) -> Tensor:
 def places_of(linear: Tensor, shape: Sequence[int]) -> Tensor:
     """Return the indices (dimensions, entries) of places in C order."""
     if len(shape) == 1:
-        return linear.unsqueeze(0)  # type: ignore[no-any-return]
+        return linear.unsqueeze(0)
     lines = []
     for size, step in zip(shape, dense_stride(shape), strict=True):
         lines.append(linear // step % size if size else linear)
@@ -218,7 +249,7 @@ def places_of(linear: Tensor, shape: Sequence[int]) -> Tensor:
     return out
 
 
-def check_block(name: str, blocksize: Any, shape: Size) -> tuple[int, int]:
+def check_block(name: str, blocksize: Any, shape: Sequence[int]) -> tuple[int, int]:
     """Return the size of blocks, which divide a matrix; an error where they do not."""
     if not isinstance(blocksize, (tuple, list)) or len(blocksize) != 2:
         raise ArgumentError(f"{name}: blocksize is a pair of ints, got {blocksize!r}")

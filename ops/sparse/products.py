@@ -8,7 +8,7 @@ back.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,10 @@ from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.places.gather import index_select
 from flowvm.ops.sparse.cpu import row_kernels
+
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
 
 # --- rows -----------------------------------------------------------------------------------------
 
@@ -59,7 +63,7 @@ def _grain(rows: int, entries: int, width: int) -> int:
 
 
 def _product(
-    values: TensorMeta, bounds: TensorMeta, col: TensorMeta, x: TensorMeta, *kept: TensorMeta
+    values: TensorMeta, bounds: TensorMeta, col: TensorMeta, x: TensorMeta, *turned: TensorMeta
 ) -> Launch:
     for what, meta in (("bounds", bounds), ("col", col)):
         _check_index("sparse_product", what, meta)
@@ -76,8 +80,8 @@ def _product(
     rows, width = bounds.numel - 1, x.shape[1]
     out = x.with_shape((rows, width))
     flat = View(x.dtype, (rows * width,)), View(x.dtype, (x.numel,))
-    views = (flat[0], *map(View.of, (values, bounds, col)), flat[1], *map(View.of, kept))
-    body = BODIES[x.dtype in (float32, float64) and x.device.type != "cuda", bool(kept)]
+    views = (flat[0], *map(View.of, (values, bounds, col)), flat[1], *map(View.of, turned))
+    body = BODIES[x.dtype in (float32, float64) and x.device.type != "cuda", bool(turned)]
     shape = row_kernels.Shape(x.shape[0], width)
     grain = _grain(rows, col.numel, width)
     return Launch((out,), body, views, (shape,), units=rows, grain=grain)
@@ -92,7 +96,7 @@ BODIES: dict[tuple[bool, bool], Callable[..., Any]] = {
 }
 
 
-def _product_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _product_grad(c: Node, g: Tensor) -> tuple[object, ...]:
     values, bounds, col, x, *theirs = c.saved
     to_values = to_x = None
     if c.needs[0]:
@@ -135,7 +139,7 @@ def turned(bounds: Tensor, col: Tensor, columns: int) -> tuple[Tensor, Tensor, T
     return their_bounds, index_select(row, 0, order), order
 
 
-def _samples_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _samples_grad(c: Node, g: Tensor) -> tuple[object, ...]:
     bounds, col, a, b = c.saved
     if a.is_complex():
         a, b = a.conj().resolve_conj(), b.conj().resolve_conj()

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, ModeError, OutOfRangeError, ShapeError
 from flowvm.meta.dtype import int64, result_type
@@ -21,22 +22,29 @@ from flowvm.ops.places.gather import index_select
 from flowvm.ops.places.put import index_reduce
 from flowvm.ops.places.repeats import repeat_interleave
 from flowvm.ops.places.scatter import index_add
-from flowvm.ops.places.search import searchsorted
 from flowvm.ops.places.unique import unique
+from flowvm.ops.random.random import rand_like, randint_like, randn_like
 from flowvm.ops.shapes.join import cat
 from flowvm.ops.shapes.ranges import arange
 from flowvm.ops.shapes.views import reshape
 from flowvm.ops.sparse.conversion import coalesced, converted, flat_values, to_coo, to_dense
+from flowvm.ops.sparse.gradients import add_to
 from flowvm.ops.sparse.pattern import COMPRESSED, Pattern, linear_of, places_of
 from flowvm.ops.sparse.products import grouped, row_product, row_product_kept, row_samples
+from flowvm.ops.sparse.reductions import broadcast, by_group, looked_up, reduced
 from flowvm.ops.sparse.table import OF_THE_FUNCTION, RULES, Rule
 from flowvm.ops.sparse.tensor import LAYOUTS, SparseTensor, sparse
 
+if TYPE_CHECKING:
+    from flowvm.meta.dtype import DTypeLike
+
+
 # f(0) is 0; the second ones are sums of what they do to each summand
 _ZERO_PRESERVING: Final = (
-    "abs", "asin", "asinh", "atan", "atanh", "ceil", "deg2rad", "erf", "erfinv", "expm1", "floor",
-    "frac", "isinf", "isnan", "isneginf", "isposinf", "log1p", "nan_to_num", "rad2deg", "relu",
-    "round", "sgn", "sign", "signbit", "sin", "sinh", "sqrt", "square", "tan", "tanh", "trunc",
+    "abs", "angle", "asin", "asinh", "atan", "atanh", "ceil", "deg2rad", "erf", "erfinv",
+    "expm1", "floor", "frac", "isinf", "isnan", "isneginf", "isposinf", "log1p", "nan_to_num",
+    "rad2deg", "relu", "round", "sgn", "sign", "signbit", "sin", "sinh", "sqrt", "square",
+    "tan", "tanh", "trunc",
 )  # fmt: skip
 _LINEAR: Final = ("conj", "conj_physical", "neg", "positive", "real", "imag", "resolve_conj")
 
@@ -52,12 +60,12 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return enter
 
 
-def _apply(name: str, values: Any, args: Any, kwargs: Any) -> Any:
+def _apply(name: str, values: Tensor, args: tuple[Any, ...] | tuple[Any], kwargs: Any) -> Any:
     return getattr(values, name)(*args, **kwargs)
 
 
 def _of_values(name: str, linear: bool) -> Rule:
-    def each(x: SparseTensor, *args: Any, **kwargs: Any) -> SparseTensor:
+    def each(x: SparseTensor, *args: object, **kwargs: object) -> SparseTensor:
         if not linear and x._pattern.is_coo:
             x = coalesced(x)
         return sparse(x._pattern, _apply(name, x._data, args, kwargs))
@@ -66,7 +74,7 @@ def _of_values(name: str, linear: bool) -> Rule:
 
 
 def _in_place(name: str, linear: bool) -> Rule:
-    def each(x: SparseTensor, *args: Any, **kwargs: Any) -> SparseTensor:
+    def each(x: SparseTensor, *args: object, **kwargs: object) -> SparseTensor:
         if not linear and not x._pattern.coalesced:
             raise ModeError(f"{name}: in-place on an uncoalesced tensor; coalesce() first")
         _apply(name, x._data, args, kwargs)
@@ -92,7 +100,7 @@ def changed(x: SparseTensor, other: SparseTensor) -> SparseTensor:
 
 
 @rule("clone")
-def _clone(x: SparseTensor, *, memory_format: Any = None) -> SparseTensor:
+def _clone(x: SparseTensor, *, memory_format: object = None) -> SparseTensor:
     return sparse(x._pattern, x._data.clone())
 
 
@@ -108,7 +116,7 @@ def _detach_in_place(x: SparseTensor) -> SparseTensor:
 
 
 @rule("contiguous", "pin_memory", "share_memory_")
-def _itself(x: SparseTensor, *args: Any, **kwargs: Any) -> SparseTensor:
+def _itself(x: SparseTensor, *args: object, **kwargs: object) -> SparseTensor:
     return x
 
 
@@ -168,14 +176,34 @@ def _zeros_like(x: SparseTensor, *, dtype: Any = None, device: Any = None, layou
     if layout is strided:
         zeros = to_dense(zeros)
     elif not p.is_coo:
-        zeros = converted(zeros, layout or p.layout, p.block)
+        zeros = converted(zeros, layout or p.layout, p.block, batch=len(p.batch))
     return zeros.requires_grad_() if requires_grad else zeros
 
 
+def _random_like(function: Any) -> Rule:
+    def each(x: SparseTensor, *args: Any, requires_grad: bool = False, **options: Any) -> Any:
+        for option in ("layout", "memory_format"):
+            options.pop(option, None)
+        values = function(x._data.detach(), *args, **options)
+        out = _moved(x, values)
+        return out.requires_grad_() if requires_grad else out
+
+    return each
+
+
+for _function in (rand_like, randn_like, randint_like):
+    RULES[_function.__name__] = _random_like(_function)
+
+
+@rule("broadcast_to")
+def _broadcast_to(x: SparseTensor, size: Any) -> SparseTensor:
+    return broadcast(x, size)
+
+
 @rule("copy_")
-def _copy_in_place(x: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
+def _copy_in_place(x: Tensor, src: SparseTensor, non_blocking: bool = False) -> Tensor:
     if not isinstance(x, SparseTensor):
-        return x.copy_(to_dense(src))  # type: ignore[no-any-return]
+        return x.copy_(to_dense(src))
     if not isinstance(src, SparseTensor) or src.layout is not x.layout or src.shape != x.shape:
         raise ArgumentError(
             f"copy_: a sparse tensor takes one of its layout {x.layout!r} and shape "
@@ -188,8 +216,8 @@ def _copy_in_place(x: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
 
 
 @rule("to_dense")
-def _to_dense(x: SparseTensor, dtype: Any = None, *, masked_grad: Any = None) -> Any:
-    out: Any = to_dense(x)
+def _to_dense(x: SparseTensor, dtype: DTypeLike | None = None, *, masked_grad: Any = None) -> Any:
+    out: Tensor = to_dense(x)
     return out if dtype is None else out.to(dtype)
 
 
@@ -224,8 +252,13 @@ for _layout in LAYOUTS.values():
     RULES[_name] = _layout_rule(_name, _layout)
 
 
+def _laid_as(x: SparseTensor, p: Pattern) -> SparseTensor:
+    """Return coordinates in a pattern's layout, with blocks of its size and as much of a batch."""
+    return converted(x, p.layout, p.block, batch=len(p.batch))
+
+
 @rule("sparse_mask")
-def sparse_mask(x: Any, mask: Any) -> SparseTensor:
+def sparse_mask(x: Tensor, mask: Any) -> SparseTensor:
     """Return the values of a tensor at the places of a sparse one."""
     if not isinstance(mask, SparseTensor):
         raise ArgumentTypeError(
@@ -239,35 +272,26 @@ def sparse_mask(x: Any, mask: Any) -> SparseTensor:
     return sparse(mask._pattern, _at(x, mask._pattern))
 
 
-def _at(x: Any, p: Pattern) -> Tensor:
+def _at(x: Tensor, p: Pattern) -> Tensor:
     """Return the values of a tensor, dense or sparse, at the places of a pattern."""
     if isinstance(x, SparseTensor):
         if x._pattern is p:
             return x._data
         x = coalesced(to_coo(x))
-        own, wanted = x._pattern.linear(), p.linear()
-        values = _looked_up(own, x._data, wanted)
+        own, keys = x._pattern.linear(), p.linear()
+        values = looked_up(own, x._data, keys)
     else:
         flat = reshape(x, (math.prod(p.sparse_shape), *p.dense_shape))
         values = index_select(flat, 0, p.linear())
-    if p.block is not None:
-        values = reshape(values, (p.entries, *p.block, *p.dense_shape))
+    if p.block is not None or p.batch:
+        values = reshape(values, (*p.batch, p.entries, *(p.block or ()), *p.dense_shape))
     return values
 
 
-def _looked_up(keys: Any, values: Any, wanted: Any) -> Tensor:
-    """Return the value of each wanted key, zero where it is not among the sorted keys."""
-    count = keys.shape[0]
-    if not count:
-        return filled_of(TensorMeta.of((wanted.shape[0], *values.shape[1:]), values.dtype))
-    at = searchsorted(keys, wanted).clamp(max=count - 1)
-    present = index_select(keys, 0, at) == wanted
-    present = reshape(present, (-1, *[1] * (values.ndim - 1)))
-    return index_select(values, 0, at).masked_fill(~present, 0)  # type: ignore[no-any-return]
-
-
 @rule("sparse_resize_")
-def _resize_in_place(x: SparseTensor, size: Any, sparse_dim: int, dense_dim: int) -> SparseTensor:
+def _resize_in_place(
+    x: SparseTensor, size: Sequence[int], sparse_dim: int, dense_dim: int
+) -> SparseTensor:
     p, shape = x._pattern, as_shape(size)
     if not p.is_coo or len(shape) != sparse_dim + dense_dim:
         raise ArgumentError(
@@ -286,7 +310,9 @@ def _resize_in_place(x: SparseTensor, size: Any, sparse_dim: int, dense_dim: int
 
 
 @rule("sparse_resize_and_clear_")
-def _resize_and_clear(x: SparseTensor, size: Any, sparse_dim: int, dense_dim: int) -> SparseTensor:
+def _resize_and_clear(
+    x: SparseTensor, size: Sequence[int], sparse_dim: int, dense_dim: int
+) -> SparseTensor:
     shape = as_shape(size)
     if len(shape) != sparse_dim + dense_dim:
         raise ArgumentError(
@@ -307,13 +333,13 @@ def product(x: SparseTensor, dense: Tensor) -> Tensor:
     if rows.order is not None:
         values = index_select(values, 0, rows.order)
     if dense._node is not None or p.knows("turned"):
-        kept: Tensor = row_product_kept(values, rows.bounds, rows.col, dense, *p.turned())
-        return kept
+        result: Tensor = row_product_kept(values, rows.bounds, rows.col, dense, *p.turned())
+        return result
     out: Tensor = row_product(values, rows.bounds, rows.col, dense)
     return out
 
 
-def _check_matrix(name: str, x: Any, ndim: int = 2) -> None:
+def _check_matrix(name: str, x: Tensor, ndim: int = 2) -> None:
     if isinstance(x, SparseTensor) and (x._pattern.dense_shape or x._pattern.sparse_dim != ndim):
         raise ShapeError(
             f"{name}: a sparse factor has {ndim} sparse dimensions and no dense ones, got "
@@ -325,6 +351,10 @@ def _check_matrix(name: str, x: Any, ndim: int = 2) -> None:
 def mm(input: Any, mat2: Any = None, *, other: Any = None, reduce: str = "sum") -> Any:
     """Return the product of two matrices, one or both sparse."""
     mat2 = other if mat2 is None else mat2
+    if reduce not in ("sum", "mean", "amax", "amin", "prod"):
+        raise ArgumentError(f"mm: reduce is sum, mean, amax, amin or prod, got {reduce!r}")
+    if reduce != "sum" and (isinstance(mat2, SparseTensor) or not isinstance(input, SparseTensor)):
+        raise ArgumentTypeError(f"mm: reduce={reduce!r} is for a sparse matrix with a dense one")
     for x in (input, mat2):
         if not isinstance(x, Tensor):
             raise ArgumentTypeError(f"mm: factors are Tensors, got {type(x).__name__}")
@@ -338,7 +368,17 @@ def mm(input: Any, mat2: Any = None, *, other: Any = None, reduce: str = "sum") 
         return product(_transposed(mat2, 0, 1), input.t()).t()
     if isinstance(mat2, SparseTensor):
         return _sparse_product(input, mat2)
+    if reduce != "sum":
+        return _reduced_product(input, mat2, reduce)
     return product(input, mat2)
+
+
+def _reduced_product(x: SparseTensor, dense: Any, reduce: str) -> Any:
+    """Return the mean, maximum or minimum of the products of a row's values, 0 of none."""
+    x = coalesced(to_coo(x))
+    row, col = x._pattern.parts[0]
+    terms = x._data.unsqueeze(1) * index_select(dense, 0, col)
+    return by_group(reduce, terms, row.contiguous(), x.shape[0])
 
 
 def _sparse_product(a: SparseTensor, b: SparseTensor) -> SparseTensor:
@@ -347,8 +387,8 @@ def _sparse_product(a: SparseTensor, b: SparseTensor) -> SparseTensor:
     left, right = coalesced(to_coo(a)), coalesced(to_coo(b))
     row, inner = left._pattern.parts[0][0], left._pattern.parts[0][1]
     bounds, col, _ = right._pattern.rows()
-    counts: Any = index_select(bounds[1:] - bounds[:-1], 0, inner)
-    entry: Any = repeat_interleave(arange(inner.shape[0], device=a.device), counts)
+    counts: Tensor = index_select(bounds[1:] - bounds[:-1], 0, inner)
+    entry: Tensor = repeat_interleave(arange(inner.shape[0], device=a.device), counts)
     first = index_select(bounds, 0, inner) - (counts.cumsum(0) - counts)
     theirs = index_select(first, 0, entry) + arange(entry.shape[0], device=a.device)
     values = index_select(left._data, 0, entry) * index_select(right._data, 0, theirs)
@@ -361,7 +401,7 @@ def _sparse_product(a: SparseTensor, b: SparseTensor) -> SparseTensor:
 
 
 @rule("mv")
-def _mv(input: Any, vec: Any) -> Any:
+def _mv(input: SparseTensor, vec: Any) -> Any:
     if isinstance(vec, SparseTensor) or not isinstance(input, SparseTensor):
         raise ArgumentTypeError("mv: a sparse matrix is multiplied with a dense vector")
     _check_matrix("mv", input)
@@ -371,25 +411,53 @@ def _mv(input: Any, vec: Any) -> Any:
 
 
 @rule("bmm")
-def _bmm(input: Any, mat2: Any) -> Any:
-    if not isinstance(input, SparseTensor) or isinstance(mat2, SparseTensor):
+def _bmm(input: Any, mat2: Any) -> Tensor:
+    if isinstance(input, SparseTensor) == isinstance(mat2, SparseTensor):
         raise ArgumentTypeError("bmm: sparse matrices are multiplied with dense ones")
-    _check_matrix("bmm", input, 3)
-    if mat2.ndim != 3 or mat2.shape[:2] != (input.shape[0], input.shape[2]):
+    for x in (input, mat2):
+        _check_matrix("bmm", x, 3)
+    if input.ndim != 3 or mat2.ndim != 3 or mat2.shape[:2] != (input.shape[0], input.shape[2]):
         raise ShapeError(f"bmm: shapes {tuple(input.shape)} and {tuple(mat2.shape)}")
-    count, n = input.shape[0], mat2.shape[2]
-    out = product(input, reshape(mat2, (count * mat2.shape[1], n)))
-    return reshape(out, (count, input.shape[1], n))
+    out: Tensor = _of_batch(input, mat2)
+    return out
+
+
+def _of_batch(input: Any, other: Any) -> Any:
+    """Return the product of a batch of sparse matrices with one dense matrix or with as many."""
+    if not isinstance(input, SparseTensor):
+        turned = _of_batch(_transposed(other, -2, -1), input.transpose(-2, -1))
+        return turned.transpose(-2, -1)
+    batch, (rows, inner) = tuple(input.shape[:-2]), input.shape[-2:]
+    if isinstance(other, SparseTensor) or other.shape[-2] != inner:
+        raise ShapeError(
+            f"matmul: no product of a sparse tensor for shapes {tuple(input.shape)} and "
+            f"{tuple(other.shape)}"
+        )
+    n = other.shape[-1]
+    lines = reshape(other.expand(*batch, inner, n), (math.prod(batch) * inner, n))
+    return reshape(product(input, lines), (*batch, rows, n))
+
+
+@rule("baddbmm")
+def _baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    added = _scaled(_bmm(batch1, batch2), alpha)
+    return added if isinstance(beta, (int, float)) and beta == 0 else _scaled(input, beta) + added
 
 
 @rule("matmul")
-def _matmul(input: Any, other: Any) -> Any:
+def _matmul(input: Tensor, other: SparseTensor) -> Any:
     if input.ndim == 2 and other.ndim == 2:
         return mm(input, other)
     if input.ndim == 2 and other.ndim == 1:
         return _mv(input, other)
     if input.ndim == 3 and other.ndim == 3:
         return _bmm(input, other)
+    if isinstance(input, SparseTensor) and input.ndim > 2 and 0 < other.ndim <= input.ndim:
+        if other.ndim == 1:
+            return _of_batch(input, other.unsqueeze(1)).squeeze(-1)
+        return _of_batch(input, other)
+    if isinstance(other, SparseTensor) and other.ndim > 2 and 1 < input.ndim <= other.ndim:
+        return _of_batch(input, other)
     if input.ndim == 1 and other.ndim == 2:
         return _mv(_transposed(other, 0, 1), input)
     if isinstance(other, SparseTensor) and other.ndim == 2 and input.ndim > 2:
@@ -402,17 +470,17 @@ def _matmul(input: Any, other: Any) -> Any:
 
 
 @rule("_rmatmul")
-def _rmatmul(x: Any, other: Any) -> Any:
+def _rmatmul(x: object, other: object) -> object:
     return _matmul(other, x)
 
 
-def _scaled(x: Any, factor: Any) -> Any:
+def _scaled(x: Tensor, factor: object) -> Any:
     return x if isinstance(factor, (int, float)) and factor == 1 else x * factor
 
 
 @rule("addmm", "sspaddmm")
 def _addmm(
-    input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1, out: Any = None
+    input: Any, mat1: object, mat2: object, *, beta: Any = 1, alpha: object = 1, out: object = None
 ) -> Any:
     """Return beta * input + alpha * (mat1 @ mat2)."""
     if out is not None:
@@ -422,25 +490,27 @@ def _addmm(
 
 
 @rule("addmm_")
-def _addmm_in_place(x: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+def _addmm_in_place(
+    x: SparseTensor, mat1: object, mat2: object, *, beta: object = 1, alpha: object = 1
+) -> object:
     result = _addmm(x, mat1, mat2, beta=beta, alpha=alpha)
     return changed(x, result) if isinstance(x, SparseTensor) else x.copy_(result)
 
 
 @rule("addmv")
-def _addmv(input: Any, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+def _addmv(input: Any, mat: object, vec: object, *, beta: Any = 1, alpha: object = 1) -> object:
     added = _scaled(_mv(mat, vec), alpha)
     return added if isinstance(beta, (int, float)) and beta == 0 else _scaled(input, beta) + added
 
 
 @rule("linear")
-def _linear(input: Any, weight: Any, bias: Any = None) -> Any:
+def _linear(input: Any, weight: Tensor, bias: object = None) -> object:
     out = _matmul(input, weight.t())
     return out if bias is None else out + bias
 
 
 def sampled_addmm(
-    input: SparseTensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1.0, alpha: Any = 1.0
+    input: SparseTensor, mat1: Tensor, mat2: Tensor, *, beta: object = 1.0, alpha: Any = 1.0
 ) -> SparseTensor:
     """Return beta * input + alpha * (mat1 @ mat2) at input's places, which are by rows."""
     if not isinstance(input, SparseTensor) or input._pattern.layout is not sparse_csr:
@@ -448,15 +518,26 @@ def sampled_addmm(
             "sampled_addmm: input is a sparse tensor with layout flow.sparse_csr"
         )
     for m in (mat1, mat2):
-        if isinstance(m, SparseTensor) or m.ndim != 2:
-            raise ShapeError("sampled_addmm: mat1 and mat2 are dense matrices")
-    if mat1.shape[1] != mat2.shape[0] or (mat1.shape[0], mat2.shape[1]) != tuple(input.shape):
+        if isinstance(m, SparseTensor) or m.ndim != input.ndim:
+            raise ShapeError(
+                "sampled_addmm: mat1 and mat2 are dense matrices, or batches as input is"
+            )
+    batch = tuple(input.shape[:-2])
+    if (
+        mat1.shape[-1] != mat2.shape[-2]
+        or (*mat1.shape[:-1], mat2.shape[-1]) != tuple(input.shape)
+        or tuple(mat2.shape[:-2]) != batch
+    ):
         raise ShapeError(
             f"sampled_addmm: the product of {tuple(mat1.shape)} and {tuple(mat2.shape)} has not "
             f"input's shape {tuple(input.shape)}"
         )
     rows = input._pattern.rows()
-    result = _scaled(row_samples(rows.bounds, rows.col, mat1, mat2.t()), alpha)
+    left, right = (
+        reshape(m, (math.prod(m.shape[:-1]), m.shape[-1])) for m in (mat1, mat2.transpose(-2, -1))
+    )
+    result = _scaled(row_samples(rows.bounds, rows.col, left, right), alpha)
+    result = reshape(result, (*batch, input._pattern.entries))
     values = result if beta == 0 else _scaled(input._data, beta) + result
     return sparse(input._pattern, values)
 
@@ -464,14 +545,14 @@ def sampled_addmm(
 # --- element by element ---------------------------------------------------------------------------
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Tensor) -> bool:
     if isinstance(value, SparseTensor):
         return False
     return not isinstance(value, Tensor) or value.ndim == 0
 
 
 @rule("mul", "mul_")
-def _mul(input: Any, other: Any) -> Any:
+def _mul(input: Any, other: Tensor) -> Any:
     if _is_number(other):
         return sparse(input._pattern, input._data * other)
     if not isinstance(input, SparseTensor):
@@ -497,7 +578,6 @@ def _both(a: SparseTensor, b: SparseTensor) -> SparseTensor:
             f"mul: sparse tensors of one shape are multiplied, got {tuple(a.shape)} and "
             f"{tuple(b.shape)}"
         )
-    layout = a._pattern.layout
     if a._pattern is b._pattern and a._pattern.coalesced:
         return sparse(a._pattern, a._data * b._data)
     left, right = coalesced(to_coo(a)), coalesced(to_coo(b))
@@ -507,13 +587,13 @@ def _both(a: SparseTensor, b: SparseTensor) -> SparseTensor:
     )
     common = keys[counts == 2]
     places = places_of(common, left._pattern.sparse_shape)
-    values = [_looked_up(t._pattern.linear(), t._data, common) for t in (left, right)]
+    values = [looked_up(t._pattern.linear(), t._data, common) for t in (left, right)]
     result = sparse(Pattern(sparse_coo, (places,), a.shape), values[0] * values[1])
-    return converted(result, layout, a._pattern.block)
+    return _laid_as(result, a._pattern)
 
 
 def _dividing(name: str) -> Rule:
-    def divide(input: Any, other: Any, **options: Any) -> Any:
+    def divide(input: Any, other: Any, **options: object) -> SparseTensor:
         if not isinstance(input, SparseTensor) or not _is_number(other):
             raise ModeError(
                 f"{name}: a sparse tensor is divided by a number or a tensor with 0 dimensions"
@@ -529,7 +609,7 @@ for _name in ("div", "floor_divide", "remainder", "fmod", "true_divide"):
 
 
 @rule("pow")
-def _pow(input: Any, exponent: Any) -> Any:
+def _pow(input: SparseTensor, exponent: object) -> SparseTensor:
     if (
         not isinstance(input, SparseTensor)
         or not isinstance(exponent, (int, float))
@@ -558,7 +638,7 @@ def _add(input: Any, other: Any, *, alpha: Any = 1) -> Any:
             f"add: sparse tensors of one shape are added, got {tuple(input.shape)} and "
             f"{tuple(other.shape)}"
         )
-    layout, block = input._pattern.layout, input._pattern.block
+    layout = input._pattern.layout
     if input._pattern is other._pattern:
         return sparse(input._pattern, input._data + _scaled(other._data, alpha))
     a, b = to_coo(input), to_coo(other)
@@ -570,10 +650,10 @@ def _add(input: Any, other: Any, *, alpha: Any = 1) -> Any:
     )
     if layout is sparse_coo and not (a._pattern.coalesced and b._pattern.coalesced):
         return joined
-    return converted(coalesced(joined), layout, block)
+    return _laid_as(coalesced(joined), input._pattern)
 
 
-def _to_dense_added(dense: Any, x: SparseTensor, alpha: Any) -> Tensor:
+def _to_dense_added(dense: Any, x: SparseTensor, alpha: object) -> Tensor:
     if dense.ndim > x.ndim or dense.shape == x.shape:
         base = dense.expand(dense.shape if dense.shape == x.shape else x.shape)
     else:
@@ -586,17 +666,26 @@ def _to_dense_added(dense: Any, x: SparseTensor, alpha: Any) -> Tensor:
 
 
 @rule("sub", "subtract")
-def _sub(input: Any, other: Any, *, alpha: Any = 1) -> Any:
+def _sub(input: Any, other: Any, *, alpha: Any = 1) -> object:
     return _add(input, other, alpha=-alpha)
 
 
 @rule("__rsub__", "rsub")
-def _rsub(input: Any, other: Any) -> Any:
+def _rsub(input: object, other: object) -> object:
     return _add(other, input, alpha=-1)
 
 
+def _add_in_place(x: Any, other: Any, *, alpha: Any = 1) -> Any:
+    whole = not isinstance(x, SparseTensor) and isinstance(other, SparseTensor)
+    alike = whole and x.shape == other.shape and x.dtype is other.dtype
+    if alike and x._meta.contiguous and not (x.requires_grad and grad_enabled()):
+        add_to(x, other, alpha)
+        return x
+    return _into(_add)(x, other, alpha=alpha)
+
+
 def _into(function: Rule) -> Rule:
-    def in_place(x: Any, *args: Any, **kwargs: Any) -> Any:
+    def in_place(x: Any, *args: object, **kwargs: object) -> object:
         result = function(x, *args, **kwargs)
         if not isinstance(x, SparseTensor):
             return x.copy_(result)
@@ -607,7 +696,8 @@ def _into(function: Rule) -> Rule:
     return in_place
 
 
-for _name, _function in (("add_", _add), ("sub_", _sub), ("mul_", _mul), ("pow_", _pow),
+RULES["add_"] = _add_in_place
+for _name, _function in (("sub_", _sub), ("mul_", _mul), ("pow_", _pow),
                          ("div_", RULES["div"])):  # fmt: skip
     RULES[_name] = _into(_function)
 
@@ -622,12 +712,23 @@ def _transposed(x: SparseTensor, dim0: int, dim1: int) -> SparseTensor:
         return x
     order = list(range(x.ndim))
     order[a], order[b] = b, a
-    if {a, b} != {0, 1} or p.sparse_dim != 2:
+    front = len(p.batch)
+    if front and max(a, b) < front:  # of the batch alone
+        parts = [part.transpose(a, b).contiguous() for part in p.parts]
+        shape = tuple(p.shape[d] for d in order)
+        values = x._data.transpose(a, b).contiguous()
+        return sparse(Pattern(p.layout, parts, shape, True, p.block), values)
+    if {a, b} != {front, front + 1} or p.sparse_dim != front + 2:
+        if front:
+            raise ShapeError(
+                f"transpose: a batch of matrices turns two dimensions of the batch or the two of "
+                f"the matrices, got {dim0} and {dim1} of {front} + 2"
+            )
         return _permuted(x, order)
     pattern = p.keep("transposed", lambda: _turned(p))
     if p.block is None:
         return sparse(pattern.like(p.dense_shape), x._data)
-    return sparse(pattern, x._data.transpose(1, 2).contiguous())
+    return sparse(pattern, x._data.transpose(front + 1, front + 2).contiguous())
 
 
 _TURNED = {
@@ -638,7 +739,9 @@ _TURNED = {
 
 def _turned(p: Pattern) -> Pattern:
     """Return the places of a transposed matrix, with the values in the order that they have."""
-    shape = (p.shape[1], p.shape[0], *p.shape[2:])
+    front = len(p.batch)
+    rows, columns = p.shape[front : front + 2]
+    shape = (*p.batch, columns, rows, *p.shape[front + 2 :])
     if p.is_coo:
         return Pattern(sparse_coo, (p.parts[0].flip(0),), shape, p.coalesced and p.entries < 2)
     block = None if p.block is None else p.block[::-1]
@@ -688,7 +791,7 @@ RULES["real.__get__"], RULES["imag.__get__"] = RULES["real"], RULES["imag"]
 
 
 @rule("permute", "_permute_method")
-def _permute(x: SparseTensor, *dims: Any) -> SparseTensor:
+def _permute(x: SparseTensor, *dims: object) -> SparseTensor:
     order = dims[0] if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims
     wrapped = wrap_dims("permute", tuple(order), x.ndim)
     if len(wrapped) != x.ndim:
@@ -710,30 +813,36 @@ def _unsqueeze(x: SparseTensor, dim: int) -> SparseTensor:
     return sparse(Pattern(sparse_coo, (places,), shape, p.coalesced), x._data)
 
 
-def _chosen(x: SparseTensor, mask: Any) -> tuple[Any, Any]:
+def _chosen(x: SparseTensor, mask: object) -> tuple[Any, Any]:
     """Return the indices and values where `mask` is True."""
     return x._pattern.parts[0][:, mask], x._data[mask]
 
 
 @rule("select")
 def _select(x: SparseTensor, dim: int, index: int) -> Any:
-    x = to_coo(x)
-    p = x._pattern
     at = wrap_dim("select", dim, x.ndim)
+    front, p = len(x._pattern.batch), x._pattern
+    if at >= front:
+        x = to_coo(x)
+        p = x._pattern
     size = p.shape[at]
     if not -size <= index < size:
         raise OutOfRangeError(f"select: index {index} is out of range for dim {at} of size {size}")
     index %= size
     shape = (*p.shape[:at], *p.shape[at + 1 :])
+    if at < front:
+        parts = [part.select(at, index) for part in p.parts]
+        values = x._data.select(at, index)
+        return sparse(Pattern(p.layout, parts, shape, True, p.block), values)
     if at >= p.sparse_dim:
         values = x._data.select(at - p.sparse_dim + 1, index)
         return sparse(Pattern(sparse_coo, p.parts, shape, p.coalesced), values)
-    line: Any = p.parts[0][at]
+    line: object = p.parts[0][at]
     places, values = _chosen(x, line == index)
     if p.sparse_dim == 1:
         return values.sum(0)
-    kept = cat([places[:at], places[at + 1 :]])
-    return sparse(Pattern(sparse_coo, (kept,), shape, p.coalesced), values)
+    other_places = cat([places[:at], places[at + 1 :]])
+    return sparse(Pattern(sparse_coo, (other_places,), shape, p.coalesced), values)
 
 
 @rule("narrow_copy", "narrow")
@@ -752,7 +861,7 @@ def narrowed(x: SparseTensor, dim: int, start: int, length: int) -> SparseTensor
     if at >= p.sparse_dim:
         values = x._data.narrow(at - p.sparse_dim + 1, start, length)
         return sparse(Pattern(sparse_coo, p.parts, shape, p.coalesced), values)
-    line: Any = p.parts[0][at]
+    line: Tensor = p.parts[0][at]
     places, values = _chosen(x, (line >= start) & (line < start + length))
     moved = cat([places[:at], places[at : at + 1] - start, places[at + 1 :]])
     return sparse(Pattern(sparse_coo, (moved,), shape, p.coalesced), values)
@@ -760,7 +869,7 @@ def narrowed(x: SparseTensor, dim: int, start: int, length: int) -> SparseTensor
 
 @rule("index_select")
 def _index_select(x: SparseTensor, dim: int, index: Any) -> SparseTensor:
-    layout = x._pattern.layout
+    own = x._pattern
     x = coalesced(to_coo(x))
     p = x._pattern
     at = wrap_dim("index_select", dim, x.ndim)
@@ -773,21 +882,19 @@ def _index_select(x: SparseTensor, dim: int, index: Any) -> SparseTensor:
             f"index_select: an index is outside of dim {at} of size {p.shape[at]}"
         )
     bounds, order = grouped(p.parts[0][at].contiguous(), p.shape[at])
-    counts: Any = index_select(bounds[1:] - bounds[:-1], 0, index)
-    place: Any = repeat_interleave(arange(index.shape[0], device=x.device), counts)
+    counts: Tensor = index_select(bounds[1:] - bounds[:-1], 0, index)
+    place: Tensor = repeat_interleave(arange(index.shape[0], device=x.device), counts)
     first = index_select(bounds, 0, index) - (counts.cumsum(0) - counts)
     entry = index_select(first, 0, place) + arange(place.shape[0], device=x.device)
     entry = index_select(order, 0, entry)
     places = index_select(p.parts[0], 1, entry)
     places = cat([places[:at], place.unsqueeze(0), places[at + 1 :]])
     pattern = Pattern(sparse_coo, (places,), shape, False)
-    return converted(
-        coalesced(sparse(pattern, index_select(x._data, 0, entry))), layout, x._pattern.block
-    )
+    return _laid_as(coalesced(sparse(pattern, index_select(x._data, 0, entry))), own)
 
 
 @rule("getitem")
-def _getitem(x: SparseTensor, index: Any) -> Any:
+def _getitem(x: SparseTensor, index: object) -> object:
     steps = index if isinstance(index, tuple) else (index,)
     count = sum(step is not None and step is not Ellipsis for step in steps)
     out, dim = x, 0
@@ -818,10 +925,9 @@ def _getitem(x: SparseTensor, index: Any) -> Any:
 
 
 @rule("cat")
-def _cat(tensors: Sequence[Any], dim: int = 0, **options: Any) -> Any:
+def _cat(tensors: Sequence[Any], dim: int = 0, **options: object) -> SparseTensor:
     if not all(isinstance(t, SparseTensor) for t in tensors):
         raise ArgumentTypeError("cat: all are sparse or none is")
-    layout = tensors[0]._pattern.layout
     parts = [to_coo(t) for t in tensors]
     first = parts[0]._pattern
     at = wrap_dim("cat", dim, parts[0].ndim)
@@ -853,11 +959,11 @@ def _cat(tensors: Sequence[Any], dim: int = 0, **options: Any) -> Any:
         before += t.shape[at]
     ordered = at == 0 and all(t._pattern.coalesced for t in parts)
     joined = sparse(Pattern(sparse_coo, (cat(places, 1),), shape, ordered), cat(values))
-    return converted(joined, layout, tensors[0]._pattern.block)
+    return _laid_as(joined, tensors[0]._pattern)
 
 
 @rule("stack")
-def _stack(tensors: Sequence[Any], dim: int = 0, **options: Any) -> Any:
+def _stack(tensors: Sequence[Any], dim: int = 0, **options: object) -> object:
     at = wrap_dim("stack", dim, tensors[0].ndim + 1)
     return _cat([_unsqueeze(t, at) for t in tensors], at)
 
@@ -866,27 +972,35 @@ def _stack(tensors: Sequence[Any], dim: int = 0, **options: Any) -> Any:
 
 
 @rule("sum")
-def _sum(input: SparseTensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+def _sum(
+    input: SparseTensor,
+    dim: int | Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: DTypeLike | None = None,
+) -> Any:
     if dtype is not None:
         input = input.to(dtype)
     if dim is None or dim == () or dim == []:
         total = flat_values(input).sum()
         return reshape(total, (1,) * input.ndim) if keepdim else total
     layout = input._pattern.layout
+    dims = wrap_dims("sum", dim, input.ndim)
+    if layout is sparse_csr and keepdim and input.ndim == 2:
+        return reduced("sum", input, dims, True)
     x = to_coo(input)
-    dims = wrap_dims("sum", dim, x.ndim)
     p = x._pattern
     inner = tuple(d - p.sparse_dim + 1 for d in dims if d >= p.sparse_dim)
     values: Any = x._data.sum(inner) if inner else x._data
-    kept = [d for d in range(p.sparse_dim) if d not in dims]
+    other_dims = [d for d in range(p.sparse_dim) if d not in dims]
     shape = tuple(n for d, n in enumerate(p.shape) if d not in dims)
-    if not kept:
+    if not other_dims:
         total = values.sum(0)
         if not keepdim:
             return total
         return reshape(total, tuple(1 if d in dims else n for d, n in enumerate(p.shape)))
-    gone = len(kept) < p.sparse_dim
-    places = index_select(p.parts[0], 0, _line(kept, x)) if gone else p.parts[0]
+    gone = len(other_dims) < p.sparse_dim
+    places = index_select(p.parts[0], 0, _line(other_dims, x)) if gone else p.parts[0]
     out = coalesced(sparse(Pattern(sparse_coo, (places,), shape, not gone and p.coalesced), values))
     if keepdim:
         for d in sorted(dims):
@@ -903,8 +1017,12 @@ def _any(input: SparseTensor) -> Any:
 
 @rule("norm", "native_norm")
 def _norm(
-    input: SparseTensor, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
-) -> Any:
+    input: SparseTensor,
+    p: Any = 2,
+    dim: int | Sequence[int] | None = None,
+    keepdim: bool = False,
+    dtype: DTypeLike | None = None,
+) -> object:
     if dim not in (None, (), []):
         raise ModeError("norm: of a sparse tensor only over all dimensions")
     x = coalesced(input) if input._pattern.is_coo else input
@@ -912,7 +1030,6 @@ def _norm(
 
 
 def _softmax_of(input: SparseTensor, dim: int, dtype: Any, logarithm: bool) -> SparseTensor:
-    layout = input._pattern.layout
     x = coalesced(to_coo(input))
     if dtype is not None:
         x = x.to(dtype)
@@ -924,12 +1041,12 @@ def _softmax_of(input: SparseTensor, dim: int, dtype: Any, logarithm: bool) -> S
         name = "log_softmax" if logarithm else "softmax"
         return sparse(p, getattr(values, name)(at - p.sparse_dim + 1))
     if p.sparse_dim == 1:
-        group: Any = filled_of(TensorMeta.of((p.entries,), int64, x.device))
+        group: object = filled_of(TensorMeta.of((p.entries,), int64, x.device))
         count = 1
     else:
-        kept = [d for d in range(p.sparse_dim) if d != at]
-        sizes = [p.shape[d] for d in kept]
-        group = linear_of(index_select(p.parts[0], 0, _line(kept, x)), sizes)
+        other_dims = [d for d in range(p.sparse_dim) if d != at]
+        sizes = [p.shape[d] for d in other_dims]
+        group = linear_of(index_select(p.parts[0], 0, _line(other_dims, x)), sizes)
         count = math.prod(sizes)
         if count > 4 * p.entries:  # few of the rows have values
             keys, group = unique(group, return_inverse=True)
@@ -942,12 +1059,12 @@ def _softmax_of(input: SparseTensor, dim: int, dtype: Any, logarithm: bool) -> S
         out = moved - index_select(whole, 0, group).log()
     else:
         out = moved.exp() / index_select(whole, 0, group)
-    return converted(sparse(p, out), layout, input._pattern.block)
+    return _laid_as(sparse(p, out), input._pattern)
 
 
 @rule("softmax")
 def softmax(
-    input: SparseTensor, dim: int, dtype: Any = None, *args: Any, **kwargs: Any
+    input: SparseTensor, dim: int, dtype: DTypeLike | None = None, *args: object, **kwargs: object
 ) -> SparseTensor:
     """Return the softmax over a dimension of the values that are stored."""
     return _softmax_of(input, dim, dtype, logarithm=False)
@@ -955,7 +1072,7 @@ def softmax(
 
 @rule("log_softmax")
 def log_softmax(
-    input: SparseTensor, dim: int, dtype: Any = None, *args: Any, **kwargs: Any
+    input: SparseTensor, dim: int, dtype: DTypeLike | None = None, *args: object, **kwargs: object
 ) -> SparseTensor:
     """Return the logarithm of the softmax over a dimension of the values that are stored."""
     return _softmax_of(input, dim, dtype, logarithm=True)
@@ -965,7 +1082,7 @@ def log_softmax(
 
 
 def _refuse(name: str) -> Rule:
-    def refuse(x: Any, *args: Any, **kwargs: Any) -> Any:
+    def refuse(x: object, *args: object, **kwargs: object) -> object:
         raise ArgumentTypeError(
             f"{name}: a sparse tensor cannot become an array; use to_dense() first"
         )
@@ -978,14 +1095,14 @@ for _name in ("numpy", "_array", "tolist", "_dlpack", "from_dlpack"):
 
 
 @rule("item", "_float", "_int", "_bool")
-def _item(x: SparseTensor) -> Any:
+def _item(x: SparseTensor) -> object:
     if x.numel() != 1:
         raise ArgumentError(f"item: a tensor with {x.numel()} elements cannot become one number")
     return to_dense(x).item()
 
 
 @rule("equal")
-def _equal(input: Any, other: Any) -> bool:
+def _equal(input: SparseTensor, other: SparseTensor) -> bool:
     both = isinstance(input, SparseTensor) and isinstance(other, SparseTensor)
     if not both or input.shape != other.shape or input.layout is not other.layout:
         return False
@@ -994,11 +1111,11 @@ def _equal(input: Any, other: Any) -> bool:
     return bool(same and a._data.equal(b._data))
 
 
-def _value_of(x: Any) -> Any:
+def _value_of(x: SparseTensor) -> Any:
     return x._data if isinstance(x, SparseTensor) else x
 
 
-def _gradient_of(x: Any, g: Any) -> Any:
+def _gradient_of(x: object, g: Tensor) -> Tensor:
     """Return the gradient of a tensor as that of its values."""
     if isinstance(x, SparseTensor) and g is not None:
         return _at(g, x._pattern)
@@ -1010,38 +1127,38 @@ def _listed(x: Any) -> list[Any]:
 
 
 def _backward(
-    func: Any, tensors: Any, gradient: Any = None, retain_graph: Any = None,
-    create_graph: bool = False, inputs: Any = None, **names: Any,
+    func: Any, tensors: Any, gradient: object = None, retain_graph: object = None,
+    create_graph: bool = False, inputs: object = None, **names: Any,
 ) -> None:  # fmt: skip
     """`backward`, a function or a method: of the values, from the values."""
-    given = names.pop("grad_tensors", gradient)
-    wanted = None if inputs is None else [_value_of(x) for x in _listed(inputs)]
-    options = (retain_graph, create_graph, wanted)
+    cotangents = names.pop("grad_tensors", gradient)
+    targets = None if inputs is None else [_value_of(x) for x in _listed(inputs)]
+    options = (retain_graph, create_graph, targets)
     if isinstance(tensors, SparseTensor):
-        func(tensors._data, _gradient_of(tensors, given), *options, **names)
+        func(tensors._data, _gradient_of(tensors, cotangents), *options, **names)
         return
     if isinstance(tensors, Tensor):
-        func(tensors, given, *options, **names)
+        func(tensors, cotangents, *options, **names)
         return
     outs = list(tensors)
-    grads = [None] * len(outs) if given is None else _listed(given)
+    grads = [None] * len(outs) if cotangents is None else _listed(cotangents)
     pairs = zip(outs, grads, strict=True)
-    starts = None if given is None else [_gradient_of(x, g) for x, g in pairs]
+    starts = None if cotangents is None else [_gradient_of(x, g) for x, g in pairs]
     func([_value_of(x) for x in outs], starts, *options, **names)
 
 
 def _grad(
-    func: Any, outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **names: Any
-) -> Any:
+    func: Any, outputs: object, inputs: object, grad_outputs: Any = None, *args: Any, **names: Any
+) -> tuple[SparseTensor | Any, ...]:
     """`autograd.grad` of the values by the values; a gradient by a sparse tensor is sparse."""
-    outs, wanted = _listed(outputs), _listed(inputs)
-    given = [None] * len(outs) if grad_outputs is None else _listed(grad_outputs)
-    starts = [_gradient_of(x, g) for x, g in zip(outs, given, strict=True)]
-    sources, leaves = [_value_of(x) for x in outs], [_value_of(x) for x in wanted]
+    outs, targets = _listed(outputs), _listed(inputs)
+    cotangents = [None] * len(outs) if grad_outputs is None else _listed(grad_outputs)
+    starts = [_gradient_of(x, g) for x, g in zip(outs, cotangents, strict=True)]
+    sources, leaves = [_value_of(x) for x in outs], [_value_of(x) for x in targets]
     gradients = func(sources, leaves, None if grad_outputs is None else starts, *args, **names)
     return tuple(
         sparse(x._pattern, g) if isinstance(x, SparseTensor) and g is not None else g
-        for x, g in zip(wanted, gradients, strict=True)
+        for x, g in zip(targets, gradients, strict=True)
     )
 
 

@@ -18,7 +18,7 @@ OF_THE_META: Final = frozenset({
     "is_floating_point", "is_inference", "is_meta.__get__", "is_same_size", "is_signed",
     "is_tensor", "itemsize.__get__", "name", "nbytes.__get__", "ndimension", "numel",
     "result_type", "size", "stride", "_is_global.__get__", "_is_local.__get__",
-    "<lambda>.__get__",
+    "<lambda>.__get__", "grad.__set__",
 })  # fmt: skip
 on_first: Final[list[Callable[[], None]]] = []
 

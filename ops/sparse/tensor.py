@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.overrides import SUBCLASSES, begin, disabled, unasked
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, MissingNameError, ModeError
-from flowvm.interop.printing import get_printoptions
+from flowvm.interop.printing import get_printoptions, text_at
 from flowvm.meta.device import Device
 from flowvm.meta.dtype import DType, bool_, get_default_dtype, int64
 from flowvm.meta.formats import sparse_coo, sparse_csr
@@ -34,6 +34,12 @@ class SparseTensor(Tensor):
     _data: Tensor  # the values
     _whole: TensorMeta
     _of: Any  # the function that the gradients of a leaf are for
+
+    if TYPE_CHECKING:  # the layout stays
+
+        def to(self, *args: object, **kwargs: object) -> SparseTensor: ...
+        def clone(self, *, memory_format: object = ...) -> SparseTensor: ...
+
     __torch_function__ = disabled  # while the class is made, or functions would ask from now on
 
     # --- what it is made of -------------------------------------------------------------------
@@ -88,7 +94,7 @@ class SparseTensor(Tensor):
     def _values(self) -> Tensor:
         """The values as they are stored, coalesced or not."""
         self._need_coo("_values")
-        return self._data.detach()  # type: ignore[no-any-return]
+        return self._data.detach()
 
     def indices(self) -> Tensor:
         """The indices (sparse dimensions, values) of a coalesced tensor."""
@@ -154,15 +160,15 @@ class SparseTensor(Tensor):
         return self
 
     def sparse_dim(self) -> int:
-        """The number of dimensions that the indices are of."""
-        return self._pattern.sparse_dim
+        """The number of dimensions that the indices are of, without those of a batch."""
+        return self._pattern.sparse_dim - len(self._pattern.batch)
 
     def dense_dim(self) -> int:
         """The number of dimensions of each value."""
         return len(self._pattern.dense_shape)
 
     def _dimI(self) -> int:  # noqa: N802 - PyTorch's name
-        return self._pattern.sparse_dim
+        return self.sparse_dim()
 
     def _dimV(self) -> int:  # noqa: N802
         return len(self._pattern.dense_shape)
@@ -190,7 +196,7 @@ class SparseTensor(Tensor):
         return None if grad is None else sparse(self._pattern, grad)
 
     @grad.setter
-    def grad(self, value: Any) -> None:
+    def grad(self, value: object) -> Any:
         if value is not None and not isinstance(value, SparseTensor):
             raise ArgumentTypeError("the gradient of a sparse tensor is a sparse one, or None")
         self._data.grad = None if value is None else value._data
@@ -210,7 +216,7 @@ class SparseTensor(Tensor):
 
     # --- as a value of Python -----------------------------------------------------------------
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: object = None) -> str:
         return text_of(self)
 
     __str__ = __repr__
@@ -229,7 +235,7 @@ class SparseTensor(Tensor):
     def __bool__(self) -> bool:
         raise ArgumentTypeError("a sparse tensor is neither true nor false; ask to_dense()")
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         p = self._pattern
         return rebuilt, (p.layout.name, p.parts, self._data, tuple(p.shape), p.coalesced, p.block)
 
@@ -284,7 +290,7 @@ setattr(SparseTensor, "__torch_function__", classmethod(_torch_function))  # noq
 _WRAPPER = type(vars(Tensor)["shape"].__get__)
 
 
-def name_of(func: Any) -> str:
+def name_of(func: object) -> str:
     """Return the name under which a public function has its row; of a property, the property's."""
     if isinstance(func, _WRAPPER):
         getter = func.__self__.fget
@@ -298,10 +304,10 @@ _new = object.__new__
 def sparse(pattern: Pattern, values: Tensor) -> SparseTensor:
     """Return the tensor with these values at the places of a pattern."""
     begin()
-    made = _new(SparseTensor)
-    made._pattern, made._data = pattern, values
-    made._whole = whole_meta(pattern.shape, values._meta.dtype, values._meta.device)
-    return made
+    result = _new(SparseTensor)
+    result._pattern, result._data = pattern, values
+    result._whole = whole_meta(pattern.shape, values._meta.dtype, values._meta.device)
+    return result
 
 
 def whole_meta(shape: Size, dtype: DType, device: Device) -> TensorMeta:
@@ -335,10 +341,9 @@ def text_of(x: SparseTensor) -> str:
         words = COMPRESSED[p.layout]
         names = [words.bounds_of, words.plain_of]
     pieces = []
-    plain: Any = values.detach()
+    plain: Tensor = values.detach()
     for name, part in zip([*names, "values"], [*p.parts, plain], strict=True):
-        inner = _bare(repr(part)).replace("\n", "\n" + " " * (INDENT + len(name) + 1))
-        pieces.append(f"{name}={inner}")
+        pieces.append(f"{name}={_bare(text_at(part, INDENT + len(name) + 1))}")
     text = "tensor(" + f",\n{' ' * INDENT}".join(pieces)
     ends = [f"size={tuple(x.shape)}", f"nnz={p.entries}"]
     if x.device.type != "cpu":
@@ -350,7 +355,7 @@ def text_of(x: SparseTensor) -> str:
         function = values.grad_fn
         ends.append("requires_grad=True" if function is None else f"grad_fn=<{function.name()}>")
     width = get_printoptions()["linewidth"]
-    used = width if p.is_coo else len(text) - text.rfind("\n")
+    used = width if p.is_coo else len(text) - text.rfind("\n") + 1
     for end in ends:
         if used + len(end) + 2 > width:
             text += f",\n{' ' * INDENT}{end}"

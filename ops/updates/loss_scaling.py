@@ -12,16 +12,15 @@ import numpy as np
 
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import float32, int32
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op
 from flowvm.ops.scalar.functions import isfinite
 
-Array = Any
 
-
-def _unscale_body(found: Array, g: Array, scale: Array, lo: int, hi: int) -> None:
+def _unscale_body(overflow: Array, g: Array, scale: Array, lo: int, hi: int) -> None:
     inverse = np.float32(1.0 / np.float64(scale[0]))
     for block in range(lo, hi):
         part = g[block * GRAIN : (block + 1) * GRAIN]
@@ -29,7 +28,7 @@ def _unscale_body(found: Array, g: Array, scale: Array, lo: int, hi: int) -> Non
         for i in range(len(part)):
             bad |= not np.isfinite(part[i])
             part[i] *= inverse
-        found[block] = bad
+        overflow[block] = bad
 
 
 def _one_number(name: str, meta: TensorMeta, dtype: Any) -> View:
@@ -38,7 +37,7 @@ def _one_number(name: str, meta: TensorMeta, dtype: Any) -> View:
     return View(dtype, (1,))
 
 
-@op("grad!, scale -> found", cuda="loss_scaling:unscale", letters=unsplit)
+@op("grad!, scale -> overflow", cuda="loss_scaling:unscale", letters=unsplit)
 def unscale_(grad: TensorMeta, scale: TensorMeta) -> Launch:
     """unscale_(grad, scale): divide `grad` by `scale`, in place; for each block of it, 1.0 if an
     element was infinite or NaN, else 0.0.
@@ -58,7 +57,7 @@ def unscale_(grad: TensorMeta, scale: TensorMeta) -> Launch:
 def _update_body(
     scale: Array,
     tracker: Array,
-    found: Array,
+    overflow: Array,
     growth: float,
     backoff: float,
     interval: int,
@@ -66,7 +65,7 @@ def _update_body(
     hi: int,
 ) -> None:
     for i in range(lo, hi):
-        if found[i] != 0.0:
+        if overflow[i] != 0.0:
             scale[i] *= np.float32(backoff)
             tracker[i] = 0
         elif tracker[i] + 1 == interval:
@@ -79,12 +78,12 @@ def _update_body(
 
 
 @op(
-    "scale!, tracker!, found -> ",
+    "scale!, tracker!, overflow -> ",
     scalars="growth: float, backoff: float, interval: int",
     letters=unsplit,
 )
-def update_scale_(scale: TensorMeta, tracker: TensorMeta, found: TensorMeta) -> Launch:
-    """update_scale_(scale, tracker, found, growth, backoff, interval): after a step, in place.
+def update_scale_(scale: TensorMeta, tracker: TensorMeta, overflow: TensorMeta) -> Launch:
+    """update_scale_(scale, tracker, overflow, growth, backoff, interval): after a step, in place.
 
     An infinity was found: scale *= backoff.  Else `tracker` counts, and with `interval` steps in a
     row scale *= growth, as long as that is finite.
@@ -92,6 +91,6 @@ def update_scale_(scale: TensorMeta, tracker: TensorMeta, found: TensorMeta) -> 
     views = (
         _one_number("update_scale_: scale", scale, float32),
         _one_number("update_scale_: tracker", tracker, int32),
-        _one_number("update_scale_: found", found, float32),
+        _one_number("update_scale_: overflow", overflow, float32),
     )
     return Launch((), _update_body, views)

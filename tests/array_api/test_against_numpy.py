@@ -260,13 +260,13 @@ def test_as_numpy_has_it(name: str, kind: str) -> None:
     flow.set_default_dtype(flow.float64)
     try:
         with np.errstate(all="ignore"):
-            wanted = function(np, KINDS[kind])
-        got = function(xp, flow.tensor(KINDS[kind].copy()))
+            expected = function(np, KINDS[kind])
+        actual = function(xp, flow.tensor(KINDS[kind].copy()))
     finally:
         flow.set_default_dtype(before)
-    wanted, got = (x if isinstance(x, (list, tuple)) else [x] for x in (wanted, got))
-    assert len(wanted) == len(got)
-    for number, (theirs, mine) in enumerate(zip(wanted, got, strict=True)):
+    expected, actual = (x if isinstance(x, (list, tuple)) else [x] for x in (expected, actual))
+    assert len(expected) == len(actual)
+    for number, (theirs, mine) in enumerate(zip(expected, actual, strict=True)):
         theirs, mine = np.asarray(theirs), mine.numpy()
         assert mine.dtype == theirs.dtype, number
         assert mine.shape == theirs.shape, number
@@ -283,9 +283,9 @@ def test_what_is_there_once(kind: str) -> None:
     a = KINDS[kind]
     values, places, inverse, counts = np.unique(a, True, True, True)
     x = flow.tensor(a)
-    got = [*xp.unique_all(x), *xp.unique_counts(x), *xp.unique_inverse(x), xp.unique_values(x)]
-    wanted = [values, places, inverse, counts, values, counts, values, inverse, values]
-    for mine, theirs in zip(got, wanted, strict=True):
+    actual = [*xp.unique_all(x), *xp.unique_counts(x), *xp.unique_inverse(x), xp.unique_values(x)]
+    expected = [values, places, inverse, counts, values, counts, values, inverse, values]
+    for mine, theirs in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(mine.numpy(), theirs)
     nans = xp.unique_counts(flow.tensor([flow.nan, 1.0, flow.nan]))
     assert nans.counts.tolist() == [1, 1, 1]
@@ -403,12 +403,12 @@ print(json.dumps([len(cases), wrong]))
 
 def test_scipy_takes_tensors() -> None:
     """SciPy's functions give tensors for tensors, with the same numbers as for arrays."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", SCIPY], capture_output=True, text=True,
         env={**os.environ, "SCIPY_ARRAY_API": "1"},
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [11, []]
+    assert process.returncode == 0, process.stderr
+    assert json.loads(process.stdout) == [11, []]
 
 
 def test_gradients_go_through() -> None:
@@ -433,5 +433,7 @@ def test_importing_flowvm_does_not_import_it() -> None:
         print(flowvm.ones(1).__array_namespace__().__name__)
         """
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "flowvm.array_api"]
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert process.stdout.split() == ["False", "flowvm.array_api"]

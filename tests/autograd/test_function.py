@@ -73,7 +73,7 @@ def test_setup_context(lib, check):
 
 def two(lib, materialize=True):
     class Two(lib.Function):
-        seen = None
+        saved = None
 
         @staticmethod
         def forward(ctx, x, y):
@@ -82,7 +82,7 @@ def two(lib, materialize=True):
 
         @staticmethod
         def backward(ctx, a, b):
-            Two.seen = (a, b)
+            Two.saved = (a, b)
             return (a, a * 2) if b is None else (a + b, b)
 
     return Two
@@ -100,7 +100,7 @@ def test_a_missing_gradient_is_zeros(lib, check):
     x = lib.leaf(X)
     Two = two(lib)
     Two.apply(x, lib.leaf(X))[0].sum().backward()
-    check(Two.seen[1], np.zeros(3))
+    check(Two.saved[1], np.zeros(3))
     check(x.grad, np.ones(3))
 
 
@@ -108,7 +108,7 @@ def test_a_missing_gradient_is_none_if_asked(lib, check):
     y = lib.leaf(X)
     Two = two(lib, materialize=False)
     Two.apply(lib.leaf(X), y)[0].sum().backward()
-    assert Two.seen[1] is None
+    assert Two.saved[1] is None
     check(y.grad, np.full(3, 2.0))
 
 

@@ -11,10 +11,10 @@ X = np.array([0.5, 1.5, 2.0])
 def test_a_hook_sees_the_gradient(lib, check):
     x = lib.leaf(X)
     y = x * x
-    seen = []
-    y.register_hook(lambda g: seen.append(g))
+    calls = []
+    y.register_hook(lambda g: calls.append(g))
     (y * 3).sum().backward()
-    check(seen[0], np.full(3, 3.0))
+    check(calls[0], np.full(3, 3.0))
     check(x.grad, 6 * X)
 
 
@@ -40,11 +40,11 @@ def test_hooks_run_in_order_until_removed(lib, check):
 
 def test_a_leaf_s_hook_sees_the_sum(lib, check):
     x = lib.leaf(X)
-    seen = []
-    x.register_hook(lambda g: seen.append(g))
+    calls = []
+    x.register_hook(lambda g: calls.append(g))
     (x + x * 2 + x * x).sum().backward()
-    assert len(seen) == 1
-    check(seen[0], 3 + 2 * X)
+    assert len(calls) == 1
+    check(calls[0], 3 + 2 * X)
 
 
 def test_a_hook_s_gradient_must_fit(lib):
@@ -75,18 +75,18 @@ def test_grad_runs_hooks_too(lib, check):
 
 def test_post_accumulate_hooks(lib, check):
     x = lib.leaf(X)
-    seen = []
+    calls = []
 
     def step(t):
-        seen.append(lib.value(t.grad).copy())
+        calls.append(lib.value(t.grad).copy())
         t.grad = None
 
     x.register_post_accumulate_grad_hook(step)
     for _ in range(2):
         (x * x + x).sum().backward()
     assert x.grad is None
-    assert len(seen) == 2
-    np.testing.assert_allclose(seen[1], 2 * X + 1)
+    assert len(calls) == 2
+    np.testing.assert_allclose(calls[1], 2 * X + 1)
     with pytest.raises(RuntimeError, match="non-leaf"):
         (x * 2).register_post_accumulate_grad_hook(step)
 
@@ -115,13 +115,13 @@ def test_retain_grad_is_after_the_hooks(lib, check):
 def test_node_hooks(lib, check):
     x = lib.leaf(X)
     y = x * 4
-    seen = []
+    calls = []
     y.grad_fn.register_prehook(lambda out: (out[0] * 2,))
-    y.grad_fn.register_hook(lambda into, out: seen.append((into, out)))
+    y.grad_fn.register_hook(lambda into, out: calls.append((into, out)))
     y.sum().backward()
     check(x.grad, np.full(3, 8.0))
-    check(seen[0][0][0], np.full(3, 8.0))
-    check(seen[0][1][0], np.full(3, 2.0))
+    check(calls[0][0][0], np.full(3, 8.0))
+    check(calls[0][1][0], np.full(3, 2.0))
 
 
 def test_a_node_hook_replaces_what_goes_on(lib, check):
@@ -191,7 +191,7 @@ def test_packing_of_a_layer_and_of_a_custom_function():
 
 def test_hooks_of_what_is_saved_that_are_wrong():
     x = flow.ones(2, requires_grad=True)
-    with flow.autograd.graph.saved_tensors_hooks(lambda t: None, lambda kept: kept):
+    with flow.autograd.graph.saved_tensors_hooks(lambda t: None, lambda saved: saved):
         y = (x * x).sum()
     with pytest.raises(TypeError, match="unpack hook gives a Tensor"):
         y.backward()
@@ -213,23 +213,23 @@ def test_hooks_of_what_is_saved_that_are_wrong():
 # --- one hook for several tensors -----------------------------------------------------------------
 
 
-def given(lib, gradients):
+def values_of(lib, gradients):
     return [None if g is None else lib.value(g).tolist() for g in gradients]
 
 
 def test_a_joint_hook_is_called_once_with_all_gradients(lib):
     a, b = lib.leaf([1.0, 2.0]), lib.leaf([3.0, 4.0])
     c, d = a * b, a * b
-    seen = []
+    calls = []
     handle = lib.autograd.graph.register_multi_grad_hook(
-        (a, b, c, d), lambda gradients: seen.append(given(lib, gradients))
+        (a, b, c, d), lambda gradients: calls.append(values_of(lib, gradients))
     )
     c.sum().backward(retain_graph=True)
     c.sum().backward(inputs=(a,), retain_graph=True)
     (c + 2 * d).sum().backward(retain_graph=True)
     handle.remove()
     c.sum().backward()
-    assert seen == [
+    assert calls == [
         [[3, 4], [1, 2], [1, 1], None],
         [[3, 4], None, [1, 1], None],
         [[9, 12], [3, 6], [1, 1], [2, 2]],
@@ -239,15 +239,15 @@ def test_a_joint_hook_is_called_once_with_all_gradients(lib):
 def test_a_joint_hook_is_called_with_the_first_gradient(lib, check):
     a, outside = lib.leaf(X), lib.leaf(X, requires_grad=False)
     b = a * 2
-    seen = []
-    handle = lib.autograd.graph.register_multi_grad_hook((a, b, outside), seen.append, mode="any")
+    calls = []
+    handle = lib.autograd.graph.register_multi_grad_hook((a, b, outside), calls.append, mode="any")
     for _ in range(2):
         b.sum().backward(retain_graph=True)
     (a * 5).sum().backward()
     handle.remove()
     b.sum().backward()
-    assert len(seen) == 3
-    for g, want in zip(seen, (1.0, 1.0, 5.0), strict=True):
+    assert len(calls) == 3
+    for g, want in zip(calls, (1.0, 1.0, 5.0), strict=True):
         check(g, np.full(3, want))
 
 
@@ -263,17 +263,17 @@ def test_a_joint_hook_and_gradients_that_do_not_come(lib):
 
     x, y = lib.leaf([[1.0], [2.0]]), lib.leaf([5.0])
     (u, v), z = (x * 1).unbind(0), y * 1
-    seen = []
+    calls = []
     lib.autograd.graph.register_multi_grad_hook(
-        (u, v, x, y, z, u), lambda gradients: seen.append(given(lib, gradients))
+        (u, v, x, y, z, u), lambda gradients: calls.append(values_of(lib, gradients))
     )
     Left.apply(u, z).backward()
-    assert seen == [[[1], None, [[1], [0]], None, None, [1]]]
+    assert calls == [[[1], None, [[1], [0]], None, None, [1]]]
 
 
 def test_joint_hooks_in_a_backward_inside_another(lib):
     x = lib.leaf([2.0])
-    seen = []
+    calls = []
 
     class Again(lib.Function):
         @staticmethod
@@ -288,24 +288,26 @@ def test_joint_hooks_in_a_backward_inside_another(lib):
             return g
 
     y = x * 3
-    lib.autograd.graph.register_multi_grad_hook((x, y), lambda g: seen.append(given(lib, g)))
+    lib.autograd.graph.register_multi_grad_hook((x, y), lambda g: calls.append(values_of(lib, g)))
     Again.apply(y).backward()
-    assert seen == [[[7], None], [[3], [1]]]
+    assert calls == [[[7], None], [[3], [1]]]
 
 
 def test_a_joint_hook_that_is_made_in_a_backward_and_one_that_fails(lib):
     x = lib.leaf(X)
     y = x * x
-    seen, made = [], []
+    calls, results = [], []
 
     def late(g):
-        if not made:
-            joint = lib.autograd.graph.register_multi_grad_hook((x,), lambda g: seen.append(len(g)))
-            made.append(joint)
+        if not results:
+            joint = lib.autograd.graph.register_multi_grad_hook(
+                (x,), lambda g: calls.append(len(g))
+            )
+            results.append(joint)
 
     y.register_hook(late)
     y.sum().backward(retain_graph=True)
-    assert seen == [1]
+    assert calls == [1]
 
     def fail(gradients):
         raise KeyError(len(gradients))
@@ -315,16 +317,16 @@ def test_a_joint_hook_that_is_made_in_a_backward_and_one_that_fails(lib):
         y.sum().backward(retain_graph=True)
     failing.remove()
     y.sum().backward()
-    assert seen == [1, 1, 1]
+    assert calls == [1, 1, 1]
 
 
 def test_joint_hooks_of_gradients_that_are_computed(flow):
     x = flow.leaf(X)
     y = x * x
-    seen = []
-    flow.autograd.graph.register_multi_grad_hook((x, y), seen.append)
+    calls = []
+    flow.autograd.graph.register_multi_grad_hook((x, y), calls.append)
     (_,) = flow.autograd.grad(y.sum(), x, create_graph=True)
-    ((mine, _),) = seen
+    ((mine, _),) = calls
     assert mine.requires_grad
     np.testing.assert_allclose(flow.autograd.grad(mine.sum(), x)[0].numpy(), np.full(3, 2.0))
 

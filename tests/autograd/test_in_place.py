@@ -167,3 +167,56 @@ def test_a_view_made_under_no_grad_cannot_be_changed_outside(lib):
         view = y[1:]
     with pytest.raises(RuntimeError, match="no_grad"):
         view.mul_(2)
+
+
+@pytest.mark.parametrize("use", ["mul", "div", "matmul", "lerp"])
+def test_an_operand_that_no_gradient_needs_may_change(lib, check, use):
+    """The other operand has no gradient, for which alone this one's values would count."""
+    x, c = lib.leaf(np.ones((3, 3))), lib.leaf(np.full((3, 3), 2.0), requires_grad=False)
+    y = x * 3
+    calls = {
+        "mul": lambda: (c * y, 6.0),
+        "div": lambda: (y / c, 1.5),
+        "matmul": lambda: (y @ c, 18.0),
+        "lerp": lambda: (y.lerp(c, 0.25), 2.25),
+    }
+    z, slope = calls[use]()
+    y.add_(1)
+    z.sum().backward()
+    check(x.grad, np.full((3, 3), slope))
+
+
+def test_a_function_that_reads_a_changed_operand_is_told(lib):
+    class Square(lib.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return None if x is None else g  # it does not read the values
+
+    y = lib.leaf(X) * 2
+    z = Square.apply(y)
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="version"):
+        z.sum().backward()
+
+
+WRITES = {
+    "copy_": lambda lib, y: y.copy_(lib.leaf(np.ones(3), requires_grad=False)),
+    "a part": lambda lib, y: y[1:].copy_(lib.leaf(np.ones(2), requires_grad=False)),
+    "normal_": lambda lib, y: y.normal_(),
+    "bernoulli_": lambda lib, y: y.bernoulli_(0.5),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_what_is_written_over_has_a_gradient_of_zeros(lib, check, write):
+    x = lib.leaf(X)
+    y = x * 3
+    WRITES[write](lib, y)
+    y.sum().backward()
+    check(x.grad, [3.0, 0.0, 0.0] if write == "a part" else [0.0, 0.0, 0.0])

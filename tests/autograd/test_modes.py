@@ -75,22 +75,22 @@ def test_generators_keep_their_mode_to_themselves(lib):
     @lib.no_grad()
     def items():
         try:
-            got = yield recording(lib)
+            actual = yield recording(lib)
             try:
-                yield got
+                yield actual
             except KeyError:
                 yield recording(lib)
         finally:
             closed.append(recording(lib))
         return "end"
 
-    made = items()
-    assert next(made) is False
+    generator = items()
+    assert next(generator) is False
     assert recording(lib)
-    assert made.send(5) == 5
-    assert made.throw(KeyError()) is False
+    assert generator.send(5) == 5
+    assert generator.throw(KeyError()) is False
     assert recording(lib)
-    made.close()
+    generator.close()
     assert closed == [False]
     assert recording(lib)
 
@@ -118,26 +118,26 @@ def test_enable_grad_has_no_effect_in_inference_mode(flow):
 
 
 def test_modes_belong_to_a_thread(lib):
-    seen = {}
+    values = {}
     inside, go_on = threading.Event(), threading.Event()
 
     def other():
-        seen["at start"] = recording(lib)
+        values["at start"] = recording(lib)
         with lib.no_grad():
             inside.set()
             go_on.wait(200)
-            seen["inside"] = recording(lib)
+            values["inside"] = recording(lib)
 
     with lib.no_grad():
         thread = threading.Thread(target=other)
         thread.start()
         assert inside.wait(200)
         with lib.enable_grad():
-            seen["here"] = recording(lib)
+            values["here"] = recording(lib)
         go_on.set()
         thread.join()
         assert not recording(lib)
-    assert seen == {"at start": True, "here": True, "inside": False}
+    assert values == {"at start": True, "here": True, "inside": False}
     assert recording(lib)
 
 

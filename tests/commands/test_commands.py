@@ -50,8 +50,8 @@ def test_the_split_is_fixed_and_loses_nothing() -> None:
 def test_version() -> None:
     import flowvm as flow
 
-    done = flowvm("--version")
-    assert (done.returncode, done.stdout.strip()) == (0, f"flowvm {flow.__version__}")
+    process = flowvm("--version")
+    assert (process.returncode, process.stdout.strip()) == (0, f"flowvm {flow.__version__}")
 
 
 @pytest.mark.parametrize(
@@ -63,29 +63,29 @@ def test_version() -> None:
     ],
 )
 def test_a_wrong_command_line_says_what_is_wrong(args: tuple[str, ...], message: str) -> None:
-    done = flowvm(*args)
-    assert done.returncode == 2
-    assert message in done.stderr
+    process = flowvm(*args)
+    assert process.returncode == 2
+    assert message in process.stderr
 
 
 def test_a_bad_setting_is_named() -> None:
-    done = flowvm("doctor", FLOWVM_DEBUG="loud")
-    assert done.returncode == 1
-    assert "FLOWVM_DEBUG = 'loud' cannot be used: expected 0 to 4" in done.stderr
+    process = flowvm("doctor", FLOWVM_DEBUG="loud")
+    assert process.returncode == 1
+    assert "FLOWVM_DEBUG = 'loud' cannot be used: expected 0 to 4" in process.stderr
 
 
 def test_the_prompt_has_flow_and_numpy() -> None:
-    done = flowvm(stdin="print((flow.ones(2) + np.float32(1)).tolist())\nprint(nn.__name__)\n")
-    assert done.returncode == 0, done.stderr
-    assert "[2.0, 2.0]" in done.stdout
-    assert "flowvm.nn" in done.stdout
-    assert "flow, nn and np are imported" in done.stderr  # code.interact prints its banner there
+    process = flowvm(stdin="print((flow.ones(2) + np.float32(1)).tolist())\nprint(nn.__name__)\n")
+    assert process.returncode == 0, process.stderr
+    assert "[2.0, 2.0]" in process.stdout
+    assert "flowvm.nn" in process.stdout
+    assert "flow, nn and np are imported" in process.stderr  # code.interact prints its banner there
 
 
 def test_doctor_finds_everything_well_here() -> None:
-    done = flowvm("doctor", "--json")
-    report = json.loads(done.stdout)
-    assert (done.returncode, report["failed"]) == (0, 0), report
+    process = flowvm("doctor", "--json")
+    report = json.loads(process.stdout)
+    assert (process.returncode, report["failed"]) == (0, 0), report
     subjects = {check["subject"] for check in report["checks"]}
     assert {"python", "numba", "cpu", "cuda", "cache", "calls", "self-test", "speed"} <= subjects
 
@@ -122,18 +122,18 @@ def test_doctor_says_how_to_mend_a_cache_it_cannot_write(tmp_path, monkeypatch) 
 
 @pytest.mark.slow
 def test_the_demo_learns_the_digits_and_reports_on_the_vm() -> None:
-    done = flowvm("demo", "--epochs", "4")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("(97% reached)") == 2, done.stdout  # eager and as a graph
+    process = flowvm("demo", "--epochs", "4")
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert process.stdout.count("(97% reached)") == 2, process.stdout  # eager and as a graph
     for expected in ("instructions issued", "raw", "prescheduled", "peak memory", "Plan TrainStep"):
-        assert expected in done.stdout
+        assert expected in process.stdout
     for screen in ("One step of the eager training", "bound by", "1 column =", "lanes 0=cpu"):
-        assert screen in done.stdout
-    last = done.stdout[done.stdout.index("Eager beside graph") :]
+        assert screen in process.stdout
+    last = process.stdout[process.stdout.index("Eager beside graph") :]
     assert "MLP (small kernels)" in last
     assert re.search(r"takes [\d,]+ us\s+instead of [\d,]+", last)
     assert "-m flowvm run" in last[last.index("What to try next") :]
-    apart = re.search(r"(\S+) apart at most", done.stdout)
+    apart = re.search(r"(\S+) apart at most", process.stdout)
     assert apart
     assert float(apart.group(1)) < 1e-3, "the graph learns what eager code learns"
 

@@ -1,5 +1,7 @@
 """Names of PyTorch and OneFlow that programs import: what they do, and a list of what is not."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ import flowvm as flow
 from flowvm import nn, serialization
 from flowvm.compat import framework, primitives
 from flowvm.compat.coalescing import _flatten_dense_tensors, _unflatten_dense_tensors
-from flowvm.errors import ArgumentError, MissingNameError, ShapeError
+from flowvm.errors import ArgumentError, ArgumentTypeError, MissingNameError, ShapeError
 from flowvm.nn import functional as F
 from flowvm.nn.graph import GraphModule, GraphTensor
 from tools import names
@@ -86,8 +88,8 @@ def test_functions_are_oneflows(rng):
         "slice": (primitives.named("slice")(b, [1, 0], [4, 3], [2, 1]), w[1:4:2]),
         "trunc": (primitives.named("trunc_divide")(b, 0.5), np.trunc(w / 0.5)),
     }
-    for name, (found, wanted) in of.items():
-        np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-5, err_msg=name)
+    for name, (result, expected) in of.items():
+        np.testing.assert_allclose(result.numpy(), expected, rtol=1e-5, err_msg=name)
     assert primitives.named("relu") is flow.relu
     assert primitives.named("new_ones")(b, 2).tolist() == [1, 1]
     with pytest.raises(MissingNameError):
@@ -99,26 +101,26 @@ def test_losses_are_of_each_row(rng):
     each = -np.log(np.exp(logits) / np.exp(logits).sum(1, keepdims=True))[range(4), label]
     x, y = flow.tensor(logits), flow.tensor(label)
     shares = flow.softmax(x, -1)
-    for found in (
+    for result in (
         primitives.sparse_softmax_cross_entropy(x, y),
         primitives.sparse_cross_entropy(shares, y, 3),
         primitives.softmax_cross_entropy(x, F.one_hot(y, 3)),
     ):
-        np.testing.assert_allclose(found.numpy(), each, rtol=1e-6)
+        np.testing.assert_allclose(result.numpy(), each, rtol=1e-6)
 
 
 def test_what_was_fused_is_what_it_computes(rng):
     x = rng.standard_normal((2, 3, 3))
     scaled = np.where(np.tril(np.ones((3, 3))), x * 0.5, -1e4)
-    wanted = np.exp(scaled) / np.exp(scaled).sum(-1, keepdims=True)
+    expected = np.exp(scaled) / np.exp(scaled).sum(-1, keepdims=True)
     out, shares = primitives.fused_scale_tril_softmax_mask_scale(
         flow.tensor(x), p=0.0, diagonal=0, tril_scale_value=0.5, tril_fill_value=-1e4
     )
-    np.testing.assert_allclose(shares.numpy(), wanted, rtol=1e-6)
+    np.testing.assert_allclose(shares.numpy(), expected, rtol=1e-6)
     np.testing.assert_array_equal(out.numpy(), shares.numpy())
     mask = flow.tensor(np.tril(np.ones((3, 3))))
     masked = primitives.fused_scale_mask_softmax(flow.tensor(x), mask, fill_value=-1e4, scale=0.5)
-    np.testing.assert_allclose(masked.numpy(), wanted, rtol=1e-6)
+    np.testing.assert_allclose(masked.numpy(), expected, rtol=1e-6)
 
 
 # --- oneflow.framework, graphs --------------------------------------------------------------------
@@ -217,23 +219,23 @@ def test_the_names_that_a_folder_uses_are_looked_up(tmp_path):
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "model.py").write_text(PROGRAM)
     (tmp_path / "broken.py").write_text("import torch\n)")
-    found = {use.name: use for use in names.uses([tmp_path])}
-    assert {name for name, use in found.items() if use.why} == {
+    uses = {use.name: use for use in names.uses([tmp_path])}
+    assert {name for name, use in uses.items() if use.why} == {
         "oneflow.one_embedding", "torch.no_such",
     }  # fmt: skip
-    assert found["torch.no_such"].why == "not known"
-    assert "nn.Embedding" in found["oneflow.one_embedding"].why
-    assert found["torch.no_such"].place == f"{tmp_path / 'one' / 'model.py'}:8"
-    assert found["torch.nn.functional.gelu"].why == ""
+    assert uses["torch.no_such"].why == "not known"
+    assert "nn.Embedding" in uses["oneflow.one_embedding"].why
+    assert uses["torch.no_such"].place == f"{tmp_path / 'one' / 'model.py'}:8"
+    assert uses["torch.nn.functional.gelu"].why == ""
 
 
 def test_fused_functions_of_recommenders_and_attention(rng):
     rows = rng.standard_normal((2, 3, 4)).astype(np.float32)
     x = flow.tensor(rows)
     products = rows @ rows.transpose(0, 2, 1)
-    wanted = np.stack([products[:, 1, 0], products[:, 2, 0], products[:, 2, 1]], 1)
-    found = primitives.named("fused_dot_feature_interaction")([x], output_padding=1)
-    np.testing.assert_allclose(found.numpy(), np.pad(wanted, ((0, 0), (0, 1))), rtol=1e-5)
+    expected = np.stack([products[:, 1, 0], products[:, 2, 0], products[:, 2, 1]], 1)
+    result = primitives.named("fused_dot_feature_interaction")([x], output_padding=1)
+    np.testing.assert_allclose(result.numpy(), np.pad(expected, ((0, 0), (0, 1))), rtol=1e-5)
     pooled = primitives.named("fused_dot_feature_interaction")([x[:, :1], x[:, 1:]], pooling="sum")
     pairs = rows[:, 0] * rows[:, 1] + rows[:, 0] * rows[:, 2] + rows[:, 1] * rows[:, 2]
     np.testing.assert_allclose(pooled.numpy(), pairs, rtol=1e-4, atol=1e-5)
@@ -298,6 +300,75 @@ def test_optimizers_of_programs_find_pytorchs_helpers(installed):
 def test_an_optimizer_needs_parameters_again_behind_oneflow():
     with pytest.raises(ValueError, match="empty parameter list"):
         flow.optim.SGD([])
+
+
+def test_oneflows_ways_hold_where_it_is_imported():
+    with flow.mock_torch.enable():
+        import oneflow as of
+
+        x = of.tensor([1 + 2j, 3j], requires_grad=True)
+        assert x.type() == "oneflow.ComplexFloatTensor"
+        (x.real() + x.conj().imag).sum().backward()  # called, and read
+        assert x.grad.tolist() == [1 - 1j, 1 - 1j]
+        assert type(x.real()) is flow.Tensor
+        twice = x * 2
+        copied = copy.deepcopy(twice)
+        assert copied.is_leaf
+        assert copied.tolist() == [2 + 4j, 6j]
+        (twice.sum()).backward()  # it starts with 1
+        assert x.grad.tolist() == [3 - 1j, 3 - 1j]
+        assert of.zeros(2).copy_(np.array([1, 2])).tolist() == [1, 2]
+    assert flow.ones(1).type() == "flowvm.FloatTensor"
+    with pytest.raises(flow.errors.AutogradError, match="deepcopy"):
+        copy.deepcopy(twice)
+    with pytest.raises(flow.errors.AutogradError, match="real outputs"):
+        (x * 2).sum().backward()
+    with pytest.raises(ArgumentTypeError, match="src must be a Tensor"):
+        flow.zeros(2).copy_(np.ones(2))
+
+
+def trained(flow, nn):
+    """A graph that trains one layer by SGD with momentum."""
+    layer = nn.Linear(3, 2)
+    nn.init.constant_(layer.weight, 0.5)
+    nn.init.constant_(layer.bias, 0.25)
+    optimizer = flow.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+
+    class Training(nn.Graph):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+            self.add_optimizer(optimizer)
+
+        def build(self, x):
+            loss = self.layer(x).sum()
+            loss.backward()
+            return loss
+
+    return Training()
+
+
+def test_graphs_have_oneflows_state_dicts_where_it_is_imported(tmp_path):
+    x = flow.ones(4, 3)
+    with flow.mock_torch.enable():
+        import oneflow as of
+
+        graph = trained(of, of.nn)
+        graph(x), graph(x)
+        state = graph.state_dict()
+        assert list(state) == [
+            "layer", "layer.weight-momentum", "layer.bias-momentum", "System-Train-TrainStep",
+        ]  # fmt: skip
+        assert state["System-Train-TrainStep"].tolist() == [2]
+        assert state["layer.bias-momentum"].tolist() == pytest.approx([4 + 0.9 * 4] * 2)
+        of.save(state, tmp_path / "state")
+        again = trained(of, of.nn)
+        again.load_state_dict(of.load(tmp_path / "state"))
+        assert [graph(x).item() for _ in range(2)] == [again(x).item() for _ in range(2)]
+        assert again.state_dict()["System-Train-TrainStep"].tolist() == [4]
+        with pytest.raises(ArgumentError, match="lacks"):
+            again.load_state_dict({"System-Train-TrainStep": state["System-Train-TrainStep"]})
+    assert set(trained(flow, nn).state_dict()) == {"layer", "optimizers"}
 
 
 def test_safe_globals_end_with_their_block():

@@ -91,8 +91,8 @@ def test_calls_have_names_times_shapes_and_stacks(tmp_path):
 def test_schedules_are_pytorchs(numbers):
     torch = pytest.importorskip("torch")
     names = ("wait", "warmup", "active", "repeat", "skip_first", "skip_first_wait")
-    given = dict(zip(names, numbers, strict=True))
-    ours, theirs = profiler.schedule(**given), torch.profiler.schedule(**given)
+    options = dict(zip(names, numbers, strict=True))
+    ours, theirs = profiler.schedule(**options), torch.profiler.schedule(**options)
     for step in range(14):
         assert ours(step).name == theirs(step).name
 

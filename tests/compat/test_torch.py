@@ -53,9 +53,9 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_program_trains(tmp_path: object) -> None:
-    done = run(f"PATH = {str(tmp_path)!r} + '/net.pt'\n" + TRAINS)
-    assert done.returncode == 0, done.stderr
-    assert "has not" not in done.stderr
+    process = run(f"PATH = {str(tmp_path)!r} + '/net.pt'\n" + TRAINS)
+    assert process.returncode == 0, process.stderr
+    assert "has not" not in process.stderr
 
 
 PIECES = """
@@ -99,9 +99,9 @@ assert torch.allclose(back(torch.ones(2, 3))[0], a.cos())
 
 
 def test_what_programs_are_made_of() -> None:
-    done = run(PIECES)
-    assert done.returncode == 0, done.stderr
-    assert "has not" not in done.stderr
+    process = run(PIECES)
+    assert process.returncode == 0, process.stderr
+    assert "has not" not in process.stderr
 
 
 NAMES = [
@@ -178,8 +178,8 @@ NAMES = [
 
 
 def test_names() -> None:
-    done = run(f"for program in {NAMES!r}:\n    print(program)\n    exec(program, {{}})")
-    assert done.returncode == 0, done.stdout.splitlines()[-1] + done.stderr
+    process = run(f"for program in {NAMES!r}:\n    print(program)\n    exec(program, {{}})")
+    assert process.returncode == 0, process.stdout.splitlines()[-1] + process.stderr
 
 
 PROFILED = """
@@ -212,8 +212,8 @@ assert counter.get_total_flops() == 2 * 20 ** 3
 
 
 def test_its_profiler() -> None:
-    done = run(PROFILED)
-    assert done.returncode == 0, done.stderr
+    process = run(PROFILED)
+    assert process.returncode == 0, process.stderr
 
 
 WRITES_TABLES = """
@@ -242,12 +242,12 @@ assert seen == ["weight", "bias"]
 
 
 def test_programs_write_the_tables_of_modules() -> None:
-    done = run(WRITES_TABLES)
-    assert done.returncode == 0, done.stderr
+    process = run(WRITES_TABLES)
+    assert process.returncode == 0, process.stderr
 
 
 def test_what_is_missing_is_listed() -> None:
-    done = run(
+    process = run(
         "import torch\n"
         "for _ in range(2):\n"
         "    try: torch.nn.functional.no_such_function\n"
@@ -258,13 +258,13 @@ def test_what_is_missing_is_listed() -> None:
         "from torch.optim.adamw import AdamW; from torch.distributions.studentT import StudentT\n"
         "assert not hasattr(torch.optim, 'NoSuchOptimizer')\n"
     )
-    assert done.returncode == 0, done.stderr
-    assert "3 names that flowvm has not" in done.stderr
-    assert "torch.nn.functional.no_such_function  (2 times)" in done.stderr
+    assert process.returncode == 0, process.stderr
+    assert "3 names that flowvm has not" in process.stderr
+    assert "torch.nn.functional.no_such_function  (2 times)" in process.stderr
 
 
 def test_too_late_is_an_error_and_there_is_a_way_back() -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [
             sys.executable,
             "-c",
@@ -282,4 +282,4 @@ def test_too_late_is_an_error_and_there_is_a_way_back() -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr

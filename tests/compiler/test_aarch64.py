@@ -26,17 +26,17 @@ for text in (text, text.replace("llvm.x86.sse2.", "").replace("@lfence", "@elsew
 
 def test_a_loop_and_a_kernel_compile_for_it():
     command = [sys.executable, "-m", "tools.check_aarch64", "loops: settle", "exp"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "aarch64-unknown-linux-gnu" in done.stdout
-    assert "0 failures" in done.stdout
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "aarch64-unknown-linux-gnu" in process.stdout
+    assert "0 failures" in process.stdout
 
 
 def test_code_for_one_processor_is_refused_by_name():
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", FENCE], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    first, second = done.stdout.splitlines()
+    first, second = process.stdout.splitlines()
     assert "one processor alone" in first
     assert "llvm.x86.sse2.lfence" in first
     assert second == "f"

@@ -249,8 +249,8 @@ def test_two_processes_at_once(program):
     running = [program.start() for _ in range(2)]
     results = [p.communicate() for p in running]
     assert all(not err and int(out.split()[0]) + int(out.split()[1]) == 1 for out, err in results)
-    left = [p for p in program.cache.iterdir() if p.name != record.FILE]
-    assert [p.suffix for p in left] == [".o"]
+    files = [p for p in program.cache.iterdir() if p.name != record.FILE]
+    assert [p.suffix for p in files] == [".o"]
 
 
 def test_an_unwritable_cache_keeps_code_in_memory(program, tmp_path):

@@ -91,12 +91,12 @@ KINDS = {
 
 
 def roots_of(kind):
-    made = Made()
+    loader = Made()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jit, "load", made.load)
+        patch.setattr(jit, "load", loader.load)
         patch.setattr(elementwise_kernel, "provide", lambda: None)
         KINDS[kind]()
-    return made.roots
+    return loader.roots
 
 
 def cuda_roots():
@@ -105,17 +105,17 @@ def cuda_roots():
     from flowvm.ops.rows.cuda import class_loss
 
     kernel = next(f for n, f in sorted(vars(class_loss).items()) if _is_kernel(f))
-    found = []
+    batches = []
 
     def key(*roots):
-        found.append(roots)
+        batches.append(roots)
         raise CompileError("that is all")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compilation, "source_key", key)
         with pytest.raises(CompileError, match="all"):
             compilation.ptx(kernel, ("int64",), (8, 0))
-    return {kernel.__name__: found[0]}
+    return {kernel.__name__: batches[0]}
 
 
 def _is_kernel(value):
@@ -215,7 +215,8 @@ def test_constants_that_could_change_are_named_as_constants(kind):
 
 FACTS = {
     "loops": [
-        "flowvm.vm.machine.intrinsics",
+        "flowvm.compiler.words",
+        "flowvm.vm.machine.texts",
         "flowvm.vm.machine.machine",
         "flowvm.vm.workers.allocator",
         "HEAD",
@@ -328,20 +329,20 @@ def test_all_that_runs_and_all_that_is_compiled_is_covered(kind, monkeypatch):
         for function in watched.functions:
             module, line = function.__globals__.get("__name__"), function.__code__.co_firstlineno
             place = f"{module or ''}.{function.__qualname__}"
-            found = [f.text for f in facts if f.kind == "function" and f.place == place]
+            texts = [f.text for f in facts if f.kind == "function" and f.place == place]
             from_text = function.__code__.co_filename.startswith("<")
-            assert found if from_text else f"line {line}" in " ".join(found), (name, place)
-        told = {(f.place.rpartition(".")[2], f.text) for f in facts}
+            assert texts if from_text else f"line {line}" in " ".join(texts), (name, place)
+        texts = {(f.place.rpartition(".")[2], f.text) for f in facts}
         for constant, value in watched.constants:
             if isinstance(value, (bool, int, float, str, tuple, np.generic)):
-                assert (constant, dependencies._told(value, [])) in told, (name, constant)
+                assert (constant, dependencies._text_of(value, [])) in texts, (name, constant)
 
 
 # --- rules ------------------------------------------------------------------------------------
 
 FACTOR = 3
 TABLE = {"a": [1, 2], "b": (3, np.float32(0.5))}
-_seen = {"a": 1}
+_values = {"a": 1}
 names = types.SimpleNamespace(WORD=4)
 
 
@@ -368,7 +369,7 @@ ARRAY = np.arange(3)
 
 
 def reaches():
-    return TABLE, _seen, names.WORD, Colour.RED, Words.FIRST, SHAPE, ARRAY, helper(1)
+    return TABLE, _values, names.WORD, Colour.RED, Words.FIRST, SHAPE, ARRAY, helper(1)
 
 
 @functools.cache
@@ -408,27 +409,27 @@ def test_what_classes_hold_counts(monkeypatch):
 
 def test_the_state_of_the_process_does_not_count(monkeypatch):
     key = dependencies.source_key(reaches)
-    monkeypatch.setitem(_seen, "b", 2)
+    monkeypatch.setitem(_values, "b", 2)
     monkeypatch.setattr(Words, "counted", [1])
     helper(1)
     assert dependencies.source_key(reaches) == key
 
 
 def test_what_a_function_is_given_counts():
-    def made(given, default=None):
+    def key_of(value, default=None):
         def inner(x, y=default):
-            return given
+            return value
 
         return inner
 
-    def key(*given):
-        return dependencies.source_key(made(*given))
+    def key(*args):
+        return dependencies.source_key(key_of(*args))
 
     assert key([1, {2: 3}]) == key([1, {2: 3}]) != key([1, {2: 4}])
-    assert key(helper) == key(helper) != key(made(1))
+    assert key(helper) == key(helper) != key(key_of(1))
     assert key(1, 2) != key(1, 3)
-    assert dependencies.source_key(functools.partial(made, 1)) != dependencies.source_key(
-        functools.partial(made, 2)
+    assert dependencies.source_key(functools.partial(key_of, 1)) != dependencies.source_key(
+        functools.partial(key_of, 2)
     )
     assert key({3, 1, 2}) == key({2, 3, 1})
 

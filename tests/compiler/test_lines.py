@@ -64,7 +64,7 @@ def before(x, i):
     return len(y) * 1000 + (int(y[-1]) if len(y) > 0 else 0)
 
 
-def seen(x):
+def view_of(x):
     y = x.view(np.int32)
     return len(y) * 100000 + y.itemsize * 10000 + int(y[len(y) - 1])
 
@@ -102,11 +102,11 @@ def test_slices_end_where_the_array_does(size):
 
 def test_a_view_has_the_bytes_and_its_own_length_or_raises():
     x = np.arange(24, dtype=np.uint8)
-    assert compiled(seen, "b")(x) == seen(x)
-    assert compiled(seen, "b")(x[:0]) != -1
-    assert compiled(seen, "b")(x[:10]) == -1  # NumPy: a ValueError
+    assert compiled(view_of, "b")(x) == view_of(x)
+    assert compiled(view_of, "b")(x[:0]) != -1
+    assert compiled(view_of, "b")(x[:10]) == -1  # NumPy: a ValueError
     reals = np.arange(6, dtype=np.float32)
-    assert compiled(seen, "f")(reals) == seen(reals)
+    assert compiled(view_of, "f")(reals) == view_of(reals)
     assert compiled(narrowed, "f")(reals) == narrowed(reals)
 
 

@@ -66,9 +66,9 @@ def test_a_prompt_says_what_is_made_and_for_how_long_and_a_script_waits_for_two_
     compile_all("one")
     assert terminal.getvalue() == ""
     compile_all("two")
-    said = terminal.getvalue()
-    assert said.startswith("flowvm: making two, about 1.5 s; 1 kernel made in 0.0 s, once on")
-    assert said.count("\n") == 1
+    output = terminal.getvalue()
+    assert output.startswith("flowvm: making two, about 1.5 s; 1 kernel made in 0.0 s, once on")
+    assert output.count("\n") == 1
 
 
 def test_what_nobody_made_before_has_no_time(monkeypatch):
@@ -171,7 +171,20 @@ def test_what_is_made_for_an_op_is_remembered_by_its_name(monkeypatch):
     with pytest.raises(KeyError):
         lowered(op, (), ())
     assert [*progress.measured()] == ["halves: halved"]
-    assert progress._burst.op == ""
+    assert not any(work.op == "halves" for work in progress._burst.works)
+
+
+def test_ops_of_two_threads_leave_nothing():
+    """The first to begin ends first: the name of neither stays."""
+    before = [*progress._burst.works]
+    one, other = progress.making("one"), progress.making("other")
+    one.__enter__()
+    other.__enter__()
+    one.__exit__(None, None, None)
+    with progress.compiling("kernel") as name:
+        assert name == "other: kernel"
+    other.__exit__(None, None, None)
+    assert progress._burst.works == before
 
 
 def test_the_table_is_of_seconds():

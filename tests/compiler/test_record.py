@@ -94,14 +94,14 @@ def test_a_process_says_at_its_end_what_it_compiled(tmp_path):
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
     known = {**os.environ, "FLOWVM_DEBUG": "1", "FLOWVM_CACHE_DIR": str(tmp_path / "cache")}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(script)], env=known, capture_output=True, text=True, check=True
     )
-    assert "flowvm: compiled doubled in" in done.stderr
-    assert re.search(r"program\s+doubled", done.stderr)
-    (made,) = record.read(tmp_path / "cache")
-    assert made.name == "doubled"
-    assert made.seconds[record.NUMBA] > 0 < made.seconds[record.FRONT]
+    assert "flowvm: compiled doubled in" in process.stderr
+    assert re.search(r"program\s+doubled", process.stderr)
+    (entry,) = record.read(tmp_path / "cache")
+    assert entry.name == "doubled"
+    assert entry.seconds[record.NUMBA] > 0 < entry.seconds[record.FRONT]
     again = subprocess.run(
         [sys.executable, str(script)], env=known, capture_output=True, text=True, check=True
     )
@@ -112,10 +112,10 @@ def test_doctor_draws_the_first_minute_of_a_script(tmp_path):
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
     command = [sys.executable, "-m", "flowvm", "doctor", "--cold"]
-    done = subprocess.run([*command, str(script)], capture_output=True, text=True, check=True)
-    assert "program.py, with an empty cache:" in done.stdout
-    assert "1 functions compiled" in " ".join(done.stdout.split())
-    assert re.search(r"program\s+doubled", done.stdout)
+    process = subprocess.run([*command, str(script)], capture_output=True, text=True, check=True)
+    assert "program.py, with an empty cache:" in process.stdout
+    assert "1 functions compiled" in " ".join(process.stdout.split())
+    assert re.search(r"program\s+doubled", process.stdout)
     none = subprocess.run([*command, "none.py"], capture_output=True, text=True)
     assert none.returncode == 1
     assert "there is no script 'none.py' to run: give the path of a file" in none.stderr

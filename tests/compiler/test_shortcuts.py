@@ -55,10 +55,10 @@ def test_the_code_is_the_same(monkeypatch):
 def test_only_what_is_inlined_first_is_simplified_alone(monkeypatch):
     from numba import types
 
-    seen = []
+    calls = []
 
     def simplify(library):
-        seen.append(library.name)
+        calls.append(library.name)
         plain(library)
 
     plain = native.simplify
@@ -66,18 +66,18 @@ def test_only_what_is_inlined_first_is_simplified_alone(monkeypatch):
     native._Frontend().lower(
         kernel, (types.float32[::1], types.int64[::1]) + (types.int64,) * 3, None, False, False
     )
-    assert [name for name in seen if "helper" in name] == []
-    assert len(seen) == 1
+    assert [name for name in calls if "helper" in name] == []
+    assert len(calls) == 1
     monkeypatch.setitem(helper.__globals__, "INLINE_ALWAYS", True)
     native._Frontend().lower(
         kernel, (types.float32[::1], types.int64[::1]) + (types.int64,) * 3, None, False, False
     )
-    assert len(seen) == 3
+    assert len(calls) == 3
     monkeypatch.delitem(helper.__globals__, "INLINE_ALWAYS")
     native._Frontend().lower(
         kernel, (types.float32[::1], types.int64[::1]) + (types.int64,) * 3, None, False, True
     )
-    assert len(seen) == 5
+    assert len(calls) == 5
 
 
 def test_numba_is_itself_afterwards():

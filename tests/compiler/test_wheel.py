@@ -38,16 +38,16 @@ def compiled(tmp_path: Path, shipped: Path, cache: str, of: str = "") -> list[in
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     env = {**os.environ, "FLOWVM_CACHE_DIR": str(tmp_path / cache), "FLOWVM_TARGET": of}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(program), str(shipped)], env=env, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
-    data: list[int] = json.loads(done.stdout)
+    assert process.returncode == 0, process.stderr
+    data: list[int] = json.loads(process.stdout)
     return data
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as a wheel has it, with the function for the lowest level."""
     folder = tmp_path_factory.mktemp("made")
     assert compiled(folder, folder / "none", f"objects/{HERE[-1]}", HERE[-1]) == [1, 0]
@@ -55,9 +55,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def shipped(made: Path, tmp_path: Path) -> Path:
+def shipped(objects: Path, tmp_path: Path) -> Path:
     """A copy of it."""
-    return Path(shutil.copytree(made, tmp_path / "objects"))
+    return Path(shutil.copytree(objects, tmp_path / "objects"))
 
 
 def only(folder: Path) -> Path:

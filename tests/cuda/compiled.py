@@ -84,10 +84,10 @@ class Ticket(NamedTuple):
 
 def _kernel(ticket):
     module, _, name = ticket.path.partition(":")
-    found = getattr(_module(module, ticket.file), name)
+    function = getattr(_module(module, ticket.file), name)
     if ticket.arguments is None:
-        return found
-    return found(*(_kernel(a) if isinstance(a, Ticket) else a for a in ticket.arguments))
+        return function
+    return function(*(_kernel(a) if isinstance(a, Ticket) else a for a in ticket.arguments))
 
 
 @functools.cache

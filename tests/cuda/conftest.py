@@ -51,14 +51,14 @@ def pytest_collection_modifyitems(config, items):
     if not REAL:
         return
     number, of = map(int, os.environ.get("FLOWVM_TEST_PART", "0/1").split("/"))
-    taken = _taken().read_text().splitlines() if _taken().is_file() else []
-    mine = [i for i in items if _here(i) and _for_a_gpu(i)][number::of]
-    kept = [i for i in mine if i.nodeid not in taken] + [i for i in items if not _here(i)]
-    config.hook.pytest_deselected(items=[i for i in items if i not in kept])
-    items[:] = kept
+    earlier = _log_of_tests().read_text().splitlines() if _log_of_tests().is_file() else []
+    mine = [i for i in items if _is_ours(i) and _for_a_gpu(i)][number::of]
+    chosen = [i for i in mine if i.nodeid not in earlier] + [i for i in items if not _is_ours(i)]
+    config.hook.pytest_deselected(items=[i for i in items if i not in chosen])
+    items[:] = chosen
 
 
-def _here(item):
+def _is_ours(item):
     return item.path.is_relative_to(os.path.dirname(__file__))
 
 
@@ -69,7 +69,7 @@ def _for_a_gpu(item):
     return item.callspec.params["device"] != "at once"  # a GPU runs in its own time
 
 
-def _taken():
+def _log_of_tests():
     return Path(os.environ.get("FLOWVM_TEST_TAKEN", ""))
 
 
@@ -77,7 +77,7 @@ def _taken():
 def pytest_runtest_setup(item):
     """Note the test that begins, so that a test that ends the process is known."""
     if "FLOWVM_TEST_TAKEN" in os.environ:
-        with _taken().open("a") as file:
+        with _log_of_tests().open("a") as file:
             print(item.nodeid, file=file)
 
 

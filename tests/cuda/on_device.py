@@ -39,20 +39,20 @@ def launch(function, arrays, attrs=()):
     return launch_of(operator_of(function), metas, tuple(attrs))
 
 
-def kernels(made):
+def kernels(plan):
     """The names of what a launch calls."""
-    return [s.kernel.__name__ if isinstance(s, KernelStep) else s.name for s in made.steps]
+    return [s.kernel.__name__ if isinstance(s, KernelStep) else s.name for s in plan.steps]
 
 
 def answer(function, arrays, attrs=(), order=""):
     """Outputs and details; both orders of a block's threads must be right."""
-    made = launch(function, arrays, attrs)
+    plan = launch(function, arrays, attrs)
     outputs = []
-    for meta in made.outputs:
+    for meta in plan.outputs:
         out = np.empty(tuple(meta.shape), meta.dtype.numpy)
         out.reshape(-1).view(np.uint8).fill(0xA5)
         outputs.append(out)
-    return outputs, run(made, [*outputs, *arrays], (), order)
+    return outputs, run(plan, [*outputs, *arrays], (), order)
 
 
 def like_cpu(function, arrays, attrs=(), exact=False):
@@ -60,32 +60,32 @@ def like_cpu(function, arrays, attrs=(), exact=False):
     tensors = [flow.tensor(a) for a in arrays]
     result = function(*tensors, *attrs)
     results = result if isinstance(result, tuple) else (result,)
-    wanted = [r.numpy() for r in results]
+    expected = [r.numpy() for r in results]
     for order in ("", "reversed"):
-        given = [a.copy() for a in arrays]
-        outputs, details = answer(function, given, attrs, order)
+        inputs = [a.copy() for a in arrays]
+        outputs, details = answer(function, inputs, attrs, order)
         assert status(details) == 0, details
-        for got, want in zip(outputs or given[:1], wanted, strict=True):
-            close(got, want, 0.0 if exact else TOLERANCES.get(want.dtype.name, 0.0))
-    return wanted
+        for actual, want in zip(outputs or inputs[:1], expected, strict=True):
+            close(actual, want, 0.0 if exact else TOLERANCES.get(want.dtype.name, 0.0))
+    return expected
 
 
-def close(got, wanted, tolerance=None):
+def close(actual, expected, tolerance=None):
     """Assert that two arrays agree, exactly with a tolerance of 0."""
-    assert got.shape == wanted.shape, (got.shape, wanted.shape)
+    assert actual.shape == expected.shape, (actual.shape, expected.shape)
     if tolerance is None:
-        tolerance = TOLERANCES.get(got.dtype.name, 0.0)
+        tolerance = TOLERANCES.get(actual.dtype.name, 0.0)
     if tolerance == 0:
-        np.testing.assert_array_equal(got, wanted)
+        np.testing.assert_array_equal(actual, expected)
     else:
         np.testing.assert_allclose(
-            got.astype(np.float64), wanted.astype(np.float64), rtol=tolerance, atol=tolerance
+            actual.astype(np.float64), expected.astype(np.float64), rtol=tolerance, atol=tolerance
         )
 
 
 def compiles(ptx_of, launches, dtype):
     """Assert that all kernels become PTX: for every capability if the dtype is float32."""
-    for made in launches:
-        texts = ptx_of.launch(made, CAPABILITIES if dtype == "float32" else CAPABILITIES[:1])
+    for plan in launches:
+        texts = ptx_of.launch(plan, CAPABILITIES if dtype == "float32" else CAPABILITIES[:1])
         assert texts
         assert all(".entry" in text for text in texts)

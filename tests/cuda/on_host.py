@@ -67,10 +67,14 @@ def play(name, arrays, attrs=(), numbers=(), into=None):
     arrays = [a.array() if isinstance(a, Sent) else a for a in arrays]
     into = None if into is None else arrays.pop(into)
     metas = tuple(_meta(a) for a in arrays)
-    given = (_meta(into), *metas) if into is not None else metas
-    found = [o for o in operators if o.name == name and o.infer and len(o.inputs) == len(arrays)
-             and len(o.attrs) == len(attrs)]  # fmt: skip
-    launch = launch_of(found[0], given, tuple(attrs))
+    inputs = (_meta(into), *metas) if into is not None else metas
+    sizes = len(arrays), len(attrs)
+    candidates = [
+        o
+        for o in operators
+        if o.name == name and o.infer and (len(o.inputs), len(o.attrs)) == sizes
+    ]
+    launch = launch_of(candidates[0], inputs, tuple(attrs))
     outputs = [_empty(m) for m in launch.outputs]
     if into is not None:
         outputs[0] = into

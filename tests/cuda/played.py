@@ -27,10 +27,10 @@ def named(name, inputs=None):
     Forms of it that calls have made meanwhile (a number for `y`, complex numbers) are none.
     """
     declared = registry._operators.values()
-    found = [o for o in declared if o.name == name and o.infer and inputs in (None, o.inputs)]
-    found = found if len(found) == 1 else [o for o in found if not o.complex]
-    assert len(found) == 1, f"{name}: {found}"
-    return found[0]
+    candidates = [o for o in declared if o.name == name and o.infer and inputs in (None, o.inputs)]
+    candidates = candidates if len(candidates) == 1 else [o for o in candidates if not o.complex]
+    assert len(candidates) == 1, f"{name}: {candidates}"
+    return candidates[0]
 
 
 def _operator(op):
@@ -50,10 +50,10 @@ def launch(op, arrays, attrs=()):
 def play(op, arrays, attrs=(), scalars=(), order=""):
     """Return the outputs, and the details; no outputs if the status is not 0."""
     op = _operator(op)
-    made = launch(op, arrays, attrs)
-    fresh = list(zip(op.outputs, made.outputs, strict=True))
+    plan = launch(op, arrays, attrs)
+    fresh = list(zip(op.outputs, plan.outputs, strict=True))
     outputs = [_poisoned(m, 0 if name in op.unsized else None) for name, m in fresh]
-    run = Play(made, [*outputs, *arrays], scalars, order)
+    run = Play(plan, [*outputs, *arrays], scalars, order)
     if op.unsized:
         details = run.count()
         if status(details):
@@ -67,9 +67,9 @@ def play(op, arrays, attrs=(), scalars=(), order=""):
 
 def _poisoned(meta, rows):
     shape = tuple(meta.shape) if rows is None else (rows, *meta.shape[1:])
-    made = np.empty(shape, meta.dtype.numpy)
-    made.reshape(-1).view(np.uint8).fill(0xA5)
-    return made
+    array = np.empty(shape, meta.dtype.numpy)
+    array.reshape(-1).view(np.uint8).fill(0xA5)
+    return array
 
 
 def on_cpu(op, arrays, attrs=(), scalars=()):
@@ -82,22 +82,22 @@ def on_cpu(op, arrays, attrs=(), scalars=()):
     return outputs, [t.numpy() for t in tensors]
 
 
-def same(got, wanted):
+def same(actual, expected):
     """Check that two arrays have the same bits."""
-    assert got.dtype == wanted.dtype, (got.dtype, wanted.dtype)
-    assert got.shape == wanted.shape, (got.shape, wanted.shape)
-    bits = f"u{got.itemsize}"
-    left, right = (np.ascontiguousarray(a).view(bits) for a in (got, wanted))
-    np.testing.assert_array_equal(left, right, f"{got!r}\nand on the CPU\n{wanted!r}")
+    assert actual.dtype == expected.dtype, (actual.dtype, expected.dtype)
+    assert actual.shape == expected.shape, (actual.shape, expected.shape)
+    bits = f"u{actual.itemsize}"
+    left, right = (np.ascontiguousarray(a).view(bits) for a in (actual, expected))
+    np.testing.assert_array_equal(left, right, f"{actual!r}\nand on the CPU\n{expected!r}")
 
 
 def agree(op, arrays, attrs=(), scalars=(), order="", outputs=None):
     """Assert that CUDA gives the CPU's result (of the first `outputs` outputs)."""
-    wanted, changed = on_cpu(op, arrays, attrs, scalars)
+    expected, changed = on_cpu(op, arrays, attrs, scalars)
     copies = [a.copy() for a in arrays]
-    got, details = play(op, copies, attrs, scalars, order)
+    actual, details = play(op, copies, attrs, scalars, order)
     assert status(details) == 0, details
-    for a, b in list(zip(got, wanted, strict=True))[:outputs]:
+    for a, b in list(zip(actual, expected, strict=True))[:outputs]:
         same(a, b)
     for a, b in zip(copies, changed, strict=True):
         same(a, b)

@@ -10,12 +10,12 @@ __all__ = ["run"]
 
 def run(program, *, quiet=False, **settings):
     """Return the output of a program in a new process; `quiet`: check that stderr is empty."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         env=os.environ | settings,
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stderr
-    assert not (quiet and done.stderr), done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stderr
+    assert not (quiet and process.stderr), process.stderr
+    return process.stdout

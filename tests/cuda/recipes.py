@@ -18,7 +18,7 @@ from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import operator_of
 
 CAPABILITIES = ((7, 0), (8, 0), (9, 0), (10, 0))
-_seen = set()
+_visited = set()
 
 
 def op_of(path):
@@ -48,9 +48,9 @@ def compile_op(ptx_of, path, specs, attrs, capabilities=CAPABILITIES):
     assert steps
     for k, step in enumerate(steps):
         signature = compilation.signature_of(step)
-        if (step.kernel, signature) in _seen:
+        if (step.kernel, signature) in _visited:
             continue
-        _seen.add((step.kernel, signature))
+        _visited.add((step.kernel, signature))
         namespace = SimpleNamespace(recipe=("recipes:kernel_of", (path, specs, attrs, k)))
         for text, cc in zip(ptx_of(namespace, signature, capabilities), capabilities, strict=True):
             assert f".target sm_{cc[0]}{cc[1]}" in text

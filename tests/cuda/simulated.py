@@ -67,8 +67,8 @@ class Play:
         for step in self.launch.steps:
             if step.counts == counts:
                 if isinstance(step, KernelStep):
-                    given = [self._value(p) for p in step.params]
-                    run_grid(step.kernel, given, step.grid, step.block, step.shared, self.order)
+                    inputs = [self._value(p) for p in step.params]
+                    run_grid(step.kernel, inputs, step.grid, step.block, step.shared, self.order)
                 else:
                     result = LIBRARY[step.name](*(self._word(p) for p in step.params))
                     assert not result, f"{step.name} returned {result}"

@@ -47,29 +47,29 @@ def batches(rng, place, count=8):
 def test_training_is_the_same_as_on_the_cpu(device, seed):
     def losses(place):
         step = Step(place, lr=0.1, momentum=0.9)
-        found = [step(*b).item() for b in batches(np.random.default_rng(seed), place)]
-        return found, step
+        curve = [step(*b).item() for b in batches(np.random.default_rng(seed), place)]
+        return curve, step
 
-    (found, step), (wanted, _) = losses(device), losses("cpu")
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    (curve, step), (expected, _) = losses(device), losses("cpu")
+    np.testing.assert_allclose(curve, expected, rtol=1e-5)
     assert step.plan.device_graph.text == "a CUDA graph, launched 6 times"  # of the second plan
     assert "a CUDA graph" in step.explain()
 
 
 def test_arguments_that_are_written_are_the_callers(device):
     def step(x, y):
-        made = x.add_(1) * 2 + y
+        result = x.add_(1) * 2 + y
         y.mul_(2)
-        return made
+        return result
 
-    graph, found = flow.compile(step), []
+    graph, columns = flow.compile(step), []
     for place, call in (("cpu", step), (device, graph)):
         x, y = flow.arange(4.0).to(place), flow.ones(4).to(place)
-        found.append([])
+        columns.append([])
         for turn in range(8):
             x = flow.zeros(4).to(place) if turn == 5 else x  # other memory
-            found[-1] += [call(x, y).tolist(), x.tolist(), y.tolist()]
-    assert found[0] == found[1]
+            columns[-1] += [call(x, y).tolist(), x.tolist(), y.tolist()]
+    assert columns[0] == columns[1]
     assert "a CUDA graph" in graph.plan.device_graph.text
 
 
@@ -78,8 +78,8 @@ def test_outputs_of_launches_in_flight_are_apart(device):
     def double(x):
         return x * 2 + 1
 
-    found = [double(flow.full((3,), float(k), device=device)) for k in range(6)]
-    assert [f.tolist() for f in found] == [[2.0 * k + 1] * 3 for k in range(6)]
+    results = [double(flow.full((3,), float(k), device=device)) for k in range(6)]
+    assert [f.tolist() for f in results] == [[2.0 * k + 1] * 3 for k in range(6)]
 
 
 def trained(place, batch, graph, optimizer, **options):
@@ -89,8 +89,8 @@ def trained(place, batch, graph, optimizer, **options):
     model = flow.nn.Sequential(*layers).to(place)
     groups = [{"params": [*layers[0].parameters()]}, {"params": [*layers[3].parameters()]}]
     groups[1]["lr"] = 0.02
-    made = optimizer(groups, **options)
-    schedule = flow.optim.lr_scheduler.ExponentialLR(made, 0.9)
+    optim = optimizer(groups, **options)
+    schedule = flow.optim.lr_scheduler.ExponentialLR(optim, 0.9)
 
     def loss_of(x, y):
         loss = flow.nn.functional.cross_entropy(model(x), y)
@@ -102,7 +102,7 @@ def trained(place, batch, graph, optimizer, **options):
             super().__init__()
             self.model = model
             self.config.disable("fusion", "epilogues")  # which may change a last place
-            self.add_optimizer(made)
+            self.add_optimizer(optim)
 
         def build(self, x, y):
             return loss_of(x, y)
@@ -112,8 +112,8 @@ def trained(place, batch, graph, optimizer, **options):
     for x, y in batch:
         losses.append(step(x, y).item())
         if not graph:
-            made.step()
-            made.zero_grad()
+            optim.step()
+            optim.zero_grad()
         schedule.step()
     return losses, [p.detach().cpu().numpy() for p in model.parameters()], step
 
@@ -125,11 +125,11 @@ def trained(place, batch, graph, optimizer, **options):
 def test_numbers_that_always_change_are_read_from_memory(device, seed, optimizer, options):
     """Bit for bit as eager code on the device, and always the same graph."""
     batch = batches(np.random.default_rng(seed), device, 5)
-    wanted = trained(device, batch, False, optimizer, **options)
+    expected = trained(device, batch, False, optimizer, **options)
     losses, parameters, step = trained(device, batch, True, optimizer, **options)
-    assert losses == wanted[0]
-    for found, right in zip(parameters, wanted[1], strict=True):
-        assert np.array_equal(found, right)
+    assert losses == expected[0]
+    for parameter, right in zip(parameters, expected[1], strict=True):
+        assert np.array_equal(parameter, right)
     assert step.plan.device_graph.text == "a CUDA graph, launched 3 times"  # of the second plan
     updates = [t for t in step.plan.tasks if t.node.phase == "optimizer"]
     assert len(updates) == 1  # of four parameters in two groups
@@ -217,10 +217,10 @@ def test_large_inputs_are_not_copied(device, monkeypatch):
             return flow.nn.functional.dropout(x, 0.5)[index]
 
         x = flow.arange(8, device=place).float() + 1
-        made = [dropped(x, flow.tensor([k], device=place)) for k in (0, 1, 8, 7)]
-        results.append([made[k].tolist() for k in (0, 1, 3)])
+        values = [dropped(x, flow.tensor([k], device=place)) for k in (0, 1, 8, 7)]
+        results.append([values[k].tolist() for k in (0, 1, 3)])
         with pytest.raises(OutOfRangeError, match="index 8 is out of bounds"):
-            made[2].numpy()
+            values[2].numpy()
         if place is device:
             assert "inputs and outputs are more than" in dropped.explain()
     assert results[0] == results[1]
@@ -232,12 +232,12 @@ def test_what_a_graphs_kernel_finds_is_that_launchs(device):
         return table[index] + 1
 
     table = flow.arange(12, device=device).float().reshape(4, 3)
-    found = [pick(table, flow.tensor([k], device=device)) for k in (0, 1, 9, 2, 3)]
+    rows = [pick(table, flow.tensor([k], device=device)) for k in (0, 1, 9, 2, 3)]
     for k in (0, 1, 3, 4):
         row = k if k < 2 else k - 1
-        assert found[k].tolist() == [[3.0 * row + 1 + i for i in range(3)]]
+        assert rows[k].tolist() == [[3.0 * row + 1 + i for i in range(3)]]
     with pytest.raises(OutOfRangeError, match="index 9 is out of bounds"):
-        found[2].numpy()
+        rows[2].numpy()
 
 
 def test_a_failure_is_that_of_its_task_and_poisons_what_came_of_it(device):
@@ -262,9 +262,9 @@ def test_a_failure_is_that_of_its_task_and_poisons_what_came_of_it(device):
     for tensor in (a, b, total):
         with pytest.raises(OutOfRangeError, match="index 5 is out of bounds") as failed:
             tensor.numpy()
-        said = "".join(failed.value.__notes__)
-        assert "b = table[second].sum(0)" in said
-        assert "index_select (node " in said
+        text = "".join(failed.value.__notes__)
+        assert "b = table[second].sum(0)" in text
+        assert "index_select (node " in text
     assert count.tolist() == [4.0]  # which has nothing to do with it
 
 
@@ -293,10 +293,10 @@ def test_streams_in_build_are_branches(device, seed):
     generator = np.random.default_rng(seed)
     xs = [flow.tensor(generator.standard_normal((4, 4)), device=device) for _ in range(5)]
     xs = [x.float() for x in xs]
-    found = [graph(x) for x in xs]
+    results = [graph(x) for x in xs]
     flow.vm.sync()
     weight.fill_(1)
-    for x, outputs in zip(xs, found, strict=True):
+    for x, outputs in zip(xs, results, strict=True):
         for mine, right in zip(outputs, work(x, [None, None]), strict=True):
             assert np.array_equal(mine.numpy(), right.numpy())
     launched = graph.plan.device_graph
@@ -309,12 +309,12 @@ def test_a_bias_goes_to_the_nodes_behind_its_layer(device, rng):
     """Sums of small integers have no rounding."""
     x = rng.integers(-3, 4, (5, 4)).astype(np.float32)
     weight, bias = rng.integers(-3, 4, (3, 4)), rng.integers(-3, 4, 3)
-    wanted = np.abs(x @ weight.T + bias)
+    expected = np.abs(x @ weight.T + bias)
 
     def layer(x, weight, bias):
         return flow.nn.functional.linear(x, weight, bias).abs()
 
-    given = [flow.tensor(a.astype(np.float32), device=device) for a in (x, weight, bias)]
+    inputs = [flow.tensor(a.astype(np.float32), device=device) for a in (x, weight, bias)]
     for without in ((), ("epilogues",)):
 
         class Layer(flow.nn.Graph):
@@ -323,7 +323,7 @@ def test_a_bias_goes_to_the_nodes_behind_its_layer(device, rng):
 
         graph = Layer()
         graph.config.disable(*without)
-        assert graph(*given).tolist() == wanted.tolist()
+        assert graph(*inputs).tolist() == expected.tolist()
         names = [task.node.operator.name for task in graph.plan.tasks]
         assert names == (["linear", "abs"] if without else ["_matmul_nt", "fused[add,abs]"])
 
@@ -363,7 +363,7 @@ ROWS = {
 def test_rows_that_are_held_read_and_write_through_programs(device, rng, ptx_of, function):
     shapes = (2, 3, 6, 12), (1, 1, 6, 12), (2, 1, 1, 12), (12,)
     x, mask, keep, weight = (rng.standard_normal(s).astype(np.float32) for s in shapes)
-    given = [flow.tensor(a, device=device) for a in (x, mask, keep > 0, weight)]
+    inputs = [flow.tensor(a, device=device) for a in (x, mask, keep > 0, weight)]
 
     class Rows(flow.nn.Graph):
         def build(self, *tensors):
@@ -371,10 +371,10 @@ def test_rows_that_are_held_read_and_write_through_programs(device, rng, ptx_of,
 
     graph = Rows()
     for _ in range(3):
-        found = graph(*given)
-    wanted = function(*given)
-    wanted, found = (v if isinstance(v, tuple) else (v,) for v in (wanted, found))
-    for mine, right in zip(found, wanted, strict=True):
+        results = graph(*inputs)
+    expected = function(*inputs)
+    expected, results = (v if isinstance(v, tuple) else (v,) for v in (expected, results))
+    for mine, right in zip(results, expected, strict=True):
         np.testing.assert_allclose(mine.numpy(), right.numpy(), rtol=1e-5, atol=1e-5)
     nodes = [task.node for task in graph.plan.tasks]
     assert [node.operator.name for node in nodes] == ROWS[function]

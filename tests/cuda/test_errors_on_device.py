@@ -76,10 +76,10 @@ def test_out_of_memory_shows_who_holds_it_and_the_rest_goes_on(little):
 def test_what_other_streams_keep_is_given_back_for_one_that_needs_it(little, rng):
     mine = flow.cuda.Stream()
     with flow.cuda.stream(mine):
-        kept = flow.from_numpy(rng.integers(0, 255, 100)).to("cuda") + 1
+        tensor = flow.from_numpy(rng.integers(0, 255, 100)).to("cuda") + 1
         dead = [block(10) for _ in range(3)] + [block(1) for _ in range(12)]
         flow.cuda.synchronize()
-    total = kept.sum().item()
+    total = tensor.sum().item()
     del dead
     flow.cuda.synchronize()
     before = flow.cuda.memory_reserved()
@@ -87,7 +87,7 @@ def test_what_other_streams_keep_is_given_back_for_one_that_needs_it(little, rng
     large[-3:].fill_(1)
     assert large[-3:].sum().item() == 3
     assert flow.cuda.memory_reserved() < before + 48 * MIB
-    assert kept.sum().item() == total
+    assert tensor.sum().item() == total
 
 
 def test_the_fraction_of_a_device_is_checked_and_told(little):
@@ -123,12 +123,12 @@ def test_small_blocks_go_back_with_all_of_their_slab(device):
     flow.cuda.empty_cache()
     held = flow.cuda.memory_reserved()
     small = [flow.empty(1 << 16, device=device) for _ in range(40)]  # 10 MiB
-    kept = small[17]
-    kept[:3].fill_(17)
+    block = small[17]
+    block[:3].fill_(17)
     flow.cuda.synchronize()
     assert flow.cuda.memory_reserved() >= held + 8 * MIB
     del small
     flow.cuda.synchronize()
     flow.cuda.empty_cache()
     assert flow.cuda.memory_reserved() <= held + 4 * MIB
-    assert kept.cpu().numpy()[:3].tolist() == [17.0] * 3
+    assert block.cpu().numpy()[:3].tolist() == [17.0] * 3

@@ -59,14 +59,14 @@ flow.cuda.empty_cache()
 
 
 def test_a_context_that_is_lost_is_lost_and_said_by_each_use():
-    said = dict(
+    message = dict(
         line.split(" ", 1)
         for line in run(STICKY, FLOWVM_CUDA_DRIVER="simulator:late,seed=3").splitlines()
     )
-    assert (said.pop("on"), said.pop("elsewhere")) == ("the CPU 6.0", "6.0")
-    assert said.pop("shown") == "True"
-    assert len(said) == 10
-    for use, text in said.items():
+    assert (message.pop("on"), message.pop("elsewhere")) == ("the CPU 6.0", "6.0")
+    assert message.pop("shown") == "True"
+    assert len(message) == 10
+    for use, text in message.items():
         assert text.startswith("DeviceError"), (use, text)
         assert "the CUDA context is lost, with all tensors on the device" in text, use
         assert "astray_kernel" in text, use  # the simulator knows whose fault it was
@@ -101,8 +101,8 @@ for name, code, call in cases:
 
 
 def test_a_call_that_is_refused_names_the_call_and_the_next_one_works():
-    said = run(REFUSED, FLOWVM_CUDA_DRIVER="recorder").splitlines()
-    resources, size, full, broken, lost, unknown = said
+    text = run(REFUSED, FLOWVM_CUDA_DRIVER="recorder").splitlines()
+    resources, size, full, broken, lost, unknown = text
     assert "failed at the launch of " in resources
     assert "more registers or shared memory than the device has" in resources
     assert resources.endswith("(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES)")
@@ -149,8 +149,8 @@ print(os.waitstatus_to_exitcode(status), double(x).tolist())
 
 
 def test_a_forked_child_of_a_parent_with_device_graphs():
-    *said, cpu, parent = run(FORK, FLOWVM_CUDA_DRIVER="simulator").splitlines()
-    assert said == ["said"] * 6
+    *text, cpu, parent = run(FORK, FLOWVM_CUDA_DRIVER="simulator").splitlines()
+    assert text == ["said"] * 6
     # the launch in the child failed, and only the reading of its result was seen to
     assert (cpu, parent) == ("6.0", "1 [3.0, 3.0, 3.0]")
 
@@ -204,8 +204,8 @@ print("in flight")
 
 
 def test_ctrl_c_while_the_device_works_and_leaving_python_with_work_in_flight():
-    said = run(INTERRUPTED, quiet=True, FLOWVM_CUDA_DRIVER="simulator:late,seed=5").splitlines()
-    assert said == ["interrupted", "600.0"] * 3 + ["in flight"]
+    text = run(INTERRUPTED, quiet=True, FLOWVM_CUDA_DRIVER="simulator:late,seed=5").splitlines()
+    assert text == ["interrupted", "600.0"] * 3 + ["in flight"]
 
 
 PRODUCTS = """

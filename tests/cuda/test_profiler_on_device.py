@@ -68,21 +68,21 @@ def test_times_are_possible_and_said(work, level):
         # the device's times are floats: two neighbours may seem to overlap by their grain
         assert (started[own[1:]] + 2000 >= ended[own[:-1]]).all(), run.streams[stream]
     ran = on_device & ~releases
-    wanted = devices.DEVICE if level == 3 else devices.SEEN
-    assert (run.clock[ran] == wanted).all()
+    expected = devices.DEVICE if level == 3 else devices.SEEN
+    assert (run.clock[ran] == expected).all()
     if level < 3:  # else clocks of two devices are compared
         assert p.floor.length <= run.wall
     assert sum(s.end - s.begin for s in p.observed) == run.wall
     assert p.verify().pairs > 0 or level == 1  # at which reading a value is no instruction
     i = int(np.flatnonzero(ran)[-1])
-    told = p.why(int(run.seq[i])).screen(160).plain()
-    assert "handed over" in told
-    assert (OWN if level == 3 else SEEN) in told
+    reason = p.why(int(run.seq[i])).screen(160).plain()
+    assert "handed over" in reason
+    assert (OWN if level == 3 else SEEN) in reason
     assert (OWN if level == 3 else SEEN) in str(p.instr[int(run.seq[i])])
-    said = "their own (clock known to" if level == 3 else "as the host saw them"
+    message = "their own (clock known to" if level == 3 else "as the host saw them"
     for view in (p.summary(), p.timeline(), p.critical_path(), p.graph(), p.query("run >= 0")):
         text = " ".join(view.screen(100).plain().split())
-        assert f"times {said}" in text, text
+        assert f"times {message}" in text, text
 
 
 def test_lanes_stand_by_device(work):
@@ -111,10 +111,10 @@ def test_time_on_the_device_is_not_time_on_the_host(work):
 
 def test_memory_of_each_device_is_apart(work):
     flow.vm.sync()
-    kept, before = [], int(engine.words[CTL.LIVE_BYTES])
+    tensors, before = [], int(engine.words[CTL.LIVE_BYTES])
     with profile() as p:
         work()
-        kept.append(flow.zeros(1 << 16, device="cuda"))
+        tensors.append(flow.zeros(1 << 16, device="cuda"))
     view = p.memory()
     assert view.space == "cuda:0"
     assert view.peak >= 4 << 16
@@ -195,7 +195,7 @@ def test_a_look_from_outside_knows_devices(work):
 # --- what it costs the driver -----------------------------------------------------------------
 
 
-def _asked(recorder, level):
+def _clock_calls(recorder, level):
     """Return the driver's calls for ten instructions."""
     with engine.flight.at_least(level):
         x = flow.ones(8, device="cuda")
@@ -212,7 +212,7 @@ def test_one_event_more_an_instruction_and_no_wait(recorder):
     def count(calls, name):
         return sum(c.name == name for c in calls)
 
-    calls = {level: _asked(recorder, level) for level in (1, 2, 3)}
+    calls = {level: _clock_calls(recorder, level) for level in (1, 2, 3)}
     assert count(calls[2], "cuEventRecord") == 10
     assert count(calls[3], "cuEventRecord") == 20
     assert count(calls[3], "cuEventElapsedTime") == 20

@@ -23,19 +23,19 @@ def six(device):
 
 def test_tensors_made_from_a_tensor_are_where_it_is(device):
     c = six(device)
-    made = [c.new_zeros(2), c.new_ones(2), c.new_full((2,), 3), c.new_empty(2)]
-    made += [c.new_tensor([1, 2]), flow.zeros_like(c), flow.randn_like(c), flow.full_like(c, 2)]
-    made += [flow.ones(2).type_as(c), flow.ones(2).to(c), flow.tensor(c), copy.deepcopy(c)]
-    made += [flow.ones(2).cuda(0, non_blocking=True), flow.ones(2).to(device, non_blocking=True)]
-    made += [pickle.loads(pickle.dumps(c))]
-    assert {t.device for t in made} == {flow.device("cuda:0")}
+    tensors = [c.new_zeros(2), c.new_ones(2), c.new_full((2,), 3), c.new_empty(2)]
+    tensors += [c.new_tensor([1, 2]), flow.zeros_like(c), flow.randn_like(c), flow.full_like(c, 2)]
+    tensors += [flow.ones(2).type_as(c), flow.ones(2).to(c), flow.tensor(c), copy.deepcopy(c)]
+    tensors += [flow.ones(2).cuda(0, non_blocking=True), flow.ones(2).to(device, non_blocking=True)]
+    tensors += [pickle.loads(pickle.dumps(c))]
+    assert {t.device for t in tensors} == {flow.device("cuda:0")}
     assert c.new_zeros(2, device="cpu").device == flow.device("cpu")
     assert c.type_as(flow.ones(1)).device == flow.device("cpu")
     assert (c.get_device(), flow.ones(1).get_device()) == (0, -1)
     generator = flow.Generator(device=device).manual_seed(3)
-    there = flow.randn(5, device=device, generator=generator)
+    on_device = flow.randn(5, device=device, generator=generator)
     np.testing.assert_array_equal(
-        there.numpy(), flow.randn(5, generator=flow.Generator().manual_seed(3)).numpy()
+        on_device.numpy(), flow.randn(5, generator=flow.Generator().manual_seed(3)).numpy()
     )
     assert flow.ones(2).pin_memory().tolist() == [1, 1]
     with pytest.raises(DeviceError, match="on cuda:0"):
@@ -44,7 +44,7 @@ def test_tensors_made_from_a_tensor_are_where_it_is(device):
 
 def test_0d_tensors_of_the_cpu_count_as_numbers(device):
     c, two = six(device), flow.tensor(2.0)
-    for found, wanted in (
+    for result, expected in (
         (c + two, six("cpu") + 2),
         (two * c, six("cpu") * 2),
         (c.clone().sub_(two), six("cpu") - 2),
@@ -53,8 +53,8 @@ def test_0d_tensors_of_the_cpu_count_as_numbers(device):
         (c.masked_fill(c > two, two), six("cpu").clamp(max=2)),
         (c.clone().fill_(two), six("cpu") * 0 + 2),
     ):
-        assert found.device == c.device
-        np.testing.assert_array_equal(found.numpy(), wanted.numpy())
+        assert result.device == c.device
+        np.testing.assert_array_equal(result.numpy(), expected.numpy())
     assert (two.double() * c).dtype is flow.float32
     for wrong in (
         lambda: c + flow.ones(3),
@@ -78,12 +78,12 @@ def test_indices_may_be_on_the_cpu(device):
         six("cpu") > 2,
     ]
     for key in keys:
-        here, there = six("cpu"), six(device)
-        np.testing.assert_array_equal(there[key].numpy(), here[key].numpy())
-        for t in (here, there):
+        on_host, on_device = six("cpu"), six(device)
+        np.testing.assert_array_equal(on_device[key].numpy(), on_host[key].numpy())
+        for t in (on_host, on_device):
             t[key] = flow.tensor(7.0)
             t[0] = flow.ones(3)
-        np.testing.assert_array_equal(there.numpy(), here.numpy())
+        np.testing.assert_array_equal(on_device.numpy(), on_host.numpy())
     with pytest.raises(DeviceError, match="an index is on the CPU or beside"):
         flow.ones(3)[flow.tensor([1], device=device)]
 
@@ -102,13 +102,13 @@ def test_printing_copies_what_it_prints(device, monkeypatch):
         return "".join(repr(t).replace(", device='cuda:0'", "").split())
 
     large = flow.arange(1 << 18).reshape(512, 512)
-    there = large.to(device)
-    for a, b in zip(views(large), views(there), strict=True):
+    on_device = large.to(device)
+    for a, b in zip(views(large), views(on_device), strict=True):
         assert shown(b).replace(",device='cuda:0'", "") == shown(a)
         assert "device='cuda:0'" in repr(b)
     read, plain = [], element_reader._bytes
     monkeypatch.setattr(element_reader, "_bytes", lambda *a: read.append(a[2]) or plain(*a))
-    assert "262143" in repr(there)
+    assert "262143" in repr(on_device)
     assert 0 < sum(read) < 1 << 15
 
 

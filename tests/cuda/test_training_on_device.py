@@ -83,16 +83,18 @@ def batch(seed, *shape):
 
 def arrays(model, grads=False):
     """Return the arrays of a model: parameters and buffers, and gradients on request."""
-    found = {k: v.numpy() for k, v in model.state_dict().items()}
+    arrays = {k: v.numpy() for k, v in model.state_dict().items()}
     if grads:
-        found |= {f"{k}.grad": p.grad.numpy() for k, p in model.named_parameters()}
-    return found
+        arrays |= {f"{k}.grad": p.grad.numpy() for k, p in model.named_parameters()}
+    return arrays
 
 
-def agree(found, wanted, tolerance=2e-5):
-    assert found.keys() == wanted.keys()
-    for name, value in wanted.items():
-        np.testing.assert_allclose(found[name], value, rtol=tolerance, atol=tolerance, err_msg=name)
+def agree(actual, expected, tolerance=2e-5):
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(
+            actual[name], value, rtol=tolerance, atol=tolerance, err_msg=name
+        )
 
 
 def on_both(device, train):
@@ -259,12 +261,12 @@ class Cube(Function):
 def test_functions_hooks_and_second_derivatives(device, seed):
     def train(place):
         x = batch(seed, 3).to(place).requires_grad_()
-        seen = []
-        x.register_hook(lambda g: seen.append(g) or g * 2)
+        calls = []
+        x.register_hook(lambda g: calls.append(g) or g * 2)
         y = Cube.apply(x).sum() + (x.sin() * x).sum()
         (first,) = flow.autograd.grad(y, x, create_graph=True)
         first.square().sum().backward()
-        assert all(g.device is x.device for g in (first, *seen, x.grad))
+        assert all(g.device is x.device for g in (first, *calls, x.grad))
         return {"first": first.detach().numpy(), "second": x.grad.numpy()}
 
     agree(*on_both(device, train))
@@ -273,13 +275,13 @@ def test_functions_hooks_and_second_derivatives(device, seed):
 @late
 def test_module_hooks_and_checkpoints(device, seed):
     def train(place):
-        model, seen = mlp().to(place), []
-        model[0].register_forward_hook(lambda m, a, out: seen.append(out.detach()))
-        model[2].register_full_backward_hook(lambda m, gi, go: seen.append(go[0]))
+        model, calls = mlp().to(place), []
+        model[0].register_forward_hook(lambda m, a, out: calls.append(out.detach()))
+        model[2].register_full_backward_hook(lambda m, gi, go: calls.append(go[0]))
         x = batch(seed, 3, 4).to(place).requires_grad_()
         checkpoint(model, x, use_reentrant=False).square().sum().backward()
-        assert len(seen) >= 2
-        return arrays(model, grads=True) | {"x": x.grad.numpy(), "seen": seen[0].numpy()}
+        assert len(calls) >= 2
+        return arrays(model, grads=True) | {"x": x.grad.numpy(), "seen": calls[0].numpy()}
 
     agree(*on_both(device, train))
 
@@ -340,7 +342,7 @@ def test_checkpoints_of_models_and_optimizers_go_to_any_device(device, seed, tmp
     path = tmp_path / "last.safetensors"
     flow.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
     step(model, optimizer, device)
-    wanted = arrays(model)
+    expected = arrays(model)
     for place, location in ((device, None), (device, device), ("cpu", device), ("cpu", "cpu")):
         saved = flow.load(path, map_location=location)
         home = flow.device("cpu" if location is None else location)
@@ -350,7 +352,7 @@ def test_checkpoints_of_models_and_optimizers_go_to_any_device(device, seed, tmp
         stepper.load_state_dict(saved["optimizer"])
         step(again, stepper, place)
         assert again[0].weight.device == flow.device(place)
-        agree(arrays(again), wanted)
+        agree(arrays(again), expected)
     moved = flow.load(path, map_location={"cpu": device})
     assert moved["model"]["0.weight"].device == flow.device(device)
     with pytest.raises(TypeError, match="expected a device"):

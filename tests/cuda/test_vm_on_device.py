@@ -20,7 +20,7 @@ def run_program(rng, place, lanes):
     same numbers on every device.
     """
     tensors = [flow.full((2, 3), float(k + 1)).to(place) for k in range(4)]
-    seen = []
+    calls = []
     for step in range(40):
         a, b = (rng.randrange(len(tensors)) for _ in range(2))
         what = rng.randrange(7)
@@ -37,10 +37,10 @@ def run_program(rng, place, lanes):
             elif what == 4:
                 tensors[b].copy_(tensors[a].flip(0))
             elif what == 5:
-                seen.append(tensors[a].cpu().clone())
+                calls.append(tensors[a].cpu().clone())
             else:
                 tensors[a] = flow.full((2, 3), float(step), device=place) + tensors[b]
-    return [t.numpy() for t in (*seen, *tensors)]
+    return [t.numpy() for t in (*calls, *tensors)]
 
 
 class Here:
@@ -66,17 +66,17 @@ def test_random_programs_on_several_streams(device, seed, case):
         def __exit__(self, *error):
             return self.inner.__exit__(*error)
 
-    wanted = run_program(random.Random(seed + case), "cpu", [Here(), Here()])
-    found = run_program(random.Random(seed + case), device, [Here(), Lane()])
-    for k, (a, b) in enumerate(zip(found, wanted, strict=True)):
+    expected = run_program(random.Random(seed + case), "cpu", [Here(), Here()])
+    results = run_program(random.Random(seed + case), device, [Here(), Lane()])
+    for k, (a, b) in enumerate(zip(results, expected, strict=True)):
         np.testing.assert_array_equal(a, b, f"result {k}")
 
 
 def test_the_sequential_engine_agrees(device, seed):
-    wanted = run_program(random.Random(seed), "cpu", [Here()])
+    expected = run_program(random.Random(seed), "cpu", [Here()])
     with flow.vm.sequential():
-        found = run_program(random.Random(seed), device, [Here()])
-    for a, b in zip(found, wanted, strict=True):
+        results = run_program(random.Random(seed), device, [Here()])
+    for a, b in zip(results, expected, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -107,15 +107,15 @@ def test_a_copy_to_the_host_that_nobody_wants_harms_nothing(device):
     x = flow.full((256,), 7.0, device=device)
     for _ in range(100):
         x.cpu()
-    kept = [x.cpu() for _ in range(20)]
-    assert [int(k.sum().item()) for k in kept] == [7 * 256] * 20
+    copies = [x.cpu() for _ in range(20)]
+    assert [int(k.sum().item()) for k in copies] == [7 * 256] * 20
 
 
 def test_large_copies_go_through_the_pinned_buffers(device):
     big = flow.arange(5_000_000).to(flow.float32)  # 20 MB: more than all buffers hold
-    there = big.to(device)
+    on_device = big.to(device)
     big.add_(1)  # after the copy in program order, so it must not be seen there
-    assert (there.cpu() == flow.arange(5_000_000)).all().item()
+    assert (on_device.cpu() == flow.arange(5_000_000)).all().item()
 
 
 def test_what_fails_poisons_what_depends_on_it_on_every_stream(device):
@@ -184,9 +184,9 @@ def test_tensors_of_two_devices_do_not_mix(device):
         flow.ones(3, device=device) + flow.ones(3)
     if flow.cuda.device_count() < 2:
         pytest.skip("there is one device")
-    there = flow.arange(6, device="cuda:1")
-    assert there.to("cuda:0").device == flow.device("cuda:0")
-    assert there.to("cuda:0").tolist() == list(range(6))
+    on_device = flow.arange(6, device="cuda:1")
+    assert on_device.to("cuda:0").device == flow.device("cuda:0")
+    assert on_device.to("cuda:0").tolist() == list(range(6))
 
 
 def test_new_tensors_on_a_default_device(device):
@@ -196,7 +196,7 @@ def test_new_tensors_on_a_default_device(device):
         assert (x.device, flow.randn(2).device) == (last, last)
         assert flow.zeros_like(flow.ones(2, device="cpu")).device.type == "cpu"
     assert flow.zeros(3).device.type == "cpu"
-    for made in (
+    for tensor in (
         flow.arange(4, device=device),
         flow.linspace(0, 1, 4, device=device),
         flow.eye(2, device=device),
@@ -207,5 +207,5 @@ def test_new_tensors_on_a_default_device(device):
         flow.randperm(4, device=device),
         flow.tril_indices(2, 2, device=device),
     ):
-        assert made.device.type == "cuda"
-        assert "device='cuda:0'" in repr(made)
+        assert tensor.device.type == "cuda"
+        assert "device='cuda:0'" in repr(tensor)

@@ -26,18 +26,18 @@ def held(shape: tuple[int, ...], sbp: Any) -> Any:
     return whole.to_global(WHERE, BROADCAST, check_meta=False).to_global(WHERE, sbp)
 
 
-def outcome(call: Any, *given: Any) -> Any:
+def outcome(call: Any, *args: Any) -> Any:
     """Return the outcome of a call: its values and sbp, and its arguments afterwards; or its error.
 
     The outcome is this rank's.
     """
     try:
-        made = call(*given)
+        result = call(*args)
     except FlowError as error:
         return type(error), str(error).split(": ", 1)[-1].split("\n")[0]
     return [
         (str(t.sbp) if t.is_global else "", (t.to_local() if t.is_global else t).tolist())
-        for t in (made, *given)
+        for t in (result, *args)
     ]
 
 
@@ -46,8 +46,8 @@ def alike(name: str, function: Any, make: Any) -> None:
     expected = outcome(function, *make())
     graph = flow.compile(function)
     for _ in range(2):
-        found = outcome(graph, *make())
-        assert found == expected, f"{name}: {found}, eagerly {expected}"
+        actual = outcome(graph, *make())
+        assert actual == expected, f"{name}: {actual}, eagerly {expected}"
 
 
 LOCAL = flow.ones(4, 4)
@@ -127,16 +127,16 @@ def check_a_pipeline_trains_as_one_rank_does():
     for k, stage in enumerate(stages):
         stage.to_global(places[k], BROADCAST).config.set_stage(k)
     graph = Staged(*stages)
-    given = [t.to_global(WHERE, BROADCAST, check_meta=False).to_global(place, BROADCAST)
+    inputs = [t.to_global(WHERE, BROADCAST, check_meta=False).to_global(place, BROADCAST)
              for t, place in zip((x, y), places, strict=True)]  # fmt: skip
     optimizer = flow.optim.SGD(whole, lr=0.1)
     for _ in range(3):
-        graph(*given)
+        graph(*inputs)
         optimizer.zero_grad()
         hidden = F.linear(x, *whole[:2]).tanh()
         (F.linear(hidden, *whole[2:]) - y).square().mean().backward()
         optimizer.step()
     own = [p for stage in stages for p in stage.parameters()]
-    for p, wanted in zip(own, whole, strict=True):
-        found = p.to_global(WHERE, BROADCAST).to_local().detach().numpy()
-        np.testing.assert_allclose(found, wanted.detach().numpy(), 1e-5, 1e-6)
+    for p, expected in zip(own, whole, strict=True):
+        array = p.to_global(WHERE, BROADCAST).to_local().detach().numpy()
+        np.testing.assert_allclose(array, expected.detach().numpy(), 1e-5, 1e-6)

@@ -15,6 +15,7 @@ from pathlib import Path
 import apart
 import captured
 import checkpoints
+import divided
 import meshes
 import numpy as np
 import pytest
@@ -23,6 +24,8 @@ import sharded
 import flowvm as flow
 import flowvm.distributed as dist
 from flowvm import nn
+from flowvm.compat import oneflow
+from flowvm.eager.global_calls import Globals
 from flowvm.ops.collectives import collectives as c
 from flowvm.ranks.world import Group, rank, world, world_size
 
@@ -50,14 +53,14 @@ def combined(op: str, shape: tuple[int, ...] = (3, 4), seed: int = 0) -> np.ndar
     return NUMPY[op].reduce([data(r, shape, seed) for r in ALL])
 
 
-def same(found, wanted) -> None:
-    np.testing.assert_array_equal(found.to(flow.float64).numpy(), np.asarray(wanted))
+def same(actual, expected) -> None:
+    np.testing.assert_array_equal(actual.to(flow.float64).numpy(), np.asarray(expected))
 
 
 def raises(kind, call, *words: str) -> None:
-    with pytest.raises(kind) as seen:
+    with pytest.raises(kind) as caught:
         call()
-    assert all(word in str(seen.value) for word in words), str(seen.value)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
 # --- functions ------------------------------------------------------------------------------------
@@ -65,18 +68,18 @@ def raises(kind, call, *words: str) -> None:
 
 def check_tensors_whose_memory_is_lent():
     x = own()
-    seen = x.numpy()
+    count = x.numpy()
     total = c.all_reduce(x)
-    seen += 1  # nobody waits for the exchange
+    count += 1  # nobody waits for the exchange
     same(total, combined("sum"))
     c.all_reduce_(x)
     same(x, combined("sum") + SIZE)
-    assert np.array_equal(seen, x.numpy())
+    assert np.array_equal(count, x.numpy())
 
 
 def check_all_reduce_every_op_and_dtype():
     for op in NUMPY:
-        for dtype in SIGNED:
+        for dtype in SIGNED if SIZE == 2 else SIGNED[::3]:
             same(c.all_reduce(own(dtype=dtype), op), combined(op))
         for dtype in (flow.uint16, flow.uint32, flow.uint64):
             x = flow.tensor(data(RANK) + 3).to(dtype)
@@ -84,8 +87,8 @@ def check_all_reduce_every_op_and_dtype():
             same(c.all_reduce(x, op), NUMPY[op].reduce(values))
     for op, numpy in (("sum", np.any), ("max", np.any), ("prod", np.all), ("min", np.all)):
         x = own(seed=5) > 0
-        wanted = numpy([data(r, seed=5) > 0 for r in ALL], axis=0)
-        assert c.all_reduce(x, op).numpy().tolist() == wanted.tolist()
+        expected = numpy([data(r, seed=5) > 0 for r in ALL], axis=0)
+        assert c.all_reduce(x, op).numpy().tolist() == expected.tolist()
     z = flow.complex(own(), own(seed=1))
     values = [data(r) + 1j * data(r, seed=1) for r in ALL]
     for op, numpy in (("sum", np.add), ("prod", np.multiply)):
@@ -119,40 +122,40 @@ def check_memory_of_what_is_exchanged_is_had_again():
 
 def check_float16_sums_are_rounded_once():
     x = flow.full((5,), 2048.0 if RANK == 0 else 1.0, dtype=flow.float16)
-    wanted = np.float16(2048 + SIZE - 1)  # one at a time, each 1 would be lost
-    assert c.all_reduce(x).tolist() == [float(wanted)] * 5
+    expected = np.float16(2048 + SIZE - 1)  # one at a time, each 1 would be lost
+    assert c.all_reduce(x).tolist() == [float(expected)] * 5
 
 
 def check_all_gather():
     for dim in (0, 1, -1):
-        wanted = np.concatenate([data(r) for r in ALL], dim)
-        same(c.all_gather(own(), dim=dim), wanted)
+        expected = np.concatenate([data(r) for r in ALL], dim)
+        same(c.all_gather(own(), dim=dim), expected)
         for dtype in (flow.bool, flow.bfloat16, flow.complex128):
             x = own(dtype=dtype)
-            found = c.all_gather(x, dim=dim)
+            whole = c.all_gather(x, dim=dim)
             parts = [flow.tensor(data(r)).to(dtype) for r in ALL]
-            assert found.tolist() == flow.cat(parts, dim).tolist()
-            assert found.is_contiguous()
+            assert whole.tolist() == flow.cat(parts, dim).tolist()
+            assert whole.is_contiguous()
     sizes = [r % 3 for r in ALL]  # some have nothing
     for dim in (0, 1):
         shapes = [(s, 4) if dim == 0 else (4, s) for s in sizes]
-        wanted = np.concatenate([data(r, s) for r, s in enumerate(shapes)], dim)
-        same(c.all_gather(own(shapes[RANK]), sizes=sizes, dim=dim), wanted)
+        expected = np.concatenate([data(r, s) for r, s in enumerate(shapes)], dim)
+        same(c.all_gather(own(shapes[RANK]), sizes=sizes, dim=dim), expected)
 
 
 def check_reduce_scatter():
     for dim in (0, 1):
         shape = (2 * SIZE, 3) if dim == 0 else (3, 2 * SIZE)
         for op in NUMPY:
-            wanted = np.split(combined(op, shape), SIZE, dim)[RANK]
-            same(c.reduce_scatter(own(shape), op, dim=dim), wanted)
+            expected = np.split(combined(op, shape), SIZE, dim)[RANK]
+            same(c.reduce_scatter(own(shape), op, dim=dim), expected)
     sizes = [(r + 1) % 3 for r in ALL]
     shape = (sum(sizes), 5)
-    wanted = np.split(combined("sum", shape), np.cumsum(sizes)[:-1])[RANK]
-    same(c.reduce_scatter(own(shape), sizes=sizes), wanted)
-    found = c.reduce_scatter(own((SIZE, 2), flow.bfloat16), "mean")
+    expected = np.split(combined("sum", shape), np.cumsum(sizes)[:-1])[RANK]
+    same(c.reduce_scatter(own(shape), sizes=sizes), expected)
+    mean = c.reduce_scatter(own((SIZE, 2), flow.bfloat16), "mean")
     np.testing.assert_allclose(
-        found.to(flow.float32).numpy(), combined("sum", (SIZE, 2))[RANK : RANK + 1] / SIZE, 0.01
+        mean.to(flow.float32).numpy(), combined("sum", (SIZE, 2))[RANK : RANK + 1] / SIZE, 0.01
     )
 
 
@@ -161,21 +164,23 @@ def check_all_to_all():
     for split in (0, 1):
         for concat in (0, 1, 2):
             parts = [np.split(data(r, shape), SIZE, split)[RANK] for r in ALL]
-            found = c.all_to_all(own(shape), split_dim=split, concat_dim=concat)
-            same(found, np.concatenate(parts, concat))
+            result = c.all_to_all(own(shape), split_dim=split, concat_dim=concat)
+            same(result, np.concatenate(parts, concat))
     sizes = [r % 3 for r in ALL]  # what goes to each, whoever sends
     parts = [np.split(data(r, (sum(sizes), 2)), np.cumsum(sizes)[:-1])[RANK] for r in ALL]
-    found = c.all_to_all(own((sum(sizes), 2)), split_sizes=sizes, concat_sizes=[sizes[RANK]] * SIZE)
-    same(found, np.concatenate(parts))
+    result = c.all_to_all(
+        own((sum(sizes), 2)), split_sizes=sizes, concat_sizes=[sizes[RANK]] * SIZE
+    )
+    same(result, np.concatenate(parts))
 
 
 def check_broadcast():
     for src in ALL:
         for dtype in (flow.float32, flow.bool, flow.complex64, flow.bfloat16):
-            wanted = flow.tensor(data(src)).to(dtype)
-            assert c.broadcast(own(dtype=dtype), src).tolist() == wanted.tolist()
+            expected = flow.tensor(data(src)).to(dtype)
+            assert c.broadcast(own(dtype=dtype), src).tolist() == expected.tolist()
             x = own(dtype=dtype) if src == RANK else None
-            assert c.broadcast(x, src, meta=wanted._meta).tolist() == wanted.tolist()
+            assert c.broadcast(x, src, meta=expected._meta).tolist() == expected.tolist()
     x = own((4, 4)).t()
     c.broadcast_(x, SIZE - 1)
     same(x, data(SIZE - 1, (4, 4)).T)
@@ -209,8 +214,8 @@ def check_groups():
     mine = evens if RANK % 2 == 0 else odds
     same(c.all_reduce(own(), group=mine), sum(data(r) for r in mine))
     turned = list(reversed(ALL))
-    wanted = np.concatenate([data(r) for r in turned])
-    same(c.all_gather(own(), group=turned), wanted)
+    expected = np.concatenate([data(r) for r in turned])
+    same(c.all_gather(own(), group=turned), expected)
     if RANK < 2 and SIZE > 1:
         same(c.all_reduce(own(), group=[0, 1]), data(0) + data(1))
         same(c.broadcast(own(), 1, group=[0, 1]), data(1))
@@ -434,15 +439,15 @@ def check_distributed_messages():
 
 
 def check_objects():
-    found = [None] * SIZE
-    dist.all_gather_object(found, {"rank": RANK, "text": "x" * (10 * RANK)})
-    assert found == [{"rank": r, "text": "x" * (10 * r)} for r in ALL]
+    objects = [None] * SIZE
+    dist.all_gather_object(objects, {"rank": RANK, "text": "x" * (10 * RANK)})
+    assert objects == [{"rank": r, "text": "x" * (10 * r)} for r in ALL]
     things = [RANK, "a", None] if RANK == SIZE - 1 else [0, 0, 0]
     dist.broadcast_object_list(things, SIZE - 1)
     assert things == [SIZE - 1, "a", None]
-    found = [None] * SIZE
-    dist.gather_object(RANK, found if RANK == 0 else None, dst=0)
-    assert found == ([*ALL] if RANK == 0 else [None] * SIZE)
+    objects = [None] * SIZE
+    dist.gather_object(RANK, objects if RANK == 0 else None, dst=0)
+    assert objects == ([*ALL] if RANK == 0 else [None] * SIZE)
     out = [None]
     dist.scatter_object_list(out, [f"for {r}" for r in ALL] if RANK == 0 else None, src=0)
     assert out == [f"for {RANK}"]
@@ -469,9 +474,9 @@ def check_comm():
     comm.barrier()
     if SIZE > 1:
         comm.send(own((2, 5), flow.bfloat16), (RANK + 1) % SIZE)
-        found = comm.recv((RANK - 1) % SIZE)
-        assert found.dtype is flow.bfloat16
-        same(found, data((RANK - 1) % SIZE, (2, 5)))
+        message = comm.recv((RANK - 1) % SIZE)
+        assert message.dtype is flow.bfloat16
+        same(message, data((RANK - 1) % SIZE, (2, 5)))
 
 
 # --- training -------------------------------------------------------------------------------------
@@ -482,12 +487,12 @@ def model(norm: bool = False) -> nn.Module:
     layers = [nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3)]
     if norm:
         layers.insert(1, nn.BatchNorm1d(16))
-    made = nn.Sequential(*layers).double()
+    network = nn.Sequential(*layers).double()
     rng = np.random.default_rng(3)
     with flow.no_grad():
-        for p in made.parameters():
+        for p in network.parameters():
             p.copy_(flow.tensor(rng.standard_normal(tuple(p.shape)) / 4))
-    return made
+    return network
 
 
 def batch(step: int) -> tuple[np.ndarray, np.ndarray]:
@@ -525,18 +530,18 @@ def check_ddp_trains_as_one_rank_does():
 
 
 def check_ddp_begins_alike_and_keeps_buffers_alike():
-    made = model(norm=True)
+    network = model(norm=True)
     with flow.no_grad():
-        for p in made.parameters():
+        for p in network.parameters():
             p.add_(float(RANK))
-    ddp = nn.parallel.DistributedDataParallel(made)
-    wanted = model(norm=True)
-    for p, q in zip(ddp.module.parameters(), wanted.parameters(), strict=True):
+    ddp = nn.parallel.DistributedDataParallel(network)
+    expected = model(norm=True)
+    for p, q in zip(ddp.module.parameters(), expected.parameters(), strict=True):
         same(p, q.numpy())
     for step in range(3):
         ddp(part(batch(step)[0])).sum().backward()
     ddp(part(batch(3)[0]))  # whose statistics were the first rank's before it
-    first = wanted
+    first = expected
     first.train()
     for step in range(3):
         x = batch(step)[0]
@@ -554,8 +559,8 @@ def check_ddp_no_sync_adds_up():
         with ddp.no_sync():
             nn.functional.mse_loss(ddp(part(x)), part(y)).backward()
         nn.functional.mse_loss(ddp(part(y.repeat(2, 1))), part(y)).backward()
-        for given in (x, y.repeat(2, 1)):
-            nn.functional.mse_loss(alone(flow.tensor(given)), flow.tensor(y)).backward()
+        for inputs in (x, y.repeat(2, 1)):
+            nn.functional.mse_loss(alone(flow.tensor(inputs)), flow.tensor(y)).backward()
         for p, q in zip(ddp.parameters(), alone.parameters(), strict=True):
             np.testing.assert_allclose(p.grad.numpy(), q.grad.numpy(), 1e-9, 1e-12)
             p.grad = q.grad = None
@@ -647,8 +652,8 @@ def check_global_tensors_outside_their_placement():
     z = mine.new_ones(2 * SIZE, placement=every, sbp=flow.sbp.split(0), dtype=flow.float32)
     z.check_meta_consistency()
     assert z.to_local().shape == (2,)
-    made = flow.Tensor(SIZE, 2, placement=every, sbp=flow.sbp.split(0))
-    assert made.to_local().shape == (1, 2)
+    tensor = flow.Tensor(SIZE, 2, placement=every, sbp=flow.sbp.split(0))
+    assert tensor.to_local().shape == (1, 2)
     state = flow.utils.global_view.to_global(
         {"w": mine, "n": 3} if RANK == SIZE - 1 else None,
         last,
@@ -673,6 +678,73 @@ def check_gradients_of_several_placements_are_clipped_together():
     norm = nn.utils.clip_grad_norm_(params, 1.0).item()
     np.testing.assert_allclose(norm, np.sqrt(4 * SIZE), rtol=1e-6)
     np.testing.assert_allclose(params[RANK].grad.to_local().numpy(), 1 / norm, rtol=1e-5)
+
+
+def check_gradients_of_nested_placements_are_clipped_together():
+    every, first = flow.placement("cpu", [*ALL]), flow.placement("cpu", [0])
+    grid = flow.placement("cpu", [[k] for k in ALL])
+    split, whole = flow.sbp.split(0), flow.sbp.broadcast
+    held = [(every, split), (first, whole), (grid, (split, whole)), (every, whole)]
+    params = []
+    for place, sbp in held:
+        full = flow.ones(2 * SIZE).to_global(every, whole)
+        params.append(nn.Parameter(full.to_global(place, sbp)))
+        params[-1].grad = params[-1].detach().clone()
+    norm = nn.utils.clip_grad_norm_(params, 1.0).item()
+    np.testing.assert_allclose(norm, np.sqrt(8 * SIZE), rtol=1e-6)
+    for p in params:
+        np.testing.assert_allclose(p.grad.to_local().numpy(), 1 / norm, rtol=1e-5)
+
+
+def check_what_oneflow_reads_and_names():
+    last = flow.placement("cpu", [SIZE - 1])
+    x = (flow.ones(2, 3) * 5).to_global(last, flow.sbp.broadcast)
+    Globals.read_together = True  # as where `oneflow` is imported
+    try:
+        np.testing.assert_array_equal(x.numpy(), np.full((2, 3), 5))
+    finally:
+        Globals.read_together = False
+    assert flow.device("cpu", RANK) == flow.ones(1).device
+    with pytest.raises(flow.errors.DeviceError, match="one CPU device"):
+        flow.device("cpu", SIZE)
+    every = flow.placement(device_type="cpu", device_ids={0: range(SIZE)}, hierarchy=(1, SIZE))
+    assert every.shape == (1, SIZE)
+    layer = nn.Linear(3, 2 * SIZE).to_global(flow.placement.all("cpu"), flow.sbp.broadcast)
+    layer.to_global(sbp=flow.sbp.split(0))  # the placement stays
+    assert layer.weight.sbp == (flow.sbp.split(0),)
+    like = flow.zeros(2 * SIZE, placement=flow.placement.all("cpu"), sbp=flow.sbp.split(0))
+    tensor = like.new_tensor(list(range(SIZE)))
+    assert (tensor.sbp, tensor.placement, tensor.dtype) == (like.sbp, like.placement, like.dtype)
+    assert tensor.to_local().tolist() == [RANK]
+    file = io.BytesIO()
+    if RANK == 0:
+        flow.save({"w": flow.ones(3)}, file)
+        file.seek(0)
+    back = flow.load(file, flow.placement.all("cpu"), global_src_rank=0)
+    assert back["w"].placement is flow.placement.all("cpu")
+    same(back["w"].to_local(), np.ones(3))
+
+
+def check_oneflows_refusals_and_placements_that_meet():
+    first, last = flow.placement("cpu", [0]), flow.placement("cpu", [SIZE - 1])
+    x, y = (flow.ones(2, placement=p, sbp=flow.sbp.broadcast) for p in (first, last))
+    layer = nn.Linear(2, 2).to_global(first, flow.sbp.broadcast)
+    local = nn.Linear(2, 2).state_dict()
+    os.environ["ONEFLOW_ENABLE_GLOBAL_INPUTS_WITH_INCONSISTENT_PLACEMENT"] = "true"
+    oneflow.take()  # as where it is imported
+    try:
+        z = y + x * 2
+        assert z.placement is last
+        np.testing.assert_array_equal(z.numpy(), [3, 3])
+        assert flow.where(flow.tensor([0, 2]), 1.0, 0.0).tolist() == [0, 1]
+        raises(flow.errors.ArgumentError, lambda: flow.save(x, io.BytesIO()), "global_dst_rank")
+        raises(flow.errors.FlowError, lambda: layer.load_state_dict(local), "local / global")
+    finally:
+        oneflow.leave()
+        del os.environ["ONEFLOW_ENABLE_GLOBAL_INPUTS_WITH_INCONSISTENT_PLACEMENT"]
+    layer.load_state_dict(local)
+    if SIZE > 1:
+        raises(flow.errors.DeviceError, lambda: x + y, "one placement")
 
 
 def check_variables_of_torchrun():
@@ -703,8 +775,8 @@ def check_a_loader_with_workers_feeds_ranks():
     loader = data.DataLoader(
         numbers, 2, sampler=data.DistributedSampler(numbers), num_workers=1
     )  # forked, with MPI in the parent
-    seen = flow.cat([batch for (batch,) in loader])
-    assert sorted(c.all_gather(seen).tolist()) == list(range(5 * SIZE))
+    result = flow.cat([batch for (batch,) in loader])
+    assert sorted(c.all_gather(result).tolist()) == list(range(5 * SIZE))
 
 
 def check_a_forked_child_takes_no_part():
@@ -742,7 +814,7 @@ def check_the_order_of_accesses_is_kept():
 APART = [apart] if world().hosts > 1 else []  # what only ranks of several hosts can show
 CHECKS = {
     name: thing
-    for place in (globals(), *map(vars, (meshes, sharded, captured, checkpoints, *APART)))
+    for place in (globals(), *map(vars, (meshes, sharded, captured, checkpoints, divided, *APART)))
     for name, thing in place.items()
     if name.startswith("check_")
 }

@@ -5,7 +5,7 @@ not imported here.
 import ast
 from pathlib import Path
 
-FILES = ("checks.py", "meshes.py", "sharded.py", "captured.py", "checkpoints.py")
+FILES = ("checks.py", "meshes.py", "sharded.py", "captured.py", "checkpoints.py", "divided.py")
 
 
 def names(program: str = "checks.py") -> list[str]:

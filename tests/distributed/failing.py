@@ -22,14 +22,14 @@ DEVICE = f"cuda:{RANK}" if flow.config.cuda_driver else "cpu"  # a simulated one
 x = flow.ones(3, device=DEVICE)
 c.all_reduce(x).numpy()  # all are there
 SECONDS = 250  # a hang, not a target
-heard = threading.Event()  # whether this rank has heard that something failed
+has_failed = threading.Event()  # whether this rank has heard that something failed
 watcher = c.world().watcher
 raise_alert = watcher.raise_alert
 
 
 def hear(cause: str) -> None:
     raise_alert(cause)
-    heard.set()
+    has_failed.set()
 
 
 watcher.raise_alert = hear
@@ -109,7 +109,7 @@ def state(process):
     return Path(f"/proc/{process or 'self'}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def given(**what):
+def tensor_of(**what):
     """A global tensor that is another one on rank 1."""
     where = flow.placement("cpu", what.get("ranks", [0, 1]))
     sbp = what.get("sbp", flow.sbp.split(0))
@@ -118,16 +118,36 @@ def given(**what):
 
 
 def other_global_shape():
-    return given(shape=(8, 8 + RANK))
+    return tensor_of(shape=(8, 8 + RANK))
 
 
 def other_global_sbp():
-    given(sbp=(flow.sbp.split(0), flow.sbp.broadcast)[RANK])
+    tensor_of(sbp=(flow.sbp.split(0), flow.sbp.broadcast)[RANK])
     return c.all_reduce(x)
 
 
 def other_placement():
-    return given(ranks=([0, 1], [1, 0])[RANK])
+    return tensor_of(ranks=([0, 1], [1, 0])[RANK])
+
+
+def other_global_op():
+    x = flow.ones(8, 8, placement=flow.placement("cpu", [0, 1]), sbp=flow.sbp.split(0))
+    return (x * 2 if RANK == 0 else x + 3).sum()
+
+
+def other_number():
+    where = flow.placement("cpu", [0, 1])
+    weight = flow.nn.Parameter(flow.ones(8, placement=where, sbp=flow.sbp.broadcast))
+    weight.sum().backward()
+    flow.optim.SGD([weight], lr=0.1 + RANK).step()
+    return weight.to_global(where, flow.sbp.partial_sum).to_global(where, flow.sbp.broadcast)
+
+
+def other_draws():
+    if RANK == 1:
+        flow.rand(1)
+    where = flow.placement("cpu", [0, 1])
+    return flow.randn(8, placement=where, sbp=flow.sbp.split(0)).sum()
 
 
 def nccl_fails():
@@ -140,14 +160,14 @@ def network_fails():
     if RANK == 1:
         (comm,) = driver.driver().fake.communicators.values()
         comm.error = 6
-        assert heard.wait(SECONDS)
+        assert has_failed.wait(SECONDS)
     return c.all_reduce(x)
 
 
 def late():
     flow.config.distributed_timeout = 0.5
     if RANK == 1:  # it ends when rank 0 has given up
-        assert heard.wait(SECONDS)
+        assert has_failed.wait(SECONDS)
     return c.all_reduce(x)
 
 
@@ -225,29 +245,30 @@ def in_a_circle():
     """Rank 0 waits for a message, in a graph, and rank 1 for a collective: each says so in a dump,
     `flowvm top` and the watchdog, then they go on.
     """
-    here, there = flow.placement("cpu", [1]), flow.placement("cpu", [0])
+    source, target = flow.placement("cpu", [1]), flow.placement("cpu", [0])
 
     class Moves(flow.nn.Graph):
         def build(self, y):
-            return y.to_global(placement=there) * 2
+            return y.to_global(placement=target) * 2
 
-    graph, y = Moves(), flow.ones(2, 3, placement=here, sbp=flow.sbp.broadcast)
+    graph, y = Moves(), flow.ones(2, 3, placement=source, sbp=flow.sbp.broadcast)
     flow.config.watchdog = 0  # it says each wait once: not while this rank waits for a busy machine
     graph(y)
+    flow.vm.sync()  # or rank 1 sees rank 0 in the first message, and says so of the second
     c.all_reduce(x).numpy()  # which rank 1 begins once more when rank 0 waits for the graph
-    made = [graph(y)] if RANK == 0 else [c.all_reduce(x)]
-    wanted = ("for rank 1, which is in all_reduce", "last and is in recv")[RANK]
-    while wanted not in flow.vm.dump():
+    results = [graph(y)] if RANK == 0 else [c.all_reduce(x)]
+    expected = ("for rank 1, which is in all_reduce", "last and is in recv")[RANK]
+    while expected not in flow.vm.dump():
         time.sleep(0.01)
     assert main(["top", str(os.getpid()), "--dump"]) == 0
     flow.config.watchdog = 0.1
-    while not engine.watch.told:
+    while not engine.watch.has_reported:
         time.sleep(0.01)
     sys.stdout.flush()
     Path(sys.argv[2], f"{RANK}").touch()
     while not Path(sys.argv[2], f"{1 - RANK}").exists():
         time.sleep(0.01)
-    made.append(c.all_reduce(x) if RANK == 0 else graph(y))
+    results.append(c.all_reduce(x) if RANK == 0 else graph(y))
     flow.vm.sync()
     return x
 

@@ -119,14 +119,39 @@ def check_tensor_parallel_modules():
     tp.parallelize_module(nn.Embedding(10, 4), mesh, style)
     flow.manual_seed(0)
     whole, linear = flow.tensor(numbers(3, 4 * SIZE)), nn.Linear(4 * SIZE, 2)
-    wanted = linear(whole).detach().numpy()
+    expected = linear(whole).detach().numpy()
     part = whole[:, 4 * RANK : 4 * RANK + 4]
     linear = tp.parallelize_module(copy.deepcopy(linear), mesh, style)
-    assert np.allclose(linear(part).detach().numpy(), wanted, atol=1e-5)
+    assert np.allclose(linear(part).detach().numpy(), expected, atol=1e-5)
     with pytest.raises(flow.errors.ArgumentError, match="no module of Sequential is called"):
         tp.parallelize_module(_mlp(), mesh, {"7": tp.ColwiseParallel()})
     with pytest.raises(flow.errors.ArgumentTypeError, match="takes Linear and Embedding"):
         tp.parallelize_module(_mlp(), mesh, {"2": tp.ColwiseParallel()})
+
+
+VIEWS = [  # a shape, its SBP on four ranks in two rows, a view, and the view's SBP
+    ((8, 4), (0, 0), (2, 4, 4), (0, 1)),
+    ((8, 4), (0, 0), (4, 2, 4), (0, 0)),
+    ((3, 8), (1, 1), (3, 2, 4), (1, 2)),
+    ((8, 4), (0, 1), (2, 4, 4), (0, 2)),
+]
+
+
+def check_views_of_a_dimension_that_is_cut_twice():
+    if SIZE != 4:
+        return
+    where, split = flow.placement("cpu", [[0, 1], [2, 3]]), flow.sbp.split
+    whole = [flow.sbp.broadcast] * 2
+    for shape, cuts, view, expected in VIEWS:
+        values, grads = numbers(*shape), numbers(*view, seed=1)
+        x = flow.tensor(values).to_global(where, whole).to_global(where, [split(d) for d in cuts])
+        x = x.detach().requires_grad_()
+        y = x.view(*view)
+        assert y.sbp == tuple(split(d) for d in expected)
+        assert np.array_equal(y.to_global(where, whole).to_local().numpy(), values.reshape(view))
+        (y * flow.tensor(grads).to_global(where, whole)).sum().backward()
+        back = x.grad.to_global(where, whole).to_local().numpy()
+        assert np.array_equal(back, grads.reshape(shape))
 
 
 def check_functional_collectives():
@@ -142,3 +167,15 @@ def check_functional_collectives():
     assert out.tolist() == [r + 1.0 for r in range(SIZE) for _ in range(2)]
     (out * flow.arange(2.0 * SIZE)).sum().backward()
     assert x.grad.tolist() == [2.0 * RANK, 2.0 * RANK + 1] * SIZE
+
+
+def check_a_rank_may_log_and_lines_may_differ():
+    where = flow.placement("cpu", list(range(SIZE)))
+    weight = flow.full((4,), 2.0, placement=where, sbp=flow.sbp.broadcast)
+    if RANK == 0:
+        assert (weight * 3).mean().item() == 6.0  # of what it has whole: nobody else is asked
+    if RANK == 0:
+        parts = weight.to_global(where, flow.sbp.split(0)) + 1
+    else:
+        parts = weight.to_global(where, flow.sbp.split(0)) + 1
+    assert parts.to_global(where, flow.sbp.broadcast).tolist() == [3.0] * 4

@@ -77,8 +77,8 @@ if RANK == 1:
     assert calls_of(lambda: c.recv(x._meta, 0), of) == [("Recv", 6, INT, 0)]
 
 # each rank has its own communicators: of all, and one for each direction of a pair
-made = [call.arguments[1:2] + call.arguments[3:] for call in fake.named("ncclCommInitRank")]
-assert made == [(SIZE, RANK), *([(2, RANK)] if RANK < 2 else [])], made
+arguments = [call.arguments[1:2] + call.arguments[3:] for call in fake.named("ncclCommInitRank")]
+assert arguments == [(SIZE, RANK), *([(2, RANK)] if RANK < 2 else [])], arguments
 
 # the device computes what is sent before that, and what reads it afterwards
 y = x + 1

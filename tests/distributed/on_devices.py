@@ -36,9 +36,9 @@ def own(dtype=flow.float32, shape=(4, 3)):
     return flow.tensor(data(RANK, shape)).to(dtype).to(DEVICE)
 
 
-def same(found, wanted):
-    assert found.device == DEVICE, found.device
-    np.testing.assert_array_equal(found.to(flow.float64).cpu().numpy(), np.asarray(wanted))
+def same(actual, expected):
+    assert actual.device == DEVICE, actual.device
+    np.testing.assert_array_equal(actual.to(flow.float64).cpu().numpy(), np.asarray(expected))
 
 
 def check_reductions_of_every_dtype():
@@ -67,16 +67,16 @@ def check_parts_equal_and_not():
     same(part, np.sum(whole, 0)[begin : begin + sizes[RANK]])
     wide = np.sum([data(r, (2 * SIZE, 2)) for r in range(SIZE)], 0)
     same(c.reduce_scatter(own(shape=(2 * SIZE, 2))), wide[2 * RANK : 2 * RANK + 2])
-    given = [(RANK + to) % 3 for to in range(SIZE)]
-    taken = [(RANK + of) % 3 for of in range(SIZE)]
-    rows = own(shape=(sum(given), 2))
-    found = c.all_to_all(rows, split_sizes=given, concat_sizes=taken)
-    wanted = []
+    inputs = [(RANK + to) % 3 for to in range(SIZE)]
+    receive_sizes = [(RANK + of) % 3 for of in range(SIZE)]
+    rows = own(shape=(sum(inputs), 2))
+    result = c.all_to_all(rows, split_sizes=inputs, concat_sizes=receive_sizes)
+    expected = []
     for r in range(SIZE):
         sent = [(r + to) % 3 for to in range(SIZE)]
         at = np.cumsum([0, *sent])[RANK]
-        wanted.append(data(r, (sum(sent), 2))[at : at + sent[RANK]])
-    same(found, np.concatenate(wanted))
+        expected.append(data(r, (sum(sent), 2))[at : at + sent[RANK]])
+    same(result, np.concatenate(expected))
     same(c.broadcast(own(), SIZE - 1), data(SIZE - 1))
 
 
@@ -89,9 +89,9 @@ def check_messages_go_round_and_back():
         x = own() + turn
         dist.isend(x, after)
         x.zero_()
-        got = flow.zeros(4, 3, device=DEVICE)
-        dist.irecv(got, before)
-        same(got, data(before) + turn)
+        actual = flow.zeros(4, 3, device=DEVICE)
+        dist.irecv(actual, before)
+        same(actual, data(before) + turn)
     pair = dist.new_group([0, 1])
     if RANK < 2:
         x = own()
@@ -126,17 +126,17 @@ def losses(where, as_graph):
             return step(x, y)
 
     run = Step() if as_graph else step
-    found = [run(x, y).item() for _ in range(4)]
+    curve = [run(x, y).item() for _ in range(4)]
     if as_graph:
         assert re.search(r"a CUDA graph of \d branches", run.explain()), run.explain()
-    return found
+    return curve
 
 
 def check_training_is_that_of_the_cpu():
-    wanted = losses(flow.placement.all("cpu"), False)
-    assert wanted[-1] < wanted[0]
+    expected = losses(flow.placement.all("cpu"), False)
+    assert expected[-1] < expected[0]
     for as_graph in (False, True)[SIZE > 2 :]:
-        np.testing.assert_allclose(losses(P, as_graph), wanted, rtol=1e-5)
+        np.testing.assert_allclose(losses(P, as_graph), expected, rtol=1e-5)
 
 
 def check_global_tensors_change_hands():
@@ -148,8 +148,8 @@ def check_global_tensors_change_hands():
         x = x.to_global(sbp=sbp)
         np.testing.assert_array_equal(x.numpy(), whole)
     first, last = (flow.placement("cuda", [r]) for r in (0, SIZE - 1))
-    there = x.to_global(placement=first, sbp=B).to_global(placement=last) * 2
-    np.testing.assert_array_equal(there.to_global(placement=P, sbp=B).numpy(), 2 * whole)
+    result = x.to_global(placement=first, sbp=B).to_global(placement=last) * 2
+    np.testing.assert_array_equal(result.to_global(placement=P, sbp=B).numpy(), 2 * whole)
     local = flow.full((2, 2), float(RANK)).to_global(P, S(0))  # goes to the device first
     np.testing.assert_array_equal(local.numpy()[::2, 0], range(SIZE))
 
@@ -158,9 +158,9 @@ def check_pipeline_stages_with_micro_batches():
     stages = [flow.placement("cuda", [r]) for r in range(SIZE)]
     flow.manual_seed(0)
     layers = [nn.Linear(4, 4) for _ in stages]
-    wanted = flow.ones(8, 4)
+    expected = flow.ones(8, 4)
     for layer in layers:
-        wanted = layer(wanted)
+        expected = layer(expected)
     for k, layer in enumerate(layers):
         layer.to_global(stages[k], B).config.set_stage(k)
 
@@ -178,7 +178,7 @@ def check_pipeline_stages_with_micro_batches():
 
     train, x = Train(), flow.ones(8, 4, placement=stages[0], sbp=B)
     batches = [train(x).to_global(placement=P, sbp=B).mean().item() for _ in range(3)]
-    np.testing.assert_allclose(batches[0], (wanted**2).mean().item(), rtol=1e-5)
+    np.testing.assert_allclose(batches[0], (expected**2).mean().item(), rtol=1e-5)
     assert batches[2] < batches[1] < batches[0]
 
 

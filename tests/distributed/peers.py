@@ -19,14 +19,14 @@ store = torch.distributed.FileStore(str(Path(sys.argv[1], "store")), SIZE)
 torch.distributed.init_process_group("gloo", store=store, rank=RANK, world_size=SIZE)
 
 
-def made(nn):
+def network_of(nn):
     """A small network of either."""
     return nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5)
     )
 
 
-network, other = made(ours), made(theirs)
+network, other = network_of(ours), network_of(theirs)
 network.load_state_dict({k: flow.tensor(v.numpy()) for k, v in other.state_dict().items()})
 network = ours.parallel.DistributedDataParallel(network, bucket_cap_mb=0.001)
 other = theirs.parallel.DistributedDataParallel(other, bucket_cap_mb=0.001)
@@ -40,10 +40,10 @@ for _ in range(6):
     loss = ours.functional.cross_entropy(network(flow.tensor(x)), flow.tensor(y))
     loss.backward()
     first.step()
-    wanted = theirs.functional.cross_entropy(other(torch.tensor(x)), torch.tensor(y))
-    wanted.backward()
+    expected = theirs.functional.cross_entropy(other(torch.tensor(x)), torch.tensor(y))
+    expected.backward()
     second.step()
-    np.testing.assert_allclose(loss.item(), wanted.item(), rtol=2e-4)
+    np.testing.assert_allclose(loss.item(), expected.item(), rtol=2e-4)
 for (name, p), q in zip(network.named_parameters(), other.parameters(), strict=True):
     np.testing.assert_allclose(p.detach().numpy(), q.detach().numpy(), 2e-3, 2e-4, err_msg=name)
 for shuffle in (True, False):

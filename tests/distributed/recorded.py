@@ -44,13 +44,13 @@ with flow.profiler.profile() as p:
     late(1, 1).numpy()
     late(0, 2).numpy()
     late(1, 3).numpy()
-found = flow.profiler.gather(p)
-summary = found.summary()
-print(found)
-assert len(found) == 2
-assert found.shifts == [0, 0]
+profiles = flow.profiler.gather(p)
+summary = profiles.summary()
+print(profiles)
+assert len(profiles) == 2
+assert profiles.shifts == [0, 0]
 assert [row.rank for row in summary.ranks] == [0, 1]
-assert len(found[RANK]) == len(p)
+assert len(profiles[RANK]) == len(p)
 rows = {row.name: row for row in summary.exchanges}
 assert rows["all_reduce"].count == 3
 assert rows["barrier"].count == 1
@@ -60,7 +60,7 @@ assert first.late + second.late == 4
 assert second.late >= 2 and first.late >= 1  # noqa: PT018 - of the barrier nobody knows
 assert all(0 <= row.hidden <= 1 and 0 < row.exchanging <= row.wall for row in summary.ranks)
 
-trace = found.export(FOLDER / f"{RANK}.json")
+trace = profiles.export(FOLDER / f"{RANK}.json")
 read = json.loads(trace.read_text())
 assert not trace_rules.problems(read), trace_rules.problems(read)[:5]
 names = {e["args"]["name"] for e in read["traceEvents"] if e["name"] == "process_name"}
@@ -68,17 +68,17 @@ assert any(n.startswith("rank 0") for n in names) and any(n.startswith("rank 1")
 arrows = [e for e in read["traceEvents"] if e.get("cat") == "ranks"]
 assert len(arrows) == 2 * 4
 
-page = found.export(FOLDER / f"{RANK}.html").read_text()
+page = profiles.export(FOLDER / f"{RANK}.html").read_text()
 assert "rank 1 comm" in page
-tied = found.joined.tied
+tied = profiles.joined.tied
 assert tied is not None
 assert tied.names == ["barrier"] + ["all_reduce"] * 3
 assert [int(one.late) for one in summary.ranks] == np.bincount(tied.late, minlength=2).tolist()
-late_at = (int(tied.last[1]) - found.joined.run.begun) / 1e6
-(met,) = found.at(late_at - 1e-5).meetings  # rank 1 has much to compute, and rank 0 waits
+late_at = (int(tied.last[1]) - profiles.joined.run.begun) / 1e6
+(met,) = profiles.at(late_at - 1e-5).meetings  # rank 1 has much to compute, and rank 0 waits
 assert met.awaited == tied.late[1]
 assert met.ranks[1 - met.awaited][0] == "waits"
-assert any("rank 1 came last" in said and "at recorded.py:" in said for said in summary.late)
+assert any("rank 1 came last" in text and "at recorded.py:" in text for text in summary.late)
 
 assert abs(measured_shifts(world())[1]) < 1e9  # one clock: how far is what the exchange took
 
@@ -88,11 +88,11 @@ with flow.profiler.profile() as p:  # groups of one rank each exchange other thi
     else:
         c.recv(x._meta, 0).numpy()
     c.all_reduce(x).numpy()
-found = flow.profiler.gather(p)
+profiles = flow.profiler.gather(p)
 assert {"send", "recv"} == {
-    n for one in found for n in exchanges_of(one.run).names if n != "all_reduce"
+    n for one in profiles for n in exchanges_of(one.run).names if n != "all_reduce"
 }
-assert [row.count for row in found.summary().exchanges] == [1]
+assert [row.count for row in profiles.summary().exchanges] == [1]
 
 if RANK == 1:  # a rank that does not come
     while not world().fault:

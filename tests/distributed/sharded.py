@@ -87,7 +87,7 @@ def whole(x: flow.Tensor) -> np.ndarray:
 
 def train(net: nn.Module, part, clip: float = 0.5):
     optimizer = flow.optim.AdamW(net.parameters(), lr=0.02)
-    seen = []
+    calls = []
     for x, y in batches():
         optimizer.zero_grad()
         loss = loss_of(net, part(x), part(y))
@@ -97,8 +97,8 @@ def train(net: nn.Module, part, clip: float = 0.5):
         mean = loss.detach().clone()
         if part is own:
             dist.all_reduce(mean, op=dist.ReduceOp.AVG)
-        seen.append((mean.item(), whole(norm).item()))
-    return seen
+        calls.append((mean.item(), whole(norm).item()))
+    return calls
 
 
 def alone():
@@ -106,24 +106,24 @@ def alone():
     return net, train(net, lambda a: a)
 
 
-def agree(net: nn.Module, seen, expected) -> None:
+def agree(net: nn.Module, result, expected) -> None:
     plain, losses = expected
-    np.testing.assert_allclose(seen, losses, rtol=2e-5, atol=1e-6)
+    np.testing.assert_allclose(result, losses, rtol=2e-5, atol=1e-6)
     named = dict(net.named_parameters())
     for name, p in plain.named_parameters():
         np.testing.assert_allclose(whole(named[name]), whole(p), atol=2e-5, err_msg=name)
 
 
-def shard(net: Model, **given) -> Model:
+def shard(net: Model, **args) -> Model:
     for block in net.blocks:
-        fully_shard(block, **given)
-    return fully_shard(net, **given)
+        fully_shard(block, **args)
+    return fully_shard(net, **args)
 
 
 def check_sharded_training_is_that_of_one_rank():
     expected = alone()
-    for given in ({}, {"reshard_after_forward": True}, {"reshard_after_forward": False}):
-        net = shard(model(), **given)
+    for inputs in ({}, {"reshard_after_forward": True}, {"reshard_after_forward": False}):
+        net = shard(model(), **inputs)
         agree(net, train(net, own), expected)
         assert isinstance(net, Model)
         assert all(isinstance(p, DTensor) for p in net.parameters())
@@ -131,8 +131,8 @@ def check_sharded_training_is_that_of_one_rank():
         assert net.head.weight is net.table.weight
     if SIZE > 1:
         same = nn.parallel.DistributedDataParallel(model())
-        seen = train(same, own)
-        np.testing.assert_allclose(seen, expected[1], rtol=2e-5)
+        result = train(same, own)
+        np.testing.assert_allclose(result, expected[1], rtol=2e-5)
 
 
 def check_rows_of_ranks_have_the_same():
@@ -156,14 +156,14 @@ def check_tensor_parallel_modules_are_cut_further():
         "blocks.*.down": tp.RowwiseParallel(),
     }
     _, expected = alone()
-    for given in ({}, {"reshard_after_forward": True}, {"reshard_after_forward": False}):
+    for inputs in ({}, {"reshard_after_forward": True}, {"reshard_after_forward": False}):
         net = tp.parallelize_module(model(), pair["model"], styles)
-        shard(net, mesh=pair["data"], **given)
-        seen = np.array(train(net, rows))
-        losses = flow.tensor(seen[:, 0])
+        shard(net, mesh=pair["data"], **inputs)
+        result = np.array(train(net, rows))
+        losses = flow.tensor(result[:, 0])
         dist.all_reduce(losses, op=dist.ReduceOp.AVG)
         np.testing.assert_allclose(losses.numpy(), [a for a, _ in expected], rtol=2e-5)
-        np.testing.assert_allclose(seen[:, 1], [b for _, b in expected], rtol=2e-5)
+        np.testing.assert_allclose(result[:, 1], [b for _, b in expected], rtol=2e-5)
     weight = net.blocks[0].up.weight
     assert weight.device_mesh.mesh.tolist() == pair.mesh.T.tolist()
     assert weight.placements == (Shard(0), Shard(0))
@@ -251,20 +251,20 @@ def check_weights_are_not_kept_for_backward():
         assert flow.memory.allocated() - before < side * side, step  # a quarter of the weights
         y.backward()
         large.weight.grad = x.grad = None
-    kept = fully_shard(nn.Linear(4, 4), reshard_after_forward=False)
-    kept(flow.ones(1, 4))
-    assert kept.weight.is_global
-    assert kept._fsdp_group._whole is not None
-    kept.reshard()
-    assert kept._fsdp_group._whole is None
+    layer = fully_shard(nn.Linear(4, 4), reshard_after_forward=False)
+    layer(flow.ones(1, 4))
+    assert layer.weight.is_global
+    assert layer._fsdp_group._whole is not None
+    layer.reshard()
+    assert layer._fsdp_group._whole is None
     above = fully_shard(nn.Sequential(fully_shard(nn.Linear(2, 2))))  # with no parameter of its own
     above(flow.ones(1, 2))
     assert above[0].weight.is_global
-    handle = kept.unshard(async_op=True)
+    handle = layer.unshard(async_op=True)
     handle.wait()
-    assert kept.weight.shape == (4, 4)
-    assert not kept.weight.is_global
-    assert kept._parameters["weight"].is_global
+    assert layer.weight.shape == (4, 4)
+    assert not layer.weight.is_global
+    assert layer._parameters["weight"].is_global
 
 
 def check_gradients_wait_without_sync():
@@ -301,19 +301,19 @@ def check_sharded_modules_are_checkpointed():
             else:
                 net.blocks[i] = Again(fully_shard(block, reshard_after_forward=bool(i)))
         fully_shard(net)
-        seen = train(net, own)
-        np.testing.assert_allclose(seen, expected[1], rtol=2e-5)
+        result = train(net, own)
+        np.testing.assert_allclose(result, expected[1], rtol=2e-5)
 
 
 def check_precision_of_sharded_modules():
     policy = MixedPrecisionPolicy(
         param_dtype=flow.bfloat16, reduce_dtype=flow.float32, output_dtype=flow.float64
     )
-    seen = []
+    calls = []
 
     class Layer(nn.Linear):
         def forward(self, x: flow.Tensor) -> flow.Tensor:
-            seen.append((x.dtype, self.weight.dtype))
+            calls.append((x.dtype, self.weight.dtype))
             return super().forward(x)
 
     flow.manual_seed(0)
@@ -321,7 +321,7 @@ def check_precision_of_sharded_modules():
     x = flow.ones(2, 4, requires_grad=True)
     y = net(x)
     y.sum().backward()
-    assert seen == [(flow.bfloat16, flow.bfloat16)]
+    assert calls == [(flow.bfloat16, flow.bfloat16)]
     assert (y.dtype, x.grad.dtype) == (flow.float64, flow.float32)
     assert (net.weight.dtype, net.weight.grad.dtype) == (flow.float32, flow.float32)
     assert (whole(net.weight.grad) == 2).all()
@@ -371,19 +371,19 @@ def check_what_sharded_modules_say():
     assert net.extra_repr() == ""
 
 
-def wrapped(**given) -> FSDP:
-    return FSDP(model(), auto_wrap_policy=ModuleWrapPolicy({Block}), **given)
+def wrapped(**args) -> FSDP:
+    return FSDP(model(), auto_wrap_policy=ModuleWrapPolicy({Block}), **args)
 
 
 def check_wrapped_training_is_that_of_one_rank():
     plain, expected = alone()
     pair = dt.init_device_mesh("cpu", (2 if SIZE > 1 else 1, max(SIZE // 2, 1)))
-    for given in (
+    for inputs in (
         {}, {"sharding_strategy": ShardingStrategy.SHARD_GRAD_OP},
         {"sharding_strategy": ShardingStrategy.NO_SHARD},
         {"sharding_strategy": ShardingStrategy.HYBRID_SHARD, "device_mesh": pair},
     ):  # fmt: skip
-        net = wrapped(**given)
+        net = wrapped(**inputs)
         assert len(FSDP.fsdp_modules(net)) == 3
         assert FSDP.fsdp_modules(net, root_only=True) == [net]
         np.testing.assert_allclose(train(net, own), expected, rtol=2e-5)
@@ -439,24 +439,24 @@ def check_state_of_wrapped_modules():
 
 
 def check_wrapped_modules_are_told_of_dtypes():
-    seen = []
+    calls = []
 
     class Layer(nn.BatchNorm1d):
         def forward(self, x: flow.Tensor) -> flow.Tensor:
-            seen.append((x.dtype, self.weight.dtype, self.running_mean.dtype))
+            calls.append((x.dtype, self.weight.dtype, self.running_mean.dtype))
             return x * self.weight
 
     precision = MixedPrecision(param_dtype=flow.bfloat16, buffer_dtype=flow.float16)
     net = FSDP(Layer(4), mixed_precision=precision, sync_module_states=True)
     net(flow.ones(2, 4))
-    assert seen == [(flow.bfloat16, flow.bfloat16, flow.float16)]
-    for given, says in (
+    assert calls == [(flow.bfloat16, flow.bfloat16, flow.float16)]
+    for inputs, says in (
         ({"sharding_strategy": ShardingStrategy.HYBRID_SHARD}, "of 2 dimensions"),
         ({"process_group": dist.group.WORLD, "device_mesh": dt.init_device_mesh("cpu", (SIZE,))},
          "not both"),
     ):  # fmt: skip
         with pytest.raises(flow.errors.ArgumentError, match=says):
-            FSDP(nn.Linear(2, 2), **given)
+            FSDP(nn.Linear(2, 2), **inputs)
     sizes = functools.partial(size_based_auto_wrap_policy, min_num_params=100)
     net = FSDP(model(), auto_wrap_policy=sizes)
     assert [type(m.module).__name__ for m in FSDP.fsdp_modules(net)] == ["Model", "Block", "Block"]

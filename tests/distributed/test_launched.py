@@ -14,7 +14,7 @@ VARIABLES = [name for pair in (*launch_env.LAUNCHERS, launch_env.SLURM) for name
 
 
 @pytest.mark.parametrize(
-    ("found", "rank", "ranks"),
+    ("variables", "rank", "ranks"),
     [
         ({}, 0, 1),
         ({"PMI_RANK": "2", "PMI_SIZE": "4"}, 2, 4),
@@ -26,10 +26,10 @@ VARIABLES = [name for pair in (*launch_env.LAUNCHERS, launch_env.SLURM) for name
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, 0, 1),  # a batch script, and not srun
     ],
 )
-def test_launchers_are_known_by_what_they_leave(found, rank, ranks, monkeypatch):
+def test_launchers_are_known_by_what_they_leave(variables, rank, ranks, monkeypatch):
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    for name, value in found.items():
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert launch_env.launched_rank() == rank
     assert launch_env.launched_ranks() == ranks
@@ -45,7 +45,7 @@ def python(program: str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_importing_flowvm_imports_nothing_of_mpi():
-    done = python(
+    process = python(
         "import sys, flowvm as flow\n"
         "flow.distributed.init_process_group()\n"
         "x = flow.ones(2)\n"
@@ -53,11 +53,11 @@ def test_importing_flowvm_imports_nothing_of_mpi():
         "flow.nn.parallel.DistributedDataParallel(flow.nn.Linear(2, 2))(x).sum().backward()\n"
         "print(x.tolist(), [name for name in sys.modules if name.startswith('mpi4py')])"
     )
-    assert done.stdout == "[1.0, 1.0] []\n", done.stderr
+    assert process.stdout == "[1.0, 1.0] []\n", process.stderr
 
 
 def test_ranks_without_mpi_say_what_to_install():
-    done = python(
+    process = python(
         "import sys\n"
         "sys.modules['mpi4py'] = None\n"
         "import flowvm.distributed as dist\n"
@@ -66,8 +66,8 @@ def test_ranks_without_mpi_say_what_to_install():
         PMI_RANK="0",
         PMI_SIZE="2",
     )
-    assert "CommunicationError: several ranks need MPI" in done.stderr
-    assert "pip install 'flowvm[mpi]'" in done.stderr
+    assert "CommunicationError: several ranks need MPI" in process.stderr
+    assert "pip install 'flowvm[mpi]'" in process.stderr
 
 
 def test_launching_without_mpi_says_what_to_install(monkeypatch):
@@ -81,10 +81,10 @@ def test_an_mpiexec_of_another_mpi_is_told():
     if not library or not launch.is_installed():
         pytest.skip("mpi4py and MPICH's wheel are not installed")
     # as if Open MPI's mpiexec had started two, for which MPICH's library is alone
-    done = python(
+    process = python(
         "import flowvm.distributed as dist; dist.init_process_group()",
         OMPI_COMM_WORLD_RANK="0",
         OMPI_COMM_WORLD_SIZE="2",
         MPI4PY_LIBMPI=library,
     )
-    assert "it is not the launcher's MPI" in done.stderr
+    assert "it is not the launcher's MPI" in process.stderr

@@ -22,14 +22,14 @@ STEPS, EVERY, KILLED_AT = 9, 2, 5
 @needs_mpi
 def test_a_job_that_loses_a_rank_goes_on_with_those_left(tmp_path):
     args = lost.options(tmp_path, "localhost:3", 1, str(STEPS), str(EVERY), str(KILLED_AT))
-    done = subprocess.run(
+    process = subprocess.run(
         [*LAUNCH, *args], capture_output=True, text=True, timeout=SECONDS, cwd=HERE.parent.parent
     )
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said
+    output = process.stdout + process.stderr
+    assert process.returncode == 0, output
     where = tmp_path / "checkpoints"
-    assert f"restart 1 of 1 on 2 ranks, from {where}/step_4\n" in done.stderr, said
-    assert "rank 2 failed first, killed by SIGKILL" in done.stderr, said
+    assert f"restart 1 of 1 on 2 ranks, from {where}/step_4\n" in process.stderr, output
+    assert "rank 2 failed first, killed by SIGKILL" in process.stderr, output
     assert not (where / "step_lost").exists()
     assert lost.furthest(tmp_path, lost.undisturbed(STEPS)) < 1e-9
     starts = {step: [run[1:] for run in runs] for step, runs in lost.losses_of(tmp_path).items()}
@@ -46,11 +46,11 @@ def test_a_job_is_started_anew_as_often_as_asked_and_told_why(tmp_path):
         "sys.exit(3 + start.count)\n"
     )
     args = ["-n", "1", "--restarts", "1", str(script)]
-    done = subprocess.run([*LAUNCH, *args], capture_output=True, text=True)
-    assert done.returncode == 4, done.stderr
+    process = subprocess.run([*LAUNCH, *args], capture_output=True, text=True)
+    assert process.returncode == 4, process.stderr
     why = "rank 0 failed first, with exit code 3"
-    assert done.stdout == f"[0] 0 None None\n[0] 1 {why} None\n"
-    assert "restart 1 of 1 on 1 ranks, from the beginning" in done.stderr
+    assert process.stdout == f"[0] 0 None None\n[0] 1 {why} None\n"
+    assert "restart 1 of 1 on 1 ranks, from the beginning" in process.stderr
 
 
 def test_the_newest_whole_checkpoint_and_what_is_swept(tmp_path):
@@ -67,7 +67,7 @@ def test_the_newest_whole_checkpoint_and_what_is_swept(tmp_path):
     (tmp_path / "step_10" / "index.json").write_text("{")
     os.utime(tmp_path / "step_10" / "index.json", ns=(20, 20))
     assert newest(tmp_path).name == "step_9"
-    kept = tmp_path / "step_9" / "notes-00001.safetensors"
+    current_part = tmp_path / "step_9" / "notes-00001.safetensors"
     dead = [
         tmp_path / "step_12" / f"{5:016x}-00001.safetensors",
         tmp_path / "step_12" / f".{5:016x}-00001.done",
@@ -75,28 +75,28 @@ def test_the_newest_whole_checkpoint_and_what_is_swept(tmp_path):
         tmp_path / "step_9" / ".index.json.0123456789ab",
     ]
     (tmp_path / "step_12").mkdir()
-    for path in (kept, *dead):
+    for path in (current_part, *dead):
         path.write_bytes(b"")
     assert set(swept(tmp_path)) == {*dead, tmp_path / "step_12"}
-    assert kept.exists()
+    assert current_part.exists()
     assert len(list((tmp_path / "step_10").iterdir())) == 2  # somebody may want to look at it
     assert flow.load(newest(tmp_path))["step"] == 9
     assert swept(tmp_path) == []
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "slots"),
     [
         ("", {}),
         ("a,b:4,a:2", {"a": 3, "b": 4}),
         ("# hosts\na slots=2\n\nb:3 # the other\nc\n", {"a": 2, "b": 3, "c": 1}),
     ],
 )
-def test_hosts_are_named_or_in_a_file(text, found, tmp_path):
+def test_hosts_are_named_or_in_a_file(text, slots, tmp_path):
     if "\n" in text:
         (tmp_path / "hosts").write_text(text)
         text = str(tmp_path / "hosts")
-    assert launch.slots(text) == found
+    assert launch.slots(text) == slots
 
 
 def test_hosts_that_are_none():
@@ -107,8 +107,8 @@ def test_hosts_that_are_none():
 
 
 def test_what_a_start_is_told(tmp_path):
-    said = json.loads(launch.resumption(2, "why", str(tmp_path))[launch.RESTART])
-    assert said == {"count": 2, "reason": "why", "checkpoint": None}
+    text = json.loads(launch.resumption(2, "why", str(tmp_path))[launch.RESTART])
+    assert text == {"count": 2, "reason": "why", "checkpoint": None}
     dcp.save({"w": flow.ones(2)}, checkpoint_id=tmp_path)  # the same folder again and again
-    said = json.loads(launch.resumption(0, "", str(tmp_path))[launch.RESTART])
-    assert said == {"count": 0, "reason": None, "checkpoint": str(tmp_path)}
+    text = json.loads(launch.resumption(0, "", str(tmp_path))[launch.RESTART])
+    assert text == {"count": 0, "reason": None, "checkpoint": str(tmp_path)}

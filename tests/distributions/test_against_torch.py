@@ -84,13 +84,13 @@ def _in_double() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-def made(lib: Any, module: Any, name: str, args: tuple[Any, ...]) -> Any:
+def distribution(lib: Any, module: Any, name: str, args: tuple[Any, ...]) -> Any:
     return getattr(module, name)(*(lib.tensor(a) if isinstance(a, np.ndarray) else a for a in args))
 
 
 def both(name: str, args: tuple[Any, ...] | None = None) -> tuple[Any, Any]:
     args = SAMPLES[name] if args is None else args
-    return made(flow, ours, name, args), made(torch, theirs, name, args)
+    return distribution(flow, ours, name, args), distribution(torch, theirs, name, args)
 
 
 def alike(name: str, what: str, ask: Callable[[Any, Any], Any], pair: tuple[Any, Any]) -> None:
@@ -101,11 +101,11 @@ def alike(name: str, what: str, ask: Callable[[Any, Any], Any], pair: tuple[Any,
         return
     if (name, what) in OTHERWISE:
         return
-    found = ask(pair[0], flow).detach()
-    assert tuple(found.shape) == tuple(expected.shape), what
+    actual = ask(pair[0], flow).detach()
+    assert tuple(actual.shape) == tuple(expected.shape), what
     tolerance = 1e-6 if name == "VonMises" else 1e-9
     np.testing.assert_allclose(
-        found.numpy(), expected.detach().numpy(), tolerance, tolerance, err_msg=what
+        actual.numpy(), expected.detach().numpy(), tolerance, tolerance, err_msg=what
     )
 
 
@@ -163,8 +163,8 @@ def test_divergences(name: str) -> None:
         with pytest.raises(NotImplementedError):
             ours.kl_divergence(both(name)[0], both(name, other)[0])
         return
-    found = ours.kl_divergence(both(name)[0], both(name, other)[0])
-    np.testing.assert_allclose(found.detach().numpy(), expected.detach().numpy(), 1e-8, 1e-9)
+    divergence = ours.kl_divergence(both(name)[0], both(name, other)[0])
+    np.testing.assert_allclose(divergence.detach().numpy(), expected.detach().numpy(), 1e-8, 1e-9)
 
 
 def test_how_gamma_numbers_move_with_their_shape() -> None:
@@ -192,17 +192,17 @@ def test_transforms_to_constraints(name: str) -> None:
     results = []
     for lib, module in ((flow, ours), (torch, theirs)):
         transform = module.transform_to(getattr(module.constraints, name))
-        given = lib.tensor(x)
-        y = transform(given)
+        inputs = lib.tensor(x)
+        y = transform(inputs)
         back = transform.inv(y)
         results.append((y.numpy(), back.numpy()))
         assert bool(getattr(module.constraints, name).check(y).all())
     np.testing.assert_allclose(results[0][0], results[1][0], 1e-9, 1e-12)
     np.testing.assert_allclose(results[0][1], results[1][1], 1e-7, 1e-7)
     t, u = (m.biject_to(getattr(m.constraints, name)) for m in (ours, theirs))
-    given, other = flow.tensor(x), torch.tensor(x)
+    inputs, other = flow.tensor(x), torch.tensor(x)
     np.testing.assert_allclose(
-        t.log_abs_det_jacobian(given, t(given)).numpy(),
+        t.log_abs_det_jacobian(inputs, t(inputs)).numpy(),
         u.log_abs_det_jacobian(other, u(other)).numpy(), 1e-8, 1e-9,
     )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import flowvm as flow
@@ -60,3 +61,19 @@ def test_divergences_of_ones_own() -> None:
 def test_how_they_are_shown() -> None:
     assert repr(d.Normal(0.0, 1.0)) == "Normal(loc: 0.0, scale: 1.0)"
     assert repr(d.Normal(flow.zeros(2), 1.0)) == "Normal(loc: (2,), scale: (2,))"
+
+
+def test_arguments_are_checked_inside_maps_and_not_in_captures():
+    def chance(scores, action):
+        return flow.distributions.Categorical(logits=scores).log_prob(action)
+
+    scores, action = flow.randn(3, 4), flow.tensor([0, 3, 1])
+    expected = scores.log_softmax(1).gather(1, action.unsqueeze(1)).squeeze(1).numpy()
+    np.testing.assert_allclose(flow.compile(chance)(scores, action).numpy(), expected, rtol=1e-5)
+    flow.func.explain().clear()
+    np.testing.assert_allclose(flow.func.vmap(chance)(scores, action).numpy(), expected, rtol=1e-5)
+    assert "chance" not in flow.func.explain()
+    with pytest.raises(ValueError, match="scale"):
+        flow.func.vmap(lambda s: flow.distributions.Normal(0.0, s).log_prob(s))(
+            flow.tensor([1.0, -1.0])
+        )

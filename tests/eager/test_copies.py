@@ -18,9 +18,9 @@ ROOMS = {
 
 
 def functions(room):
-    found = {name: getattr(room, name) for name in dir(room) if not name.startswith("__")}
+    members = {name: getattr(room, name) for name in dir(room) if not name.startswith("__")}
     return [
-        f for f in found.values() if callable(f) and not isinstance(f, type | type(flow.config))
+        f for f in members.values() if callable(f) and not isinstance(f, type | type(flow.config))
     ]
 
 

@@ -167,14 +167,14 @@ def test_views_while_those_that_are_gone_are_forgotten():
 def test_leaves():
     def start():
         x = fresh()
-        seen = []
+        calls = []
 
         def run():
-            x.requires_grad_().register_hook(seen.append)
+            x.requires_grad_().register_hook(calls.append)
 
         def check(a, b):
             (x * 2.0).sum().backward()
-            return "" if len(seen) == 2 else f"{len(seen)} hooks of 2"
+            return "" if len(calls) == 2 else f"{len(calls)} hooks of 2"
 
         return run, run, check
 
@@ -205,8 +205,8 @@ def test_gradients_of_a_shared_leaf(way, before, seed):
                 WAYS["add" if way == "store" else way](x, flow.full((2,), 5.0))
 
         def check(a, b):
-            wanted = [7.0 + (before or 0.0)] * 2
-            return "" if x.grad.tolist() == wanted else f"{x.grad.tolist()}, {a}, {b}"
+            expected = [7.0 + (before or 0.0)] * 2
+            return "" if x.grad.tolist() == expected else f"{x.grad.tolist()}, {a}, {b}"
 
         return run, other, check
 
@@ -232,17 +232,17 @@ def test_backward_of_two_threads():
 
 def test_hooks_of_a_node():
     def start():
-        y, seen = fresh().requires_grad_() * 2.0, []
+        y, calls = fresh().requires_grad_() * 2.0, []
 
         def run():
-            y.register_hook(lambda g: seen.append(1))
+            y.register_hook(lambda g: calls.append(1))
 
         def check(a, b):
             y.sum().backward()
-            return "" if seen == [1, 1] and y.retains_grad else f"{seen}, {y.retains_grad}"
+            return "" if calls == [1, 1] and y.retains_grad else f"{calls}, {y.retains_grad}"
 
         def other():
-            y.register_hook(lambda g: seen.append(1))
+            y.register_hook(lambda g: calls.append(1))
             y.retain_grad()
 
         return run, other, check
@@ -294,14 +294,14 @@ def test_looking_at_one_tensor(use):
 
 
 def test_variants_of_an_operator():
-    made = flow.elementwise("first_use", "x * y + 1", types="promote", doc="x y + 1.")
+    operator = flow.elementwise("first_use", "x * y + 1", types="promote", doc="x y + 1.")
 
     def start():
-        made.variants.clear()
-        made.overs.clear()
+        operator.variants.clear()
+        operator.overs.clear()
 
         def run():
-            return made._variant("ts"), made.going_over("tt")
+            return operator._variant("ts"), operator.going_over("tt")
 
         return run, run, lambda a, b: "" if a == b else "two operators"
 
@@ -310,14 +310,14 @@ def test_variants_of_an_operator():
 
 def test_hooks_of_a_module():
     def start():
-        module, seen = nn.Identity(), []
+        module, calls = nn.Identity(), []
 
         def run():
-            module.register_forward_hook(lambda *given: seen.append(1))
+            module.register_forward_hook(lambda *args: calls.append(1))
 
         def check(a, b):
             module(fresh())
-            return "" if seen == [1, 1] else f"{len(seen)} hooks of 2"
+            return "" if calls == [1, 1] else f"{len(calls)} hooks of 2"
 
         return run, run, check
 
@@ -443,8 +443,8 @@ def test_numbers_of_one_generator():
 
         def check(a, b):
             again = flow.Generator().manual_seed(3)
-            wanted = [flow.rand(2, generator=again).tolist() for _ in range(2)]
-            return "" if sorted([a, b]) == sorted(wanted) else f"{a}, {b}"
+            expected = [flow.rand(2, generator=again).tolist() for _ in range(2)]
+            return "" if sorted([a, b]) == sorted(expected) else f"{a}, {b}"
 
         return run, run, check
 
@@ -453,9 +453,9 @@ def test_numbers_of_one_generator():
 
 def test_what_autocast_keeps():
     """Conversions of one capture are invisible to other captures and to eager code."""
-    kept, capture = _Kept(), object()
-    captured = kept.of(capture)
-    eager = kept.of(None)
+    casts, capture = _Kept(), object()
+    captured = casts.of(capture)
+    eager = casts.of(None)
     captured["weight"] = "without a value"
-    assert kept.of(None) is eager == {}
-    assert kept.of(capture) == {}
+    assert casts.of(None) is eager == {}
+    assert casts.of(capture) == {}

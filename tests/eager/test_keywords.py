@@ -53,10 +53,10 @@ def test_one_argument_has_one_name():
     ],
 )
 def test_numbers_alone_are_added_and_multiplied(op, args, expected, dtype):
-    found = getattr(flow, op)(*args)
-    assert found.item() == expected
-    assert found.dtype is dtype
-    assert found.shape == ()
+    result = getattr(flow, op)(*args)
+    assert result.item() == expected
+    assert result.dtype is dtype
+    assert result.shape == ()
 
 
 def test_numbers_alone_are_divided_towards_zero():
@@ -68,8 +68,8 @@ def test_numbers_alone_are_divided_towards_zero():
 
 def test_what_is_called_of_a_tensor_is_given_it():
     unbound = [
-        name for name, found in vars(flow.Tensor).items()
-        if callable(found) and not isinstance(found, type) and not hasattr(type(found), "__get__")
+        name for name, value in vars(flow.Tensor).items()
+        if callable(value) and not isinstance(value, type) and not hasattr(type(value), "__get__")
     ]  # fmt: skip
     assert not unbound
     assert flow.tensor([1.0]).igamma(flow.tensor([0.0])).tolist() == [0.0]

@@ -24,20 +24,20 @@ class Named(flow.Tensor):
 
 
 class Logged(flow.Tensor):
-    seen: ClassVar[list[str]] = []
+    names: ClassVar[list[str]] = []
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
-        cls.seen.append(overrides.resolve_name(func))
+        cls.names.append(overrides.resolve_name(func))
         return super().__torch_function__(func, types, args, kwargs)
 
 
 class Names(overrides.TorchFunctionMode):
     def __init__(self):
-        self.seen = []
+        self.names = []
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        self.seen.append(overrides.resolve_name(func))
+        self.names.append(overrides.resolve_name(func))
         return func(*args, **(kwargs or {}))
 
 
@@ -89,9 +89,9 @@ def test_gradients_of_a_subclass():
 
 def test_a_class_is_asked_of_functions_methods_and_properties():
     x = flow.ones(2, 2).as_subclass(Logged)
-    Logged.seen.clear()
+    Logged.names.clear()
     flow.exp(x), x.exp(), x.shape, x.T, F.softmax(x, dim=0), flow.where(flow.ones(2, 2) > 0, x, 0.0)
-    assert Logged.seen == [
+    assert Logged.names == [
         "flow.exp", "flow.Tensor.exp", "flow.Tensor.shape.__get__", "flow.Tensor.T.__get__",
         "flow.nn.functional.softmax", "flow.where",
     ]  # fmt: skip
@@ -99,13 +99,13 @@ def test_a_class_is_asked_of_functions_methods_and_properties():
 
 def test_subclasses_are_asked_first():
     class Inner(Logged):
-        seen: ClassVar[list[str]] = []
+        names: ClassVar[list[str]] = []
 
     base, inner = flow.ones(2).as_subclass(Logged), flow.ones(2).as_subclass(Inner)
-    Logged.seen.clear()
+    Logged.names.clear()
     assert type(base + inner) is Inner
-    assert Logged.seen == []
-    assert len(Inner.seen) == 1
+    assert Logged.names == []
+    assert len(Inner.names) == 1
     other = flow.ones(2).as_subclass(Named)
     with pytest.raises(TypeError, match=r"no implementation found.*Logged.*Named"):
         base + other
@@ -135,38 +135,38 @@ def test_a_mode_sees_the_calls_of_its_thread():
         y.sum().backward()
         flow.zeros(2), flow.tensor(1.0), x.ndim
         x[0] = 1
-    assert mode.seen == [
+    assert mode.names == [
         "flow.Tensor.add", "flow.linear", "flow.sum", "flow.Tensor.backward", "flow.zeros",
         "flow.tensor", "flow.Tensor.ndim.__get__", "flow.Tensor.__setitem__",
     ]  # fmt: skip
-    count = len(mode.seen)
+    count = len(mode.names)
     x + x
-    assert len(mode.seen) == count
+    assert len(mode.names) == count
     assert layer.weight.grad is not None
 
 
 def test_modes_in_each_other():
-    seen = []
+    calls = []
 
     class Own(overrides.TorchFunctionMode):
         def __init__(self, name):
             self.name = name
 
         def __torch_function__(self, func, types, args=(), kwargs=None):
-            seen.append(self.name)
+            calls.append(self.name)
             return NotImplemented if self.name == "no" else func(*args, **(kwargs or {}))
 
     with Own("outer"), Own("inner"):
         flow.ones(2).sum()
-    assert seen == ["inner", "outer"] * 2
+    assert calls == ["inner", "outer"] * 2
     with pytest.raises(TypeError, match=r"no implementation found.*nor in mode Own"), Own("no"):
         flow.ones(2)
     with pytest.raises(ValueError, match="mine"), Own("outer"):
         raise ValueError("mine")
-    seen.clear()
+    calls.clear()
     with overrides.DisableTorchFunction(), Own("outer"):
         flow.ones(2)
-    assert seen == []
+    assert calls == []
 
 
 def test_what_disables():
@@ -175,7 +175,7 @@ def test_what_disables():
         assert type(x + 1) is flow.Tensor
         with overrides.enable_reentrant_dispatch():
             assert type(x + 1) is Named
-    assert mode.seen[0] == "flow.Tensor.add"
+    assert mode.names[0] == "flow.Tensor.add"
 
 
 def test_handle_and_has():

@@ -25,18 +25,18 @@ def members():
             yield name, value
 
 
-def calls(value, given):
+def calls(value, inputs):
     """Calls with as many arguments as are needed, and with one more."""
     if isinstance(value, property):
-        got = [] if given is None else [lambda: value.__get__(given)]
-        return [lambda: value.fget(given), *got]
+        actual = [] if inputs is None else [lambda: value.__get__(inputs)]
+        return [lambda: value.fget(inputs), *actual]
     own = list(inspect.signature(value).parameters.values())
     placed = [p for p in own if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     least = max(1, sum(p.default is p.empty for p in placed))
     most = 4 if any(p.kind is p.VAR_POSITIONAL for p in own) else len(placed)
     named = {p.name: 4 for p in own if p.default is p.empty and p.kind is p.KEYWORD_ONLY}
     return [
-        lambda count=count: value(given, *(4, 5, 6, 7, 8, 9)[: count - 1], **named)
+        lambda count=count: value(inputs, *(4, 5, 6, 7, 8, 9)[: count - 1], **named)
         for count in sorted({least, min(most, least + 1)})
     ]
 
@@ -46,13 +46,13 @@ MEMBERS = dict(members())
 
 @pytest.mark.parametrize("name", MEMBERS)
 def test_what_is_no_tensor(name):
-    for given in GIVEN:
-        for call in calls(MEMBERS[name], given):
+    for inputs in GIVEN:
+        for call in calls(MEMBERS[name], inputs):
             with pytest.raises(ArgumentTypeError) as caught:
                 call()
-            said = str(caught.value)  # of the first argument, or of another that is wrong, too
-            assert re.match(r"([\w.]+|@)(:| needs \w+)", said), said
-            assert re.search("got ", said), said
+            text = str(caught.value)  # of the first argument, or of another that is wrong, too
+            assert re.match(r"([\w.]+|@)(:| needs \w+)", text), text
+            assert re.search("got ", text), text
 
 
 def test_all_are_among_them():

@@ -30,8 +30,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:vmap")
 
 
 def _run(function, sample, tensors):
-    given = iter(tensors)
-    args, kwargs = mapped((sample.args, sample.kwargs), lambda a: next(given))
+    inputs = iter(tensors)
+    args, kwargs = mapped((sample.args, sample.kwargs), lambda a: next(inputs))
     return tensors_in(function(*args, **kwargs))
 
 
@@ -49,10 +49,10 @@ def _slopes(function, sample, *tensors):
     return list(func.grad(total, tuple(range(len(places))))(*[tensors[k] for k in places]))
 
 
-def _loop(f, given, dims):
+def _loop(f, value, dims):
     """The results of a loop, None where one example's call is an error."""
     try:
-        results = batching._looped(f, tuple(given), {}, dims, 0, "same", list(given), SIZE)
+        results = batching._looped(f, tuple(value), {}, dims, 0, "same", list(value), SIZE)
         return [r.numpy() for r in results]
     except Exception:
         return None
@@ -71,16 +71,16 @@ def test_samples_against_the_loop(name, op, rng):
                    for a in arrays]  # fmt: skip
         for dims in {(0,) * len(arrays), (0,) + (None,) * (len(arrays) - 1)}:
             pairs = zip(several, arrays, dims, strict=True)
-            given = [adopt_array(np.array(a if d is None else s)) for s, a, d in pairs]
+            inputs = [adopt_array(np.array(a if d is None else s)) for s, a, d in pairs]
             functions = [lambda *ts, sample=sample: _run(op.function, sample, ts)]
             if op.grad and any(map(is_float, arrays)):
                 functions.append(functools.partial(_slopes, op.function, sample))
             for f in functions:
-                want = _loop(f, given, list(dims))
+                want = _loop(f, inputs, list(dims))
                 if not want:
                     continue
-                found = func.vmap(f, dims, randomness="same")(*given)
-                for one, other in zip(found, want, strict=True):
+                results = func.vmap(f, dims, randomness="same")(*inputs)
+                for one, other in zip(results, want, strict=True):
                     assert tuple(one.shape) == other.shape, (name, dims)
                     np.testing.assert_allclose(one.numpy(), other, rtol=3e-4, atol=1e-4)
 
@@ -172,10 +172,10 @@ def _leaves(result):
 def test_nested_transforms(name, rng):
     a, b = _floats(rng, 5, 3), _floats(rng, 5, 3)
     before = dict(func.explain())
-    found = _leaves(NESTED[name](flow, func, flow.tensor(a), flow.tensor(b)))
+    results = _leaves(NESTED[name](flow, func, flow.tensor(a), flow.tensor(b)))
     want = _leaves(NESTED[name](torch, peer, torch.tensor(a), torch.tensor(b)))
     assert func.explain() == before  # nothing looped
-    for one, other in zip(found, want, strict=True):
+    for one, other in zip(results, want, strict=True):
         assert one.shape == other.shape
         np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=2e-4, atol=2e-5)
     assert maps.now() == ()
@@ -183,10 +183,10 @@ def test_nested_transforms(name, rng):
 
 def test_what_dtypes_0d_tensors_compute_in():
     x, y = np.arange(5, dtype=np.float64), np.arange(3, dtype=np.float32)
-    found = func.vmap(lambda t: t * flow.tensor(y))(flow.tensor(x))
+    result = func.vmap(lambda t: t * flow.tensor(y))(flow.tensor(x))
     want = peer.vmap(lambda t: t * torch.tensor(y))(torch.tensor(x))
-    assert found.dtype.name == str(want.dtype).removeprefix("torch.")
-    np.testing.assert_allclose(found.numpy(), want.numpy())
+    assert result.dtype.name == str(want.dtype).removeprefix("torch.")
+    np.testing.assert_allclose(result.numpy(), want.numpy())
 
 
 def test_a_closed_over_leaf_gets_the_sum(rng):
@@ -208,17 +208,17 @@ def test_python_decisions_run_for_each_example():
     batching.looped.pop("decides", None)
     x = flow.tensor([[1.0, 2.0], [-1.0, -2.0]])
     with pytest.warns(UserWarning, match="decides"):
-        found = func.vmap(decides)(x)
-    assert found.tolist() == [[2.0, 4.0], [-1.0, -2.0]]
+        result = func.vmap(decides)(x)
+    assert result.tolist() == [[2.0, 4.0], [-1.0, -2.0]]
     assert "values" in func.explain()["decides"]
     func.vmap(decides)(x)  # says so once
 
 
 def test_a_tensor_from_outside_changes_as_in_a_loop():
     total = flow.zeros(2)
-    found = func.vmap(lambda x: total.add_(x).clone())(flow.ones(3, 2))
+    result = func.vmap(lambda x: total.add_(x).clone())(flow.ones(3, 2))
     assert total.tolist() == [3.0, 3.0]
-    assert found[:, 0].tolist() == [1.0, 2.0, 3.0]
+    assert result[:, 0].tolist() == [1.0, 2.0, 3.0]
 
 
 @pytest.mark.parametrize(
@@ -265,9 +265,9 @@ def test_draws(name, seed):
 def test_maps_in_maps_draw_each_as_it_says(seed):
     flow.manual_seed(seed)
     inner = func.vmap(lambda x: x + flow.rand(4), randomness="same")
-    found = func.vmap(inner, randomness="different")(flow.zeros(2, 3, 4)).numpy()
-    np.testing.assert_array_equal(found[:, 0], found[:, 1])
-    assert (found[0] != found[1]).any()
+    array = func.vmap(inner, randomness="different")(flow.zeros(2, 3, 4)).numpy()
+    np.testing.assert_array_equal(array[:, 0], array[:, 1])
+    assert (array[0] != array[1]).any()
 
 
 def test_gradients_see_the_mask_that_was_drawn(seed):
@@ -299,8 +299,8 @@ def test_a_graph_captures_maps(rng):
 
     class Gradients(nn.Graph):
         def build(self, x):
-            found = per_sample(params, x)
-            return found["0.weight"], func.hessian(lambda z: (z.sin() * z.sum()).sum())(x[0])
+            gradients = per_sample(params, x)
+            return gradients["0.weight"], func.hessian(lambda z: (z.sin() * z.sum()).sum())(x[0])
 
     graph = Gradients()
     for _ in range(2):
@@ -325,12 +325,12 @@ def test_gradients_of_norms_of_given_statistics(rng):
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU()).eval()
     params = {k: p.detach() for k, p in model.named_parameters()}
     x = flow.tensor(_floats(rng, 3, 1, 1, 5, 5))
-    found = _per_sample(model)(params, x)
+    gradients = _per_sample(model)(params, x)
     for k in range(3):
         loss = lambda p, k=k: (func.functional_call(model, p, (x[k],)) ** 2).sum()  # noqa: E731
         for name, want in func.grad(loss)(params).items():
             np.testing.assert_allclose(
-                found[name][k].numpy(), want.numpy(), rtol=1e-3, atol=1e-5, err_msg=name
+                gradients[name][k].numpy(), want.numpy(), rtol=1e-3, atol=1e-5, err_msg=name
             )
 
 
@@ -347,8 +347,8 @@ def test_a_function_of_ones_own(rng):
             return 2 * x * g
 
     x = flow.tensor(_floats(rng, 4, 3))
-    found = func.vmap(func.grad(lambda z: Square.apply(z).sum()))(x)
-    np.testing.assert_allclose(found.numpy(), 2 * x.numpy(), rtol=1e-6)
+    gradients = func.vmap(func.grad(lambda z: Square.apply(z).sum()))(x)
+    np.testing.assert_allclose(gradients.numpy(), 2 * x.numpy(), rtol=1e-6)
 
 
 def test_duals_through_a_map(rng):
@@ -380,3 +380,16 @@ def test_what_a_tensor_says_of_itself():
     texts = []
     func.vmap(lambda x: (texts.append(repr(x)), x)[1])(flow.ones(4, 3))
     assert "f32[3] for each of 4" in texts[0]
+
+
+def test_norms_outside_of_the_graph():
+    x = flow.randn(4, 5, 3)
+    for f, axis in (
+        (lambda v: nn.functional.layer_norm(v, (3,)), 0),
+        (lambda v: nn.functional.rms_norm(v, (3,)), 1),
+        (func.vmap(lambda v: nn.functional.layer_norm(v, (3,))), 0),
+    ):
+        whole = [f(row) for row in x.unbind(axis)]
+        np.testing.assert_allclose(
+            func.vmap(f, axis)(x).numpy(), flow.stack(whole).numpy(), rtol=1e-5, atol=1e-6
+        )

@@ -93,16 +93,86 @@ def test_vmap_and_random_numbers():
     [
         (lambda: func.grad(lambda x: x)(X), RuntimeError),
         (lambda: func.grad(f)(flow.arange(3)), TypeError),
-        (lambda: func.grad(f, 2)(X), TypeError),
+        (lambda: func.grad(f, 2)(X), RuntimeError),
         (lambda: func.vmap(f, in_dims=3)(X), ValueError),
         (lambda: func.vmap(lambda a, b: a, in_dims=(0,))(X, X), ValueError),
         (lambda: func.vmap(lambda a, b: a)(flow.ones(2), flow.ones(3)), RuntimeError),
-        (lambda: func.jvp(f, X, X), TypeError),
+        (lambda: func.jvp(f, X, X), RuntimeError),
+        (lambda: func.grad(f, (0, 0))(X), RuntimeError),
+        (lambda: func.jacrev(f, chunk_size=0)(X), ValueError),
+        (lambda: func.jacrev(lambda x: ())(X), RuntimeError),
+        (lambda: func.jvp(lambda x: (x, X), (X,), (X,), strict=True), RuntimeError),
+        (lambda: func.vjp(lambda x: (x, x), X)[1](X), RuntimeError),
+        (lambda: func.vmap(f)(), ValueError),
+        (lambda: func.vmap(lambda x: 3.14)(X), ValueError),
+        (lambda: func.vmap(lambda x: x, out_dims=2)(X), IndexError),
+        (lambda: func.vmap(f, in_dims=[0])(X), ValueError),
     ],
 )
 def test_what_is_refused(wrong, error):
     with pytest.raises(error):
         wrong()
+
+
+def test_a_derivative_without_grad_is_constant():
+    def shifted(x):
+        with flow.no_grad():
+            shift = func.grad(lambda x: 0.25 * x**4)(x)
+        return x**3 - shift
+
+    x = flow.tensor(1.5, requires_grad=True)
+    slope = func.grad(shifted)(x)
+    assert slope.item() == 6.75
+    slope.backward()
+    assert x.grad.item() == 9.0
+
+
+def test_inputs_may_be_changed_in_place():
+    x = flow.tensor([1.0, 2.0])
+    value, slope = func.jvp(lambda x: x.mul_(3.0), (x,), (flow.ones(2),))
+    assert (value.tolist(), slope.tolist(), x.tolist()) == ([3.0, 6.0], [3.0, 3.0], [3.0, 6.0])
+
+
+def test_chunks_draw_the_same_numbers():
+    draw = func.vmap(lambda r: r + flow.rand(4), randomness="same", chunk_size=2)
+    rows = draw(flow.zeros(5, 1)).numpy()
+    np.testing.assert_array_equal(rows, np.broadcast_to(rows[0], rows.shape))
+
+
+def test_results_of_a_map_are_views():
+    x = flow.ones(2, 3, requires_grad=True) * 1.0
+    y = func.vmap(lambda row: row.unsqueeze(0))(x)
+    assert y._base is x
+    y.mul_(2.0)
+    assert x.tolist() == [[2.0] * 3] * 2
+    (slope,) = flow.autograd.grad((x * x).sum(), x)
+    assert slope.tolist() == [[4.0] * 3] * 2
+
+
+def test_a_function_with_its_own_map():
+    class Scaled(flow.autograd.Function):
+        @staticmethod
+        def forward(x, factor):
+            return x * factor
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.factor = inputs[1]
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.factor, None
+
+        @staticmethod
+        def vmap(info, in_dims, x, factor):
+            calls.append((info.batch_size, info.randomness, in_dims))
+            return Scaled.apply(x, factor), in_dims[0]
+
+    calls = []
+    x = flow.arange(6.0).reshape(2, 3)
+    result = func.vmap(lambda r: Scaled.apply(r, 3.0), in_dims=1)(x)
+    assert result.tolist() == (3 * x.t()).tolist()
+    assert calls == [(3, "error", (1, None))]
 
 
 def test_functional_call():

@@ -35,9 +35,9 @@ def alike(a: Any, b: Any) -> None:
 def test_the_nodes_of_a_model() -> None:
     model = net()
     graph = flow.fx.make_fx(model)(X).graph
-    found = [(n.op, n.name, n.target if isinstance(n.target, str) else n.target.__name__)
+    rows = [(n.op, n.name, n.target if isinstance(n.target, str) else n.target.__name__)
              for n in graph.nodes]  # fmt: skip
-    assert found == [
+    assert rows == [
         ("placeholder", "input_1", "input"),
         ("get_attr", "_0_weight", "0.weight"),
         ("get_attr", "_0_bias", "0.bias"),
@@ -97,13 +97,13 @@ def changed(a: flow.Tensor) -> dict[str, Any]:
 
 
 def test_views_writes_in_place_and_several_results() -> None:
-    found, wanted = flow.fx.make_fx(changed)(X)(X), changed(X)
-    assert list(found) == ["b", "rest"]
-    alike(found["b"], wanted["b"])
-    alike(found["rest"][0], wanted["rest"][0])
-    alike(found["rest"][1][0], wanted["rest"][1][0])
-    alike(found["rest"][1][1], wanted["rest"][1][1])
-    alike(found["rest"][2], wanted["rest"][2])
+    results, expected = flow.fx.make_fx(changed)(X)(X), changed(X)
+    assert list(results) == ["b", "rest"]
+    alike(results["b"], expected["b"])
+    alike(results["rest"][0], expected["rest"][0])
+    alike(results["rest"][1][0], expected["rest"][1][0])
+    alike(results["rest"][1][1], expected["rest"][1][1])
+    alike(results["rest"][2], expected["rest"][2])
 
 
 def test_what_a_module_changes_while_it_trains_changes() -> None:
@@ -119,11 +119,11 @@ def test_random_numbers_are_drawn_anew() -> None:
     model = nn.Dropout(0.5)
     gm = flow.fx.make_fx(model)(X)
     flow.manual_seed(3)
-    found = gm(X), gm(X)
+    results = gm(X), gm(X)
     flow.manual_seed(3)
-    for one in found:
+    for one in results:
         alike(one, model(X))
-    assert (found[0] != found[1]).any().item()
+    assert (results[0] != results[1]).any().item()
 
 
 def test_keywords_and_numbers_are_arguments() -> None:
@@ -150,10 +150,10 @@ class Counting(flow.fx.Interpreter):
 def test_an_interpreter_of_ones_own() -> None:
     model = net()
     counting = Counting(flow.fx.make_fx(model)(X))
-    found = counting.run(X)
+    result = counting.run(X)
     assert counting.names == ["linear", "relu", "linear"]
     np.testing.assert_allclose(
-        found.numpy(), model[2](2 * F.relu(model[0](X))).detach().numpy(), rtol=1e-6
+        result.numpy(), model[2](2 * F.relu(model[0](X))).detach().numpy(), rtol=1e-6
     )
     assert [n.name for n in counting.env] == ["output"]
 
@@ -204,9 +204,9 @@ def test_a_graph_that_trains_is_none_to_be_shown() -> None:
 
 
 def leaves(value: Any) -> list[flow.Tensor]:
-    found: list[flow.Tensor] = []
-    flatten(value, found)
-    return found
+    tensors: list[flow.Tensor] = []
+    flatten(value, tensors)
+    return tensors
 
 
 @pytest.mark.parametrize("known", SAMPLES, ids=lambda known: known.name)
@@ -220,9 +220,9 @@ def test_the_nodes_of_an_op_give_its_bits(known: Any) -> None:
         except CaptureError:
             return  # the shape of its result, or its code, hangs on values
         flow.manual_seed(1)
-        found = leaves(gm(*args, **kwargs))
+        results = leaves(gm(*args, **kwargs))
         flow.manual_seed(1)
         with flow.no_grad():
-            wanted = leaves(known.function(*args, **kwargs))
-        for ours, theirs in zip(wanted, found, strict=True):
+            expected = leaves(known.function(*args, **kwargs))
+        for ours, theirs in zip(expected, results, strict=True):
             alike(theirs, ours)

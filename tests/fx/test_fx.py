@@ -59,7 +59,7 @@ def test_the_nodes_are_those_of_pytorch() -> None:
     torch = pytest.importorskip("torch")
     fx = pytest.importorskip("torch.fx")
 
-    def told(graph: Any) -> list[Any]:
+    def rows_of(graph: Any) -> list[Any]:
         return [
             (
                 n.op, n.name, n.target if isinstance(n.target, str) else n.target.__name__,
@@ -69,7 +69,7 @@ def test_the_nodes_are_those_of_pytorch() -> None:
         ]  # fmt: skip
 
     ours = flow.fx.symbolic_trace(net(flow)).graph
-    assert told(ours) == told(fx.symbolic_trace(net(torch)).graph)
+    assert rows_of(ours) == rows_of(fx.symbolic_trace(net(torch)).graph)
 
 
 def test_a_trace_gives_what_the_model_gives() -> None:
@@ -78,11 +78,15 @@ def test_a_trace_gives_what_the_model_gives() -> None:
     gm.graph.lint()
     for shape in [(2, 3, 5, 5), (1, 3, 8, 4)]:
         x = flow.randn(*shape)
-        found, wanted = gm(x, last=4), model(x, last=4)
-        np.testing.assert_array_equal(found["out"].detach().numpy(), wanted["out"].detach().numpy())
-        assert found["c"] == wanted["c"]
+        results, expected = gm(x, last=4), model(x, last=4)
+        np.testing.assert_array_equal(
+            results["out"].detach().numpy(), expected["out"].detach().numpy()
+        )
+        assert results["c"] == expected["c"]
         again = flow.fx.Interpreter(gm).run(x, None, 4)
-        np.testing.assert_array_equal(again["out"].detach().numpy(), found["out"].detach().numpy())
+        np.testing.assert_array_equal(
+            again["out"].detach().numpy(), results["out"].detach().numpy()
+        )
     assert gm.conv.weight is model.conv.weight
     assert set(dict(gm.named_parameters())) == set(dict(model.named_parameters()))
     gm(x)["out"].sum().backward()
@@ -256,9 +260,9 @@ def test_interpreters_and_transformers() -> None:
     gm = flow.fx.symbolic_trace(model)
     x = flow.ones(1, 2)
     loud = Loud(gm, garbage_collect_values=False)
-    found = loud.run(x)
+    result = loud.run(x)
     assert loud.ran == ["input_1", "_0", "_1", "output"]
-    np.testing.assert_allclose(found.tolist(), (4 * model(x)).tolist(), rtol=1e-6)
+    np.testing.assert_allclose(result.tolist(), (4 * model(x)).tolist(), rtol=1e-6)
     assert len(loud.env) == 4
 
     class Doubled(flow.fx.Transformer):
@@ -267,7 +271,7 @@ def test_interpreters_and_transformers() -> None:
 
     new = Doubled(gm).transform()
     assert [n.name for n in new.graph.nodes] == ["input_1", "_0", "mul", "_1", "mul_1", "output"]
-    np.testing.assert_allclose(new(x).tolist(), found.tolist(), rtol=1e-6)
+    np.testing.assert_allclose(new(x).tolist(), result.tolist(), rtol=1e-6)
     gm.get_submodule("1").forward = lambda x: 1 / 0
     with pytest.raises(ZeroDivisionError) as caught:
         flow.fx.Interpreter(gm).run(x)

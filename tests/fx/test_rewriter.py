@@ -6,6 +6,7 @@ import flowvm as flow
 from flowvm import nn
 from flowvm.errors import MissingNameError
 from flowvm.fx import passes, replace_pattern, subgraph_rewriter, symbolic_trace
+from flowvm.fx.passes import graph_drawer
 
 relu, sigmoid = flow.relu, flow.sigmoid
 
@@ -77,12 +78,12 @@ CASES = {
 def test_what_is_found_is_replaced(case):
     program, pattern, replacement, count, expected = CASES[case]
     traced = symbolic_trace(program)
-    found = replace_pattern(traced, pattern, replacement)
-    assert len(found) == count
+    matches = replace_pattern(traced, pattern, replacement)
+    assert len(matches) == count
     traced.graph.lint()
     x = flow.tensor([[1.0, -2.0], [0.5, 3.0]])
     assert traced(x).tolist() == expected(x).tolist()
-    for match in found:
+    for match in matches:
         assert match.anchor in match.nodes_map
 
 
@@ -108,8 +109,8 @@ class New(nn.Module):
 def test_modules_come_with_what_they_name():
     both = nn.Sequential(nn.ReLU(), nn.ReLU())
     traced, new = symbolic_trace(both), New()
-    (found,) = replace_pattern(traced, symbolic_trace(both), new)
-    assert found.anchor.op == "call_module"
+    (match,) = replace_pattern(traced, symbolic_trace(both), new)
+    assert match.anchor.op == "call_module"
     assert set(dict(traced.named_modules())) == {"", "new"}
     x = flow.ones(1, 3)
     assert traced(x).tolist() == new(x).tolist()
@@ -125,10 +126,10 @@ def test_filters_and_callbacks_choose():
     def three(match, graph, pattern):
         return 3 in match.nodes_map[match.anchor].args
 
-    (found,) = subgraph_rewriter.replace_pattern_with_filters(
+    (match,) = subgraph_rewriter.replace_pattern_with_filters(
         traced, lambda a: a * 7, lambda a: -a, [three], ignore_literals=True
     )
-    assert [node.name for node in found.replacements] == ["neg"]
+    assert [node.name for node in match.replacements] == ["neg"]
     assert traced(flow.tensor([1.0])).tolist() == [1.0]
     traced = symbolic_trace(program)
     subgraph_rewriter.replace_pattern_with_filters(
@@ -158,8 +159,8 @@ def test_shapes_are_noted():
         return values.t(), places, x.shape[0]
 
     traced = symbolic_trace(program)
-    given = passes.shape_prop.ShapeProp(traced).propagate(flow.ones(2, 3, dtype=flow.float64))
-    assert given[2] == 2
+    inputs = passes.shape_prop.ShapeProp(traced).propagate(flow.ones(2, 3, dtype=flow.float64))
+    assert inputs[2] == 2
     metas = {node.name: node.meta for node in traced.graph.nodes}
     x = metas["x"]["tensor_meta"]
     assert (x.shape, x.dtype, x.stride) == ((2, 3), flow.float64, (3, 1))
@@ -169,3 +170,8 @@ def test_shapes_are_noted():
     assert "tensor_meta" not in metas["getattr_1"]
     with pytest.raises(MissingNameError, match="no drawings"):
         _ = passes.graph_drawer.FxGraphDrawer
+
+
+def test_there_is_no_drawer_of_graphs():
+    with pytest.raises(MissingNameError, match=r"fx\.passes\.graph_drawer has no 'FxGraphDrawer'"):
+        _ = graph_drawer.FxGraphDrawer

@@ -144,11 +144,11 @@ class Trained:
         return self._found(losses, model, optimizer)
 
     def _found(self, losses: list[Tensor], model: Any, optimizer: Any) -> list[np.ndarray]:
-        found = arrays_in(losses) + arrays_in(dict(model.state_dict()))
+        arrays = arrays_in(losses) + arrays_in(dict(model.state_dict()))
         for entry in optimizer.state_dict()["state"].values():
             for value in entry.values():
-                found += arrays_in(value) if isinstance(value, Tensor) else [np.array(value)]
-        return found
+                arrays += arrays_in(value) if isinstance(value, Tensor) else [np.array(value)]
+        return arrays
 
 
 def raised_in_capture(function: Callable[[], Any]) -> str:

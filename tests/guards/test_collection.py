@@ -18,9 +18,9 @@ class Kind:
 
 
 def test_the_objects_of_a_class() -> None:
-    kept = [Kind(), Kind()]
+    objects = [Kind(), Kind()]
     listed = live_objects(lambda kind: kind is Kind)
-    assert {*map(id, listed)} == {*map(id, kept)}
+    assert {*map(id, listed)} == {*map(id, objects)}
 
 
 def test_functions_that_no_module_has() -> None:

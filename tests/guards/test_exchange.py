@@ -76,12 +76,12 @@ KINDS = {
 def test_a_collection_in_between(kind: str) -> None:
     """CPython 3.11 collects where an object is made, and finalizers may be any Python code."""
     uses: list[Any] = []
-    here = False
+    is_ours = False
 
     def finalizer(phase: str, info: dict[str, int]) -> None:
-        nonlocal here
-        if phase == "start" and here:
-            here = False
+        nonlocal is_ours
+        if phase == "start" and is_ours:
+            is_ours = False
             uses.append(use())
 
     for skipped in range(60):  # objects made before the one whose making collects
@@ -92,11 +92,11 @@ def test_a_collection_in_between(kind: str) -> None:
         try:
             gc.collect()
             spare: list[Any] = []
-            here = True
+            is_ours = True
             gc.set_threshold(skipped + 1)
             uses.append(use())
         finally:
-            here = False
+            is_ours = False
             gc.set_threshold(*before)
             gc.callbacks.remove(finalizer)
         assert all(one is uses[0] for one in uses), f"{kind}: two were made, at {skipped}"

@@ -20,9 +20,9 @@ from flowvm.vm.machine.words import ENT
 
 @pytest.fixture
 def cache():
-    found = LRUCache("test")
-    yield found
-    found.forget()
+    cache = LRUCache("test")
+    yield cache
+    cache.forget()
     lru_cache._dropped.pop("test", None)
 
 
@@ -70,7 +70,7 @@ def test_of_a_meta_in_use_there_is_never_a_second_one():
     for _ in range(3):
         lru_cache.drop_old()
     assert amounts("metas")[0] <= before[0], "what nobody uses is gone"
-    assert (flow.Size((3, 1789)), flow.float32, flow.device("cpu"), None) not in meta._kept.gone
+    assert (flow.Size((3, 1789)), flow.float32, flow.device("cpu"), None) not in meta._cache.gone
 
 
 def test_bytes_are_bounded(cache):

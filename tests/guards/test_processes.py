@@ -55,10 +55,10 @@ def starts(tree):
 
 def test_one_place_starts_processes():
     texts = {module: path.read_text() for module, path in FILES.items()}
-    found = {m: list(starts(ast.parse(text))) for m, text in texts.items() if WORDS.search(text)}
-    found = {module: names for module, names in found.items() if names}
-    assert found.pop("flowvm.guards.processes")
-    assert set(found) == set(ELSEWHERE), found
+    names_of = {m: list(starts(ast.parse(text))) for m, text in texts.items() if WORDS.search(text)}
+    names_of = {module: names for module, names in names_of.items() if names}
+    assert names_of.pop("flowvm.guards.processes")
+    assert set(names_of) == set(ELSEWHERE), names_of
 
 
 @pytest.mark.parametrize(
@@ -92,21 +92,21 @@ print(json.dumps([getattr(sys.flags, f, None) for f in {FLAGS[:-1]!r}] + [sys.wa
 
 
 @pytest.mark.parametrize(
-    "given",
+    "args",
     [[], ["-I"], ["-E"], ["-s", "-P"], ["-OO", "-B"], ["-X", "dev", "-X", "utf8=0"],
      ["-W", "error::ImportWarning", "-b"]],
     ids=" ".join,
 )  # fmt: skip
-def test_a_process_has_the_flags_of_this_one(given):
+def test_a_process_has_the_flags_of_this_one(args):
     text = ASKING.replace("{code!r}", repr(TOLD))
-    done = subprocess.run([sys.executable, *given, "-c", text], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    here, there = json.loads(done.stdout)
-    assert here == there
+    process = subprocess.run([sys.executable, *args, "-c", text], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    own, theirs = json.loads(process.stdout)
+    assert own == theirs
 
 
-@pytest.mark.parametrize("given", [[], ["-I"]], ids=["plain", "isolated"])
-def test_a_process_of_flowvms_own_takes_nothing_from_the_current_folder(tmp_path, given):
+@pytest.mark.parametrize("args", [[], ["-I"]], ids=["plain", "isolated"])
+def test_a_process_of_flowvms_own_takes_nothing_from_the_current_folder(tmp_path, args):
     for name in ("flowvm", "json", "importlib", "multiprocessing", "llvmlite", "numba"):
         (tmp_path / name).mkdir()
         for file in ("__init__.py", "__main__.py"):
@@ -121,9 +121,9 @@ sys.path.insert(0, "")  # as at a prompt: the current folder, whichever it is
 os.chdir({str(tmp_path)!r})
 os.execv(sys.executable, processes.own("flowvm.commands.cli:main", "--version"))
 """
-    done = subprocess.run([sys.executable, *given, "-c", text], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"flowvm {flowvm.version.VERSION}")
+    process = subprocess.run([sys.executable, *args, "-c", text], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.startswith(f"flowvm {flowvm.version.VERSION}")
     assert not (tmp_path / "ran").exists()
 
 
@@ -136,9 +136,9 @@ def test_a_process_of_flowvms_own_has_the_flowvm_of_this_one(tmp_path, monkeypat
     command = processes.own("flowvm.commands.cli:main", "--version")
     monkeypatch.chdir(tmp_path)
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "elsewhere")}
-    done = subprocess.run(command, capture_output=True, text=True, env=env)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("flowvm ")
+    process = subprocess.run(command, capture_output=True, text=True, env=env)
+    assert (process.returncode, process.stderr) == (0, "")
+    assert process.stdout.startswith("flowvm ")
 
 
 def test_a_process_says_what_its_function_returns():
@@ -150,5 +150,5 @@ def test_a_program_of_the_users_is_run_as_python_runs_it(tmp_path):
     (tmp_path / "beside.py").write_text("name = 'beside'\n")
     (tmp_path / "program.py").write_text("import sys, beside; print(beside.name, *sys.argv[1:])\n")
     command = processes.program(str(tmp_path / "program.py"), "--flag")
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stdout == "beside --flag\n", done.stderr
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.stdout == "beside --flag\n", process.stderr

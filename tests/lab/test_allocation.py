@@ -62,8 +62,8 @@ def test_registers_are_a_knob():
     dag = lab.Dag([1.0, 2.0, 1.0], [(0, 1), (1, 2)], stream=[0, 1, 2])
     machine = lab.Machine(streams={0: 1, 1: 1, 2: 1})
     table = {str(r): lab.launches(dag, 10, r) for r in (1, 2, 3)}
-    made = lab.sweep(table, machine, ["fifo"])
-    makespan = dict(zip(made.column("dag"), made.column("makespan"), strict=True))
+    results = lab.sweep(table, machine, ["fifo"])
+    makespan = dict(zip(results.column("dag"), results.column("makespan"), strict=True))
     # one register: a launch's second task keeps the first of the next from its register
     assert makespan["1"] > makespan["2"] == makespan["3"] == 1 + 10 * 2 + 1
     turned = lab.sweep({"plan": dag}, machine, ["fifo"], regst_num=(1, 2), launches=10)

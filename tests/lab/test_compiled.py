@@ -12,7 +12,7 @@ import flowvm as flow
 from flowvm import lab
 from flowvm.errors import PolicyWarning, ScheduleError
 from flowvm.lab import simulation
-from flowvm.lab.compiled import compiled
+from flowvm.lab.native_policy import compiled
 
 
 class Stack(lab.Policy):
@@ -52,21 +52,21 @@ class Heaps(lab.Policy):
         self.rank = dag.upward()
         self.heap = []
         self.own = [deque() for _ in range(machine.workers)]
-        self.heard = np.zeros(len(dag), np.int64)
+        self.wakes = np.zeros(len(dag), np.int64)
 
     def ready(self, task, now):
-        self.heard[task] += 1
+        self.wakes[task] += 1
         if task % 3 == 0:
             self.own[task % len(self.own)].appendleft(task)
         else:
-            heapq.heappush(self.heap, (-self.rank[task], self.heard[task], task))
+            heapq.heappush(self.heap, (-self.rank[task], self.wakes[task], task))
 
     def pick(self, worker, now):
         if self.own[worker]:
             return self.own[worker].popleft()
         if self.heap:
-            _, heard, task = heapq.heappop(self.heap)
-            return task if heard == 1 else -1
+            _, count, task = heapq.heappop(self.heap)
+            return task if count == 1 else -1
         for k in range(len(self.own)):
             if len(self.own[k]) > 0:
                 return self.own[k].pop()
@@ -192,9 +192,9 @@ def test_the_vm_asks_compiled_policies_without_python():
         expected = step().numpy().copy()
     streams = [None, flow.Stream("compiled")]
     with flow.profiler.profile() as like:
-        kept = step()
+        result = step()
         flow.vm.sync()
-    assert kept.shape == (4, 4)
+    assert result.shape == (4, 4)
 
     def order(kind, depth, several):
         with flow.vm.schedule(
@@ -213,7 +213,7 @@ def test_the_vm_asks_compiled_policies_without_python():
         order(lab.work_stealing(3), 1, ())
     with pytest.warns(PolicyWarning, match="used as a whole"), flow.vm.schedule(Any, depth=0):
         pass
-    for kind, said in ((Wrong, "not ready"), (Idle, "picks none"), (Raises, "raises where")):
-        with pytest.raises(ScheduleError, match=said), flow.vm.schedule(kind):
+    for kind, text in ((Wrong, "not ready"), (Idle, "picks none"), (Raises, "raises where")):
+        with pytest.raises(ScheduleError, match=text), flow.vm.schedule(kind):
             assert np.array_equal(step().numpy(), expected)
     assert np.array_equal(step().numpy(), expected)  # and all is as it was

@@ -72,7 +72,7 @@ def test_a_run_a_trace_and_a_plan_have_one_graph(tmp_path):
         return (y.tanh() @ x) + y
 
     with flow.profiler.profile() as p:
-        kept = step()
+        result = step()
         flow.vm.sync()
     dag = lab.Dag.of(p)
     assert [dag.names[k] for k in dag.op] == ["matmul", "tanh", "matmul", "add"]
@@ -83,7 +83,7 @@ def test_a_run_a_trace_and_a_plan_have_one_graph(tmp_path):
     p.save(tmp_path / "run.flowtrace")
     same(dag, lab.Dag.load(tmp_path / "run.flowtrace"))
     assert (lab.Dag.of(p, issued=True).release > 0).all()
-    assert kept.shape == (8, 8)
+    assert result.shape == (8, 8)
 
     class Step(nn.Graph):
         def build(self, x):
@@ -142,8 +142,8 @@ def test_the_command_prints_makespans(dag, tmp_path, capsys):
     dag.save(tmp_path / "a.json")
     assert main(["lab", str(tmp_path / "a.json"), "--workers", "1,2", "--policy", "fifo,heft",
                  "--json"]) == 0  # fmt: skip
-    told = json.loads(capsys.readouterr().out)
-    assert told["makespan"]["heft"]["1"] == pytest.approx(dag.work)
+    report = json.loads(capsys.readouterr().out)
+    assert report["makespan"]["heft"]["1"] == pytest.approx(dag.work)
     assert main(["lab", str(tmp_path / "a.json"), "--workers", "2", "--policy", "heft"]) == 0
     assert "bound" in capsys.readouterr().out
     assert main(["lab", str(tmp_path / "a.json"), "--policy", "best"]) == 1

@@ -71,8 +71,8 @@ def test_a_plan_runs_as_it_was_scheduled(streams):
     lanes = {0: 0, streams[1].number: 1}
     for lane in (0, 1):  # each stream has the tasks of its worker, in the order of the schedule
         mine = [n.operator.name for n in plan.graph.nodes if lanes[n.stream] == lane]
-        wanted = [dag.names[dag.op[t]] for t in planned.order if planned.worker[t] == lane]
-        assert mine == wanted
+        expected = [dag.names[dag.op[t]] for t in planned.order if planned.worker[t] == lane]
+        assert mine == expected
     assert len(plan.actors) >= 3
     graph.config.disable("common")  # another Plan: the profile is not of it
     graph.config.schedule("heft", streams=streams, like=p)

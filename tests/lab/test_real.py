@@ -46,9 +46,9 @@ def expected():
 @pytest.fixture(scope="module")
 def like():
     with flow.profiler.profile() as p:
-        kept = step()
+        result = step()
         flow.vm.sync()
-    assert kept.shape == (4, 4)
+    assert result.shape == (4, 4)
     return p
 
 
@@ -137,8 +137,8 @@ def test_lower_priorities_go_first(streams):
     with flow.vm.schedule("fifo", depth=0, gather=True) as sched:
         for stream in (late, soon):
             with flow.stream(stream):
-                kept = [flow.ones(2) for _ in range(3)]
-    assert len(kept) == 3
+                tensors = [flow.ones(2) for _ in range(3)]
+    assert len(tensors) == 3
     assert sched.order.numbers == [3, 4, 5, 0, 1, 2]
     with pytest.raises(ArgumentError, match="from -20 to 19"):
         flow.Stream(priority=40)
@@ -152,11 +152,11 @@ def test_a_full_window_behind_a_schedule_that_gathered():
     flow.vm.sync()
     engine.words[CTL.HOLD] = 1
     try:
-        kept = [x + k for k in range(WINDOW)]
+        tensors = [x + k for k in range(WINDOW)]
     finally:
         engine.words[CTL.HOLD] = 0
     until(lambda: engine.words[CTL.HEAD] == issued(), "the scheduler dispatches what it took")
-    assert [y[0].item() for y in kept] == [1 + k for k in range(WINDOW)]
+    assert [y[0].item() for y in tensors] == [1 + k for k in range(WINDOW)]
 
 
 def test_an_order_is_a_file(tmp_path):
@@ -196,9 +196,9 @@ def test_what_cannot_be_scheduled_is_an_error(streams):
 def test_errors_come_through_a_policy():
     index = flow.tensor([1, 9])
     with flow.vm.schedule("random", seed=1):
-        taken = flow.ones(4)[index]
+        row = flow.ones(4)[index]
         with pytest.raises(IndexError):
-            taken.numpy()
+            row.numpy()
 
 
 def test_nothing_breaks_a_whole_scheduler(streams):
@@ -219,10 +219,23 @@ def forgetful_step():
 def test_a_dropped_edge_is_found_and_shrunk():
     with forgetful_scheduler():
         engine.words[MUTANT] = HAZARDS["WAR"]
-        found = lab.explore(forgetful_step, tries=1000)
-    assert len(found.failures) == 1
-    matter = found.failures[0].matter
+        report = lab.explore(forgetful_step, tries=1000)
+    assert len(report.failures) == 1
+    matter = report.failures[0].matter
     assert 2 <= len(matter) <= 6
     assert {"mul", "add"} <= {met.op for met in matter}
-    assert "overlap" in found.failures[0].why or "value" in found.failures[0].why
+    assert "overlap" in report.failures[0].why or "value" in report.failures[0].why
     assert not lab.explore(forgetful_step, tries=3).failures
+
+
+def test_explore_refuses_a_step_that_changes_what_it_begins_with():
+    w = flow.zeros(3)
+    for step in (lambda: w.add_(1), lambda: flow.randn(3)):
+        with pytest.raises(ArgumentError, match="another value 0 when it runs again"):
+            lab.explore(step, tries=3)
+
+
+@pytest.mark.parametrize("streams", [2, "cpu"])
+def test_streams_are_a_list(streams):
+    with pytest.raises(ArgumentError, match=r"streams is a list of flow\.Streams"):
+        flow.vm.schedule("random", streams=streams)

@@ -117,19 +117,19 @@ def test_a_loop_is_what_it_is_in_python(rng):
 
 
 @pytest.mark.parametrize(
-    ("break_it", "said"),
+    ("break_it", "message"),
     [
         (lambda s: s.start.__isub__(0.5), "edges are broken"),
         (lambda s: s.end.__setitem__(0, s.end[0] + 1), "edges are broken|takes"),
         (lambda s: s.worker.__setitem__(slice(None), 0), "edges|overlap|takes"),
     ],
 )
-def test_verify_finds_what_is_broken(break_it, said):
+def test_verify_finds_what_is_broken(break_it, message):
     schedule = lab.simulate(lab.synthetic("lu", n=4, ccr=0.5), lab.Machine(3, link=1.0), "heft")
     break_it(schedule)
-    if said.startswith("edges are broken") and "takes" not in said:
+    if message.startswith("edges are broken") and "takes" not in message:
         schedule.start[schedule.dag.waits == 0] = 0
-    with pytest.raises(ScheduleError, match=said):
+    with pytest.raises(ScheduleError, match=message):
         schedule.verify()
 
 
@@ -138,11 +138,17 @@ def test_a_policy_that_picks_what_is_not_ready_is_an_error():
         def pick(self, worker, now):
             return 1
 
+    class Far(lab.Policy):
+        def pick(self, worker, now):
+            return 1 << 20
+
     class Idle(lab.Policy):
         def pick(self, worker, now):
             return -1
 
     dag = lab.synthetic("chain", n=3)
+    with pytest.raises(ScheduleError, match="1048576, which is not ready"):
+        lab.simulate(dag, lab.Machine(1), Far)
     with pytest.raises(ScheduleError, match="not ready"):
         lab.simulate(dag, 1, Wrong)
     with pytest.raises(ScheduleError, match="runs 0 of 3"):
@@ -212,7 +218,7 @@ def test_python_has_a_core_while_it_issues(policy):
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: lab.Dag([1.0, -1.0]), "below 0"),
         (lambda: lab.Dag([1.0], [(0, 1)]), "tasks 0 to 0"),
@@ -225,8 +231,8 @@ def test_python_has_a_core_while_it_issues(policy):
         (lambda: lab.synthetic("fft", n=6), "power of two"),
     ],
 )
-def test_bad_input_is_an_error(make, said):
-    with pytest.raises(ArgumentError, match=said):
+def test_bad_input_is_an_error(make, message):
+    with pytest.raises(ArgumentError, match=message):
         make()
 
 
@@ -243,3 +249,39 @@ def test_so_many_launches_are_in_flight():
     workers = lab.Machine(streams={0: 1, 1: 1})
     spans = [lab.simulate(lab.launches(dag, 6, number), workers).makespan for number in (1, 2, 3)]
     assert spans == [24.0, 14.0, 14.0]  # one at a time; else the stages overlap
+
+
+def test_an_actor_acts_without_a_break():
+    edges = [(k, k + 1) for k in range(7)]
+    stages = {"stream": [0] * 4 + [1] * 4, "actor": [0] * 4 + [1] * 4}
+    dag = lab.Dag([1.0] * 8, edges, **stages)
+    workers = lab.Machine(streams={0: 1, 1: 1})
+    spans = [lab.simulate(lab.launches(dag, 6, number), workers).makespan for number in (1, 2, 3)]
+    # tasks of two launches that take turns would let the second stage wait
+    assert spans == [6 * 8.0, 7 * 4.0, 7 * 4.0]
+    assert lab.simulate(lab.launches(lab.Dag(dag.cost, edges, actor=0), 3), 2).makespan == 24.0
+    sizes = lab.Dag([1.0] * 4, [(0, 2, 5.0), (1, 2, 7.0), (2, 3, 9.0)], actor=[0, 0, 1, 1]).acts()
+    assert (sizes.cost.tolist(), sizes.size.tolist(), sizes.nbytes.tolist()) == (
+        [2.0, 2.0], [12.0], [0.0, 0.0],
+    )  # fmt: skip
+
+
+def test_a_plan_has_its_actors():
+    side = flow.Stream("second stage")
+    ones = flow.ones(4, 4)
+
+    class Stages(flow.nn.Graph):
+        def build(self, x):
+            x = flow.relu(x @ ones)
+            with flow.stream(side):
+                return flow.relu(x @ ones) @ ones
+
+    graph = Stages()
+    graph(ones).numpy()
+    dag = lab.Dag.of(graph.plans[0])
+    assert len(np.unique(dag.actor)) == 2
+    assert all(len(np.unique(dag.stream[dag.actor == k])) == 1 for k in (0, 1))
+    acts = dag.acts()
+    assert len(acts) == 2
+    assert acts.work == dag.work
+    assert (acts.source.tolist(), acts.target.tolist()) == ([0], [1])

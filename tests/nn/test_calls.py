@@ -28,7 +28,7 @@ def calls(request: Any, monkeypatch: Any) -> str:
     """Have calls noted by compiled code, or by the function that defines them."""
     kind: str = request.param
     if kind == "native":
-        if not install.wanted():
+        if not install.is_enabled():
             pytest.skip("calls are Python's")
         install.settle()
     else:
@@ -88,10 +88,10 @@ def test_backward_names_the_line_of_the_forward_call() -> None:
     with profile() as p:
         net(x).sum().backward()
     row = next(iter(p.query("op == 'relu_backward'")))
-    told = str(p.why(row.seq))
-    assert "return x + self.fc(self.norm(x)).relu()" in told
-    assert "forward  test_calls.py:" in told
-    assert f"module   {row.module}" in told
+    text = str(p.why(row.seq))
+    assert "return x + self.fc(self.norm(x)).relu()" in text
+    assert "forward  test_calls.py:" in text
+    assert f"module   {row.module}" in text
     assert "forward" not in str(p.why("linear"))
 
 
@@ -216,22 +216,22 @@ def test_calls_against_a_plain_search(seed: int) -> None:
 
 
 def test_a_call_that_is_not_over_is_known() -> None:
-    seen: list[dict[str, set[str]]] = []
+    results: list[dict[str, set[str]]] = []
 
     class Asking(nn.Module):
         def forward(self, x: Any) -> Any:
             y = x.exp()
-            seen.append(modules_of(flow.profiler.last(5)))
+            results.append(modules_of(flow.profiler.last(5)))
             return y
 
     inner = Asking()
     outer = nn.Sequential(nn.Linear(8, 8), inner)
     with engine.flight.at_least(2):
         outer(flow.ones(4, 8))
-    path = next(path for path, ops in seen[0].items() if "exp" in ops)
+    path = next(path for path, ops in results[0].items() if "exp" in ops)
     assert path.startswith("Sequential")
     assert path.endswith(".1")
-    assert "linear" in seen[0][path.removesuffix("1") + "0"]
+    assert "linear" in results[0][path.removesuffix("1") + "0"]
 
 
 def test_every_call_is_noted_where_it_is_said_to_be(calls: str) -> None:
@@ -265,8 +265,8 @@ def test_calls_deeper_than_there_is_room_for_are_noted_too(calls: str) -> None:
             net(x)
         finally:
             scopes.notes[NOTES.FREE] = free
-    found = [row.module.partition(".")[2] for row in p.query("op == 'linear'", limit=None)]
-    assert sorted(found) == ["layers.0.fc"] * 2 + ["layers.1.fc"] * 2
+    modules = [row.module.partition(".")[2] for row in p.query("op == 'linear'", limit=None)]
+    assert sorted(modules) == ["layers.0.fc"] * 2 + ["layers.1.fc"] * 2
 
 
 def test_a_call_in_flight_when_the_level_falls_is_as_any_other() -> None:

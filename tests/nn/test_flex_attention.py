@@ -61,11 +61,11 @@ SCORES = {
 }  # fmt: skip
 
 
-def made(framework, flex, name):
-    wanted = MASKS[name](framework, flex)
-    if wanted is None:
+def block_mask(framework, flex, name):
+    expected = MASKS[name](framework, flex)
+    if expected is None:
         return None
-    mod, batch, heads, size, apart = wanted
+    mod, batch, heads, size, apart = expected
     return flex.create_block_mask(
         mod, batch, heads, QUERIES, KEYS, device="cpu", BLOCK_SIZE=size, separate_full_blocks=apart
     )
@@ -97,23 +97,23 @@ def test_numbers_are_those_of_pytorchs_flex_attention():
     theirs = pytest.importorskip("torch.nn.attention.flex_attention")
     peer = sys.modules["torch._higher_order_ops.flex_attention"].math_attention
     score, mask = SCORES["row by row"][0], "unseen"
-    wanted, lse, _ = peer(
+    expected, lse, _ = peer(
         *(torch.tensor(ARRAYS[n]) for n in "qkv"), score(torch, torch.tensor(ARRAYS["bias"]), None),
-        made(torch, theirs, mask).as_tuple(), SCALE, {},
+        block_mask(torch, theirs, mask).as_tuple(), SCALE, {},
     )  # fmt: skip
-    found, told = ours.flex_attention(
+    output, levels = ours.flex_attention(
         *(flow.tensor(ARRAYS[n]) for n in "qkv"), score(flow, flow.tensor(ARRAYS["bias"]), None),
-        made(flow, ours, mask), SCALE, enable_gqa=True, return_lse=True,
+        block_mask(flow, ours, mask), SCALE, enable_gqa=True, return_lse=True,
     )  # fmt: skip
-    same(found, wanted)
-    same(told, lse * math.log(2))
+    same(output, expected)
+    same(levels, lse * math.log(2))
 
 
 @pytest.mark.parametrize("name", ["documents", "unseen"])
 def test_block_masks_are_those_of_pytorch(name):
     torch = pytest.importorskip("torch")
     theirs = pytest.importorskip("torch.nn.attention.flex_attention")
-    mask, peer = made(flow, ours, name), made(torch, theirs, name)
+    mask, peer = block_mask(flow, ours, name), block_mask(torch, theirs, name)
     for part in (None, 0, -1, (0, 0), (slice(None), slice(0, 1)), (0, 0, slice(1, 2))):
         a, b = (mask, peer) if part is None else (mask[part], peer[part])
         assert a.shape == b.shape, part
@@ -146,23 +146,24 @@ def test_numbers_and_gradients_are_those_of_a_composition_in_pytorch(mask, score
     mod, dense = SCORES[score]
     mine = {n: flow.tensor(a.astype(np.float32), requires_grad=True) for n, a in ARRAYS.items()}
     peer = {n: torch.tensor(a.astype(np.float32), requires_grad=True) for n, a in ARRAYS.items()}
-    given = {"enable_gqa": True, "scale": SCALE}
+    options = {"enable_gqa": True, "scale": SCALE}
 
     out, aux = ours.flex_attention(
         mine["q"], mine["k"], mine["v"], mod(flow, mine["bias"], mine["slope"]),
-        made(flow, ours, mask), return_aux=ours.AuxRequest(lse=True, max_scores=True), **given,
+        block_mask(flow, ours, mask),
+        return_aux=ours.AuxRequest(lse=True, max_scores=True), **options,
     )  # fmt: skip
     alone = ours.flex_attention(
         mine["q"], mine["k"], mine["v"], mod(flow, mine["bias"], mine["slope"]),
-        made(flow, ours, mask), **given,
+        block_mask(flow, ours, mask), **options,
     )  # fmt: skip
     same(alone, out)
     places = torch.arange(QUERIES)[:, None], torch.arange(KEYS)
     k, v = (peer[n].repeat_interleave(HEADS // KV_HEADS, 1) for n in "kv")
     scores = dense(peer["q"] @ k.mT * SCALE, peer["bias"], peer["slope"], *places)
     if mask != "none":
-        seen = MASKS[mask](torch, PLAIN)[0](*all_places(torch))
-        scores = scores.masked_fill(~seen, -float("inf"))
+        values = MASKS[mask](torch, PLAIN)[0](*all_places(torch))
+        scores = scores.masked_fill(~values, -float("inf"))
     same(aux.lse, scores.logsumexp(-1))
     same(aux.max_scores, scores.amax(-1))
     blind = (scores == -float("inf")).all(-1, keepdim=True)
@@ -198,10 +199,10 @@ def test_only_what_is_made_of_single_numbers_is_computed_at_once():
             made_calls.append(numbers)
             return mod(*numbers)
 
-        found = over_places("score_mod", counted, sizes, score, "cpu").expand(sizes).numpy()
+        values = over_places("score_mod", counted, sizes, score, "cpu").expand(sizes).numpy()
         for place in ((0, 0, 0, 0), (1, 2, 3, 4), (1, 0, 2, 1), (0, 2, 1, 3)):
-            wanted = mod(score[place], *(flow.tensor(i) for i in place)).item()
-            assert np.isclose(found[place], wanted), (name, place)
+            expected = mod(score[place], *(flow.tensor(i) for i in place)).item()
+            assert np.isclose(values[place], expected), (name, place)
         assert len(made_calls) == 1 + calls, name
 
 

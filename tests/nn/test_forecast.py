@@ -78,10 +78,10 @@ def test_guesses_are_the_inputs(model, x, monkeypatch):
     net(x)
     net(x)
     (job,) = jobs  # once a model
-    layers, given = forecast._layers_of(job.split(":", 2)[2])
-    assert given == (tuple(x.shape), x.dtype)
+    layers, arguments = forecast._layers_of(job.split(":", 2)[2])
+    assert arguments == (tuple(x.shape), x.dtype)
     guesses = [(repr(forecast._module(*pair[:1], forecast._valueless)), pair[1][0])
-               for pair in forecast._inputs(layers, given)]  # fmt: skip
+               for pair in forecast._inputs(layers, arguments)]  # fmt: skip
     if model is Words:
         inputs["Embedding(5, 16)"] = tuple(x.shape)
     assert dict(guesses) == inputs
@@ -139,10 +139,10 @@ print(ahead - before, jit.stats().compiled - ahead)
 
 def test_the_call_finds_what_was_compiled(tmp_path: Path) -> None:
     settings = {"FLOWVM_CACHE_DIR": str(tmp_path), "FLOWVM_CALLS": "python", "FLOWVM_AHEAD": "1"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", AHEAD], env=os.environ | settings, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
-    ahead, left = map(int, done.stdout.split())
+    assert process.returncode == 0, process.stderr
+    ahead, missing = map(int, process.stdout.split())
     assert ahead >= 2
-    assert left == 0
+    assert missing == 0

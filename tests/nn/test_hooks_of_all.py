@@ -12,13 +12,13 @@ from flowvm.nn.modules import module as everywhere
 
 def test_hooks_of_all_modules_run_in_front_of_a_modules_own() -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-    seen: list[str] = []
-    net[1].register_forward_hook(lambda m, args, out: seen.append("own"))
+    calls: list[str] = []
+    net[1].register_forward_hook(lambda m, args, out: calls.append("own"))
     with everywhere.register_module_forward_hook(
-        lambda m, args, out: seen.append(type(m).__name__)
+        lambda m, args, out: calls.append(type(m).__name__)
     ):
         net(flow.ones(1, 2))
-    assert seen == ["Linear", "ReLU", "own", "Sequential"]
+    assert calls == ["Linear", "ReLU", "own", "Sequential"]
     with everywhere.register_module_forward_pre_hook(lambda m, args: (args[0] * 0,)):
         assert nn.Identity()(flow.ones(2)).tolist() == [0, 0]
     assert nn.Identity()(flow.ones(2)).tolist() == [1, 1]
@@ -49,17 +49,17 @@ def test_a_hook_that_is_called_always() -> None:
         def forward(self, x: Any) -> Any:
             raise ValueError("no")
 
-    seen: list[Any] = []
+    calls: list[Any] = []
     layer = Fails()
-    layer.register_forward_hook(lambda m, args, out: seen.append("never"))
+    layer.register_forward_hook(lambda m, args, out: calls.append("never"))
     layer.register_forward_hook(
-        lambda m, args, kwargs, out: seen.append((args, kwargs, out)),
+        lambda m, args, kwargs, out: calls.append((args, kwargs, out)),
         with_kwargs=True,
         always_call=True,
     )
     with pytest.raises(ValueError, match="no"):
         layer(1)
-    assert seen == [((1,), {}, None)]
+    assert calls == [((1,), {}, None)]
 
 
 def test_hooks_of_state_dicts() -> None:
@@ -94,20 +94,20 @@ def test_a_hook_may_excuse_names() -> None:
 
 def test_extra_state_goes_along() -> None:
     class Counts(nn.Module):
-        seen = 0
+        count = 0
 
         def get_extra_state(self) -> Any:
-            return {"seen": self.seen}
+            return {"seen": self.count}
 
         def set_extra_state(self, state: Any) -> None:
-            self.seen = state["seen"]
+            self.count = state["seen"]
 
     one, other = nn.Sequential(Counts()), nn.Sequential(Counts())
-    one[0].seen = 3
+    one[0].count = 3
     saved = one.state_dict()
     assert saved == {"0._extra_state": {"seen": 3}}
     other.load_state_dict(saved)
-    assert other[0].seen == 3
+    assert other[0].count == 3
     with pytest.raises(RuntimeError, match="Missing key"):
         other.load_state_dict({})
 

@@ -179,12 +179,12 @@ def test_dropout_only_in_training(make: type[nn.Dropout]) -> None:
     x = flow.ones(8, 16, 10)
     layer = make(0.25)
     assert layer.eval()(x) is x
-    kept = layer.train()(x).numpy()
-    assert (kept != 1).any()
+    output = layer.train()(x).numpy()
+    assert (output != 1).any()
     if make is not nn.AlphaDropout:
-        assert set(np.unique(kept).round(5)) == {0.0, np.float32(4 / 3).round(5)}
+        assert set(np.unique(output).round(5)) == {0.0, np.float32(4 / 3).round(5)}
     if make is nn.Dropout1d:
-        assert len(np.unique(kept, axis=2)[0, 0]) == 1  # a channel lives or dies as one
+        assert len(np.unique(output, axis=2)[0, 0]) == 1  # a channel lives or dies as one
 
 
 def test_alpha_dropout_keeps_mean_and_variance() -> None:

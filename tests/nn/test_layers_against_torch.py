@@ -1,5 +1,6 @@
 """Every layer and loss against torch: outputs, gradients, buffers. Skipped without torch."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -332,3 +333,16 @@ def test_class_weights(loss: str, like_torch: Any) -> None:
         return getattr(nn, loss)(weight=weight, ignore_index=1)
 
     like_torch.check(make, ((4, 5), CLASSES))
+
+
+def test_infinite_scores_of_classes_that_are_not_compared() -> None:
+    import torch
+
+    scores, classes = [[math.inf, 0.0, 0.0], [-math.inf, 0.0, 0.0]], [[0, -1, 1]] * 2
+    values = []
+    for lib in (flow, torch):
+        x = lib.tensor(scores, requires_grad=True)
+        loss = lib.nn.functional.multilabel_margin_loss(x, lib.tensor(classes), reduction="none")
+        loss[:1].sum().backward()
+        values.append((loss.tolist(), x.grad.tolist()))
+    assert values[0] == values[1] == ([0.0, math.inf], [[0.0] * 3] * 2)

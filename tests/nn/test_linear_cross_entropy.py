@@ -24,13 +24,13 @@ def arrays(rng: np.random.Generator, further: tuple[int, ...] = ()) -> dict[str,
     }
 
 
-def both(given: dict[str, Any], **options: Any) -> list[list[np.ndarray]]:
+def both(value: dict[str, Any], **options: Any) -> list[list[np.ndarray]]:
     """Loss and gradients, here and in PyTorch."""
     torch = pytest.importorskip("torch")
     results = []
     for lib in (flow, torch):
         tensors = {}
-        for name, array in given.items():
+        for name, array in value.items():
             tensors[name] = lib.tensor(array)
             if name in ("input", "linear_weight", "linear_bias"):
                 tensors[name].requires_grad_()
@@ -48,37 +48,37 @@ def both(given: dict[str, Any], **options: Any) -> list[list[np.ndarray]]:
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("form", ["whole", "smooth", "further", "soft", "chunks", "plain", "one"])
 def test_loss_and_gradients(form: str, reduction: str, rng: np.random.Generator) -> None:
-    given = arrays(rng, (2, 2) if form == "further" else ())
+    inputs = arrays(rng, (2, 2) if form == "further" else ())
     options: dict[str, Any] = {"reduction": reduction}
     if form == "smooth":
         options["label_smoothing"] = 0.2
     if form == "soft":
-        given["target"] = rng.dirichlet(np.ones(CLASSES), N)
+        inputs["target"] = rng.dirichlet(np.ones(CLASSES), N)
     else:
         options["ignore_index"] = 1
     if form == "chunks":
         options["options"] = {"batch_chunk_size": 3}
     if form == "plain":
         options["options"] = {"chunking_method": "aspect_ratio:2"}
-        del given["weight"], given["linear_bias"], options["ignore_index"]
+        del inputs["weight"], inputs["linear_bias"], options["ignore_index"]
     if form == "one":
-        given["input"], given["target"] = given["input"][0], np.array(3)
+        inputs["input"], inputs["target"] = inputs["input"][0], np.array(3)
         options["options"] = {}
-    mine, theirs = both(given, **options)
-    for here, there in zip(mine, theirs, strict=True):
-        assert here.shape == there.shape
-        np.testing.assert_allclose(here, there, rtol=1e-9, atol=1e-12)
+    mine, theirs = both(inputs, **options)
+    for ours, expected in zip(mine, theirs, strict=True):
+        assert ours.shape == expected.shape
+        np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_rows_of_a_chunk_are_pytorchs() -> None:
     torch = pytest.importorskip("torch")
-    for given in ({}, {"batch_chunk_size": 3}, {"chunking_method": "aspect_ratio:4"},
+    for inputs in ({}, {"batch_chunk_size": 3}, {"chunking_method": "aspect_ratio:4"},
                   {"chunking_method": None}):  # fmt: skip
-        mine = nn.LinearCrossEntropyOptions(**given)
-        theirs = torch.nn.LinearCrossEntropyOptions(**given)
+        mine = nn.LinearCrossEntropyOptions(**inputs)
+        theirs = torch.nn.LinearCrossEntropyOptions(**inputs)
         for sizes in ((7, 3, 5), (100, 8, 1000), (64, 64, 32), (1, 1, 1)):
-            wanted = theirs._adjust(*sizes, torch.float32).batch_chunk_size
-            assert mine.rows(*sizes) == wanted
+            expected = theirs._adjust(*sizes, torch.float32).batch_chunk_size
+            assert mine.rows(*sizes) == expected
 
 
 def test_the_module(rng: np.random.Generator) -> None:
@@ -96,8 +96,8 @@ def test_the_module(rng: np.random.Generator) -> None:
     assert repr(mine) == repr(theirs)
     mine.load_state_dict({k: t.numpy().copy() for k, t in theirs.state_dict().items()})
     x, y = rng.normal(size=(N, FEATURES)), rng.integers(0, CLASSES, (N, 2))
-    found = [m(lib.tensor(x), lib.tensor(y)) for m, lib in ((mine, flow), (theirs, torch))]
-    np.testing.assert_allclose(found[0].item(), found[1].item(), rtol=1e-12)
+    losses = [m(lib.tensor(x), lib.tensor(y)) for m, lib in ((mine, flow), (theirs, torch))]
+    np.testing.assert_allclose(losses[0].item(), losses[1].item(), rtol=1e-12)
 
 
 def test_what_cannot_be_says_so() -> None:

@@ -131,10 +131,10 @@ def test_train_eval_apply_and_freezing() -> None:
     net = Net()
     assert not any(m.training for m in net.eval().modules())
     assert all(m.training for m in net.train().modules())
-    seen: list[nn.Module] = []
-    assert net.apply(seen.append) is net
-    assert seen[-1] is net
-    assert len(seen) == len(list(net.modules()))
+    calls: list[nn.Module] = []
+    assert net.apply(calls.append) is net
+    assert calls[-1] is net
+    assert len(calls) == len(list(net.modules()))
     net.head.requires_grad_(False)
     assert [p.requires_grad for p in net.parameters()] == [True] * 6 + [False]
 
@@ -205,9 +205,9 @@ def test_state_dict_that_does_not_fit_changes_nothing() -> None:
         layer.load_state_dict({"weight": flow.zeros(3, 2)})
     with pytest.raises(RuntimeError, match="expected a Tensor or an array"):
         layer.load_state_dict({"weight": "no", "bias": flow.zeros(3)})
-    found = layer.load_state_dict({"weight": flow.zeros(3, 2), "extra": 1}, strict=False)
-    assert found.missing_keys == ["bias"]
-    assert found.unexpected_keys == ["extra"]
+    keys = layer.load_state_dict({"weight": flow.zeros(3, 2), "extra": 1}, strict=False)
+    assert keys.missing_keys == ["bias"]
+    assert keys.unexpected_keys == ["extra"]
     assert not array(layer.weight).any()
 
 
@@ -230,21 +230,21 @@ def test_deepcopy_is_independent() -> None:
 
 
 def test_forward_hooks_run_in_order_and_may_replace() -> None:
-    layer, seen = nn.Identity(), []
+    layer, calls = nn.Identity(), []
 
     def pre(module: nn.Module, args: tuple[Any, ...]) -> Any:
-        seen.append("pre")
+        calls.append("pre")
         return args[0] + 1
 
     def post(module: nn.Module, args: tuple[Any, ...], out: Any) -> Any:
-        seen.append(("post", float(args[0]), float(out)))
+        calls.append(("post", float(args[0]), float(out)))
         return out * 10
 
     handle = layer.register_forward_pre_hook(pre)
     layer.register_forward_hook(post)
-    layer.register_forward_hook(lambda *_: seen.append("first"), prepend=True)
+    layer.register_forward_hook(lambda *_: calls.append("first"), prepend=True)
     assert float(layer(flow.tensor(1.0))) == 20.0
-    assert seen == ["pre", "first", ("post", 2.0, 2.0)]
+    assert calls == ["pre", "first", ("post", 2.0, 2.0)]
     handle.remove()
     handle.remove()
     assert float(layer(flow.tensor(1.0))) == 10.0
@@ -260,25 +260,25 @@ def test_hooks_with_kwargs() -> None:
         lambda m, args, kwargs: (args, {"by": 3.0}), with_kwargs=True
     ):
         assert float(layer(flow.tensor(2.0), by=5.0)) == 6.0
-    seen: dict[str, Any] = {}
-    layer.register_forward_hook(lambda m, a, kwargs, out: seen.update(kwargs), with_kwargs=True)
+    result: dict[str, Any] = {}
+    layer.register_forward_hook(lambda m, a, kwargs, out: result.update(kwargs), with_kwargs=True)
     assert float(layer(flow.tensor(2.0), by=5.0)) == 10.0
-    assert seen == {"by": 5.0}
+    assert result == {"by": 5.0}
 
 
 def test_full_backward_hooks_see_and_replace_gradients() -> None:
-    layer, seen = nn.Linear(2, 1, bias=False), []
+    layer, results = nn.Linear(2, 1, bias=False), []
     with flow.no_grad():
         layer.weight.copy_(flow.tensor([[3.0, 4.0]]))
 
     def hook(module: nn.Module, grad_input: Any, grad_output: Any) -> Any:
-        seen.append((array(grad_input[0]).tolist(), array(grad_output[0]).tolist()))
+        results.append((array(grad_input[0]).tolist(), array(grad_output[0]).tolist()))
         return (grad_input[0] * 2,)
 
     handle = layer.register_full_backward_hook(hook)
     x = flow.ones(1, 2, requires_grad=True)
     layer(x).sum().backward()
-    assert seen == [([[3.0, 4.0]], [[1.0]])]
+    assert results == [([[3.0, 4.0]], [[1.0]])]
     np.testing.assert_array_equal(array(x.grad), [[6.0, 8.0]])
     handle.remove()
     layer.register_full_backward_pre_hook(lambda module, grad_output: (grad_output[0] * 10,))
@@ -292,25 +292,25 @@ def test_backward_hooks_of_a_module_with_several_inputs_and_outputs() -> None:
         def forward(self, x: flow.Tensor, n: int, y: flow.Tensor) -> tuple[Any, ...]:
             return x * n, "note", y * x
 
-    layer, seen = Both(), []
+    layer, results = Both(), []
 
     def hook(module: nn.Module, grad_input: Any, grad_output: Any) -> None:
-        seen.append([None if g is None else float(g) for g in (*grad_input, *grad_output)])
+        results.append([None if g is None else float(g) for g in (*grad_input, *grad_output)])
 
     layer.register_full_backward_hook(hook)
     x, y = (flow.tensor(v, requires_grad=True) for v in (2.0, 3.0))
     a, note, b = layer(x, 5, y)
     assert note == "note"
     (a + b * 10).backward()
-    assert seen == [[35.0, None, 20.0, 1.0, 10.0]]
+    assert results == [[35.0, None, 20.0, 1.0, 10.0]]
     assert float(x.grad) == 35.0  # type: ignore[arg-type]
 
 
 def test_backward_hook_without_input_gradients() -> None:
-    layer, seen = nn.Linear(2, 1), []
-    layer.register_full_backward_hook(lambda m, gi, go: seen.append((gi, array(go[0]).item())))
+    layer, calls = nn.Linear(2, 1), []
+    layer.register_full_backward_hook(lambda m, gi, go: calls.append((gi, array(go[0]).item())))
     layer(flow.ones(1, 2)).sum().backward()
-    assert seen == [((None,), 1.0)]
+    assert calls == [((None,), 1.0)]
 
 
 def test_a_hook_that_raises_stops_the_call() -> None:

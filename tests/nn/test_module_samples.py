@@ -59,38 +59,42 @@ def same(mine: Any, theirs: Any, what: str, atol: float = 3e-5) -> None:
 
 
 def gradients(lib: Any, outputs: list[Any], inputs: list[Any], seeds: list[Any]) -> Any:
-    wanted = [(out, seed) for out, seed in zip(outputs, seeds, strict=True) if out.requires_grad]
-    if not wanted:
+    expected = [(out, seed) for out, seed in zip(outputs, seeds, strict=True) if out.requires_grad]
+    if not expected:
         return []
-    outs, given = zip(*wanted, strict=True)
-    return lib.autograd.grad(outs, inputs, [lib.tensor(seed) for seed in given], allow_unused=True)
+    outs, arguments = zip(*expected, strict=True)
+    return lib.autograd.grad(
+        outs, inputs, [lib.tensor(seed) for seed in arguments], allow_unused=True
+    )
 
 
 def compare(name: str, info: Any, sample: Any, training: bool) -> None:
-    made = sample.constructor_input
-    theirs = info.module_cls(*made.args, **made.kwargs).train(training)
+    constructor = sample.constructor_input
+    theirs = info.module_cls(*constructor.args, **constructor.kwargs).train(training)
     args: list[tuple[Any, Any]] = []
-    mine = getattr(nn, name)(*ours(made.args, []), **ours(made.kwargs, [])).train(training)
+    mine = getattr(nn, name)(*ours(constructor.args, []), **ours(constructor.kwargs, [])).train(
+        training
+    )
     assert repr(mine) == repr(theirs)
     if name.startswith("Lazy"):
         theirs(*sample.forward_input.args)
     assert list(mine.state_dict()) == list(theirs.state_dict())
     mine.load_state_dict({key: t.numpy().copy() for key, t in theirs.state_dict().items()})
     called = sample.forward_input
-    got = tensors(mine(*ours(called.args, args), **ours(called.kwargs, args)))
+    actual = tensors(mine(*ours(called.args, args), **ours(called.kwargs, args)))
     expected = tensors(theirs(*called.args, **called.kwargs))
-    assert len(got) == len(expected)
+    assert len(actual) == len(expected)
     if name == "RReLU" and training:
         return
-    for here, there in zip(got, expected, strict=True):
-        same(here, there, "output")
+    for own, target in zip(actual, expected, strict=True):
+        same(own, target, "output")
     seeds = [np.cos(np.arange(t.numel())).reshape(t.shape).astype(np.float32) for t in expected]
-    found = gradients(flow, got, [*(b for _, b in args), *mine.parameters()], seeds)
+    slopes = gradients(flow, actual, [*(b for _, b in args), *mine.parameters()], seeds)
     right = gradients(torch, expected, [*(a for a, _ in args), *theirs.parameters()], seeds)
-    for k, (here, there) in enumerate(zip(found, right, strict=True)):
-        if there is not None and not (name in LOGARITHMS and there.isnan().any()):
+    for k, (own, target) in enumerate(zip(slopes, right, strict=True)):
+        if target is not None and not (name in LOGARITHMS and target.isnan().any()):
             # ctc_loss sums logarithms of some hundred, each rounded
-            same(here, there, f"gradient {k}", 1e-3 if name == "CTCLoss" else 3e-5)
+            same(own, target, f"gradient {k}", 1e-3 if name == "CTCLoss" else 3e-5)
     for key, value in theirs.state_dict().items():
         same(mine.state_dict()[key], value, key)
 
@@ -120,14 +124,14 @@ def test_windows_at_given_places(n: int, rng: np.random.Generator) -> None:
     x = rng.normal(size=(2, 3, 7, 6, 5)[: n + 2])
     where = rng.uniform(size=(2, 3, n))
     name = f"fractional_max_pool{n}d_with_indices"
-    found = getattr(nn.functional, name)(
+    result = getattr(nn.functional, name)(
         flow.tensor(x), 2, output_size=(4, 3, 2)[:n], _random_samples=flow.tensor(where)
     )
     right = getattr(torch.nn.functional, name)(
         torch.tensor(x), 2, output_size=(4, 3, 2)[:n], _random_samples=torch.tensor(where)
     )
-    for here, there in zip(found, right, strict=True):
-        np.testing.assert_array_equal(here.numpy(), there.numpy())
+    for ours, expected in zip(result, right, strict=True):
+        np.testing.assert_array_equal(ours.numpy(), expected.numpy())
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
@@ -137,13 +141,13 @@ def test_smoothed_resizing(
     mode: str, size: tuple[int, int], corners: bool, rng: np.random.Generator
 ) -> None:
     x = rng.normal(size=(2, 2, 7, 8))
-    found, right = (
+    actual, right = (
         lib.nn.functional.interpolate(
             lib.tensor(x), size, mode=mode, align_corners=corners, antialias=True
         )
         for lib in (flow, torch)
     )
-    np.testing.assert_allclose(found.numpy(), right.numpy(), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(actual.numpy(), right.numpy(), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("targets", [[0, 5, 9, 2, 3], [1, 1], 7])
@@ -161,13 +165,13 @@ def test_adaptive_softmax(targets: Any, rng: np.random.Generator) -> None:
         if np.ndim(targets):
             values += [layer.log_prob(lib.tensor(x)), layer.predict(lib.tensor(x))]
         results.append([np.array(value.detach().numpy()) for value in values])
-    for here, there in zip(*results, strict=True):
-        np.testing.assert_allclose(here, there, rtol=1e-10)
+    for ours, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-10)
     with pytest.raises(IndexError):
         mine(flow.tensor(x), flow.tensor(targets) * 0 + 10).loss.item()
 
 
 def test_normalization_across_maps_as_torch_7_had_it(rng: np.random.Generator) -> None:
     x = rng.normal(size=(2, 6, 3, 2))
-    found, right = (lib.nn.CrossMapLRN2d(4, alpha=0.1)(lib.tensor(x)) for lib in (flow, torch))
-    np.testing.assert_allclose(found.numpy(), right.numpy(), rtol=1e-12)
+    actual, right = (lib.nn.CrossMapLRN2d(4, alpha=0.1)(lib.tensor(x)) for lib in (flow, torch))
+    np.testing.assert_allclose(actual.numpy(), right.numpy(), rtol=1e-12)

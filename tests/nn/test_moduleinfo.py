@@ -45,27 +45,32 @@ def each():
 def test_it_is_pytorchs(info, training):
     options = {"device": "cpu", "dtype": torch.float64, "requires_grad": True}
     for sample in info.module_inputs_func(info, training=training, **options)[:4]:
-        made, given = sample.constructor_input, sample.forward_input
-        callables = [v for v in (*made.args, *made.kwargs.values()) if callable(v)]
-        if given is None or callables:
+        constructor, arguments = sample.constructor_input, sample.forward_input
+        callables = [v for v in (*constructor.args, *constructor.kwargs.values()) if callable(v)]
+        if arguments is None or callables:
             continue  # no call, or a function of PyTorch's
-        theirs = info.module_cls(*made.args, **made.kwargs).to(torch.float64).train(training)
+        theirs = (
+            info.module_cls(*constructor.args, **constructor.kwargs)
+            .to(torch.float64)
+            .train(training)
+        )
         leaves = []
         try:
-            args, kwargs = converted((tuple(made.args), dict(made.kwargs)), [])
-            inputs, named = converted((tuple(given.args), dict(given.kwargs)), leaves)
+            args, kwargs = converted((tuple(constructor.args), dict(constructor.kwargs)), [])
+            inputs, named = converted((tuple(arguments.args), dict(arguments.kwargs)), leaves)
         except AbsentError:
             continue
         ours = getattr(flow.nn, info.module_cls.__name__)(*args, **kwargs)
         ours = ours.to(flow.float64).train(training)
         ours.load_state_dict({k: converted(v, []) for k, v in theirs.state_dict().items()})
         torch.manual_seed(0)
-        want = [w for w in flat(theirs(*given.args, **given.kwargs)) if w is not None]
-        got = [g for g in flat(ours(*inputs, **named)) if g is not None]
-        assert len(got) == len(want)
+        want = [w for w in flat(theirs(*arguments.args, **arguments.kwargs)) if w is not None]
+        actual = [g for g in flat(ours(*inputs, **named)) if g is not None]
+        assert len(actual) == len(want)
         pairs = [(getattr(g, "data", g), getattr(w, "data", w)) if type(w).__name__ ==
-                 "PackedSequence" else (g, w) for g, w in zip(got, want, strict=True)]  # fmt: skip
-        what = f"{info.module_cls.__name__}{made.args}{made.kwargs}"
+                 "PackedSequence" else (g, w)
+                 for g, w in zip(actual, want, strict=True)]  # fmt: skip
+        what = f"{info.module_cls.__name__}{constructor.args}{constructor.kwargs}"
         for g, w in pairs:
             same(g, w, what)
         for (name, mine), (key, value) in zip(
@@ -81,14 +86,14 @@ def test_it_is_pytorchs(info, training):
             if a.requires_grad
         ]  # fmt: skip
         seeds = [torch.randn_like(w) for _, w in pairs]
-        wanted = torch.autograd.grad(
+        expected = torch.autograd.grad(
             [w for _, w in pairs], [x for x, _ in leaves], seeds, allow_unused=True
         )
         gradients = flow.autograd.grad(
             [g for g, _ in pairs], [x for _, x in leaves], [converted(s, []) for s in seeds],
             allow_unused=True,
         )  # fmt: skip
-        for g, w in zip(gradients, wanted, strict=True):
+        for g, w in zip(gradients, expected, strict=True):
             if g is None or w is None:
                 assert w is None or not w.any()
                 assert g is None or not g.numpy().any()

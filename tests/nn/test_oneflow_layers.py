@@ -15,12 +15,12 @@ def test_activations(rng):
         (nn.QuickGELU(), F.quick_gelu, x * gate, gate + 1.702 * x * gate * (1 - gate)),
         (nn.SquareReLU(), F.square_relu, np.maximum(x, 0) ** 2, 2 * np.maximum(x, 0)),
     ):
-        given = flow.tensor(x, requires_grad=True)
-        out = layer(given)
+        inputs = flow.tensor(x, requires_grad=True)
+        out = layer(inputs)
         np.testing.assert_allclose(out.detach().numpy(), expected, 1e-12, 1e-12)
         np.testing.assert_array_equal(out.detach().numpy(), function(flow.tensor(x)).numpy())
         out.sum().backward()
-        np.testing.assert_allclose(given.grad.numpy(), slope, 1e-12, 1e-12)
+        np.testing.assert_allclose(inputs.grad.numpy(), slope, 1e-12, 1e-12)
     assert flow.quick_gelu is F.quick_gelu
     assert flow.square_relu is F.square_relu
 
@@ -57,21 +57,21 @@ def test_rms_layer_norm(rng):
 def test_combined_margin_loss(m, rng):
     x, labels = rng.uniform(-0.9, 0.9, (5, 4)), rng.integers(0, 4, 5)
     m1, m2, m3 = m
-    given = flow.tensor(x, requires_grad=True)
+    inputs = flow.tensor(x, requires_grad=True)
     layer = nn.CombinedMarginLoss(m1, m2, m3)
-    out = layer(given, flow.tensor(labels, dtype=flow.int32))
+    out = layer(inputs, flow.tensor(labels, dtype=flow.int32))
     own = np.eye(4, dtype=bool)[labels]
     angle = m1 * np.arccos(x) + m2
     np.testing.assert_allclose(out.detach().numpy(), np.where(own, np.cos(angle) - m3, x), 1e-12)
     out.sum().backward()
     slope = np.where(own, np.sin(angle) * m1 / np.sqrt(1 - x * x), 1.0)
-    np.testing.assert_allclose(given.grad.numpy(), slope, 1e-9)
+    np.testing.assert_allclose(inputs.grad.numpy(), slope, 1e-9)
     with pytest.raises(ValueError, match="x is"):
-        layer(given, flow.zeros(3).long())
+        layer(inputs, flow.zeros(3).long())
     with pytest.raises(TypeError, match="float32"):
-        layer(given, flow.zeros(5))
+        layer(inputs, flow.zeros(5))
     with pytest.raises(IndexError, match="4"):
-        layer(given, flow.full((5,), 4)).sum().item()
+        layer(inputs, flow.full((5,), 4)).sum().item()
 
 
 @pytest.mark.parametrize("skip", [False, True])
@@ -123,9 +123,9 @@ def test_pixel_shuffle_of_two_factors(rng):
     np.testing.assert_array_equal(out.numpy(), expected)
     same = nn.PixelShuffle(2)(flow.tensor(x))
     np.testing.assert_array_equal(same.numpy(), F.pixel_shuffle(flow.tensor(x), (2, 2)).numpy())
-    for given in ({}, {"h_upscale_factor": 2}, {"upscale_factor": 2, "w_upscale_factor": 2}):
+    for inputs in ({}, {"h_upscale_factor": 2}, {"upscale_factor": 2, "w_upscale_factor": 2}):
         with pytest.raises(ValueError, match="give upscale_factor, or"):
-            nn.PixelShuffle(**given)
+            nn.PixelShuffle(**inputs)
     with pytest.raises(ValueError, match="12 channels"):
         F.pixel_shuffle(flow.tensor(x), (5, 1))
     with pytest.raises(ValueError, match="pair"):
@@ -149,12 +149,12 @@ def test_keywords():
     assert rows.tolist() == [0, 1]
     assert columns.tolist() == [1, 0]
     assert flow.nonzero(x, False).tolist() == [[0, 1], [1, 0]]
-    here = flow.placement("cpu", [0])
-    window = flow.hann_window(8, placement=here, sbp=flow.sbp.split(0))
+    where = flow.placement("cpu", [0])
+    window = flow.hann_window(8, placement=where, sbp=flow.sbp.split(0))
     assert window.sbp == (flow.sbp.split(0),)
     np.testing.assert_allclose(window.to_local().numpy(), np.hanning(9)[:-1], 1e-6)
     with pytest.raises(TypeError, match="needs sbp"):
-        flow.hamming_window(8, placement=here)
+        flow.hamming_window(8, placement=where)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3])
@@ -180,8 +180,8 @@ def test_fused_batch_norm(n, training, rng):
     out = layer(flow.tensor(x), addend=flow.tensor(addend))
     np.testing.assert_allclose(out.detach().numpy(), np.maximum(normal + addend, 0), 1e-10, 1e-12)
     if training:
-        kept = 0.7 * np.array([0.1, -0.2, 0.0]) + 0.3 * mean.reshape(3)
-        np.testing.assert_allclose(layer.running_mean.numpy(), kept, 1e-6, 1e-7)
+        mean_after = 0.7 * np.array([0.1, -0.2, 0.0]) + 0.3 * mean.reshape(3)
+        np.testing.assert_allclose(layer.running_mean.numpy(), mean_after, 1e-6, 1e-7)
     out = layer(flow.tensor(x))
     np.testing.assert_allclose(out.detach().numpy(), np.maximum(normal, 0), 1e-10, 1e-12)
 
@@ -240,16 +240,16 @@ def decoded_by_hand(x, lengths, merge):
 @pytest.mark.parametrize("shape", [(9, 5, 3), (1, 2, 4), (4, 3, 1), (0, 2, 3), (6, 0, 3)])
 def test_ctc_greedy_decoder(merge, shape, rng):
     x, lengths = rng.normal(size=shape), rng.integers(0, shape[0] + 1, shape[1])
-    wanted = decoded_by_hand(x, lengths, merge)
-    given = flow.tensor(x, requires_grad=True)
-    found = F.ctc_greedy_decoder(given, flow.tensor(lengths, dtype=flow.int32), merge)
-    assert [t.dtype for t in found] == [flow.int64, flow.float64]
-    for ours, theirs in zip(found, wanted, strict=True):
+    expected = decoded_by_hand(x, lengths, merge)
+    inputs = flow.tensor(x, requires_grad=True)
+    outputs = F.ctc_greedy_decoder(inputs, flow.tensor(lengths, dtype=flow.int32), merge)
+    assert [t.dtype for t in outputs] == [flow.int64, flow.float64]
+    for ours, theirs in zip(outputs, expected, strict=True):
         np.testing.assert_allclose(ours.detach().numpy(), theirs, 1e-12)
-    found[1].sum().backward()
+    outputs[1].sum().backward()
     inside = np.arange(shape[0])[:, None] < lengths
     best = (x == x.max(-1, keepdims=True)) & inside[..., None]
-    np.testing.assert_array_equal(given.grad.numpy(), np.where(best, -1.0, 0.0))
+    np.testing.assert_array_equal(inputs.grad.numpy(), np.where(best, -1.0, 0.0))
 
 
 def test_ctc_greedy_decoder_elsewhere(rng):
@@ -257,8 +257,8 @@ def test_ctc_greedy_decoder_elsewhere(rng):
     eager, graph = F.ctc_greedy_decoder(x, lengths), flow.compile(F.ctc_greedy_decoder)
     for _ in range(2):
         assert all(map(flow.equal, graph(x, lengths), eager))
-    made = F.ctc_greedy_decoder(x.to("meta"), lengths.to("meta"))
-    assert [t.shape for t in made] == [(3, 6), (3, 1)]
+    outputs = F.ctc_greedy_decoder(x.to("meta"), lengths.to("meta"))
+    assert [t.shape for t in outputs] == [(3, 6), (3, 1)]
     assert flow.equal(F.ctc_greedy_decoder(x, (6, 2, 0))[0], eager[0])
     for wrong in (7, -1):
         for result in F.ctc_greedy_decoder(x, flow.tensor([6, wrong, 0])):

@@ -55,8 +55,8 @@ def test_a_parametrized_parameter_is_assigned_and_cached() -> None:
     layer = nn.Linear(2, 2)
     parametrize.register_parametrization(layer, "weight", Doubled())
     layer.weight = flow.ones(2, 2)  # type: ignore[assignment]
-    kept = layer.parametrizations.weight.original  # type: ignore[union-attr]
-    assert kept.tolist() == [[0.5, 0.5], [0.5, 0.5]]
+    original = layer.parametrizations.weight.original  # type: ignore[union-attr]
+    assert original.tolist() == [[0.5, 0.5], [0.5, 0.5]]
     assert layer.weight is not layer.weight
     with parametrize.cached():
         assert layer.weight is layer.weight
@@ -104,8 +104,8 @@ def test_norms_of_weights(where: str, what: str, layer: str, rng: np.random.Gene
             (out * out).sum().backward()
             grads = [p.grad for p in module.parameters()]
             outputs.append([np.array(t.detach().numpy()) for t in (out, *grads)])
-        for here, there in zip(*outputs, strict=True):
-            np.testing.assert_allclose(here, there, rtol=1e-9, atol=1e-9)
+        for ours, expected in zip(*outputs, strict=True):
+            np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-9)
     before = mine(flow.tensor(x)).detach().numpy()
     if where == "utils":
         getattr(nn.utils, f"remove_{what}")(mine)
@@ -132,19 +132,19 @@ def test_orthogonal_weights(kind: str, shape: Any, rng: np.random.Generator) -> 
         mine, theirs = results
         assert list(mine.state_dict()) == list(theirs.state_dict())
         if shape[0] == shape[1] or not trivial:  # else completed by random numbers
-            for here, there in zip(
+            for ours, expected in zip(
                 mine.state_dict().values(), theirs.state_dict().values(), strict=True
             ):
-                if here.ndim == 2:
-                    np.testing.assert_allclose(here.numpy(), there.numpy(), atol=1e-9)
+                if ours.ndim == 2:
+                    np.testing.assert_allclose(ours.numpy(), expected.numpy(), atol=1e-9)
         mine.load_state_dict({key: t.numpy().copy() for key, t in theirs.state_dict().items()})
         outputs = []
         for lib, module in ((flow, mine), (torch, theirs)):
             (module(lib.tensor(x)) ** 3).sum().backward()
             grad = module.parametrizations.weight.original.grad
             outputs.append([np.array(t.detach().numpy()) for t in (module.weight, grad)])
-        for here, there in zip(*outputs, strict=True):
-            np.testing.assert_allclose(here, there, rtol=1e-9, atol=1e-9)
+        for ours, expected in zip(*outputs, strict=True):
+            np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-9)
         q = mine.weight.detach()
         product = q @ q.mT if shape[0] < shape[1] else q.mT @ q
         np.testing.assert_allclose(product.numpy(), np.eye(min(shape)), atol=1e-9)
@@ -233,20 +233,20 @@ def test_pruning_at_random_by_mask_and_of_several() -> None:
 def test_a_call_with_other_parameters() -> None:
     net = nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1, affine=False))
     own = net[0].weight
-    given = {"0.weight": flow.ones(1, 2, requires_grad=True), "0.bias": flow.zeros(1)}
-    out = functional_call(net.eval(), given, flow.ones(3, 2))
+    options = {"0.weight": flow.ones(1, 2, requires_grad=True), "0.bias": flow.zeros(1)}
+    out = functional_call(net.eval(), options, flow.ones(3, 2))
     np.testing.assert_allclose(out.detach().numpy(), np.full((3, 1), 2 / np.sqrt(1 + 1e-5)), 1e-6)
     out.sum().backward()
-    assert given["0.weight"].grad is not None
+    assert options["0.weight"].grad is not None
     assert net[0].weight is own
     assert own.grad is None
     with pytest.raises(ValueError, match="no parameter or buffer"):
         functional_call(
-            net, {"0.weight": given["0.weight"], "0.other": flow.ones(1)}, flow.ones(3, 2)
+            net, {"0.weight": options["0.weight"], "0.other": flow.ones(1)}, flow.ones(3, 2)
         )
     assert net[0].weight is own
     with pytest.raises(ValueError, match="missing are"):
-        functional_call(net, given, flow.ones(3, 2), strict=True)
+        functional_call(net, options, flow.ones(3, 2), strict=True)
 
 
 @pytest.mark.parametrize("kind", ["Conv2d", "ConvTranspose2d", "Linear"])
@@ -294,3 +294,23 @@ def test_lazy_layers_become_others() -> None:
     lazy.load_state_dict(nn.Linear(5, 3).state_dict())
     assert lazy(flow.ones(1, 5)).shape == (1, 3)
     assert lazy.in_features == 5
+
+
+class _Fails(prune.BasePruningMethod):
+    PRUNING_TYPE = "unstructured"
+
+    def compute_mask(self, t: flow.Tensor, default_mask: flow.Tensor) -> flow.Tensor:
+        raise ValueError("no mask")
+
+
+def test_a_mask_that_fails_leaves_a_module_as_it_was() -> None:
+    layer = nn.Linear(2, 3)
+    with pytest.raises(ValueError, match="no mask"):
+        _Fails.apply(layer, "weight")
+    assert [*layer.state_dict()] == ["weight", "bias"]
+    prune.l1_unstructured(layer, "weight", amount=2)
+    before = {name: t.tolist() for name, t in layer.state_dict().items()}
+    with pytest.raises(ValueError, match="no mask"):
+        _Fails.apply(layer, "weight")
+    assert {name: t.tolist() for name, t in layer.state_dict().items()} == before
+    assert len(layer._forward_pre_hooks) == 1

@@ -32,10 +32,10 @@ def test_a_tensor_on_the_grid_of_its_own_ends(case, rng):
     values = rng.standard_normal((4, 6)).astype(np.float32)
     x = flow.tensor(values, requires_grad=True)
     scale, zero = nn.MinMaxObserver(*case)(x)
-    wanted = grid(values.astype(np.float64), *case, values.min(), values.max())
-    np.testing.assert_allclose([scale.item(), zero.item()], wanted[:2], rtol=1e-6)
+    expected = grid(values.astype(np.float64), *case, values.min(), values.max())
+    np.testing.assert_allclose([scale.item(), zero.item()], expected[:2], rtol=1e-6)
     y = nn.FakeQuantization(*case)(x, scale, zero)
-    np.testing.assert_allclose(y.detach().numpy(), wanted[2], atol=1e-5)
+    np.testing.assert_allclose(y.detach().numpy(), expected[2], atol=1e-5)
     (y * flow.tensor(values)).sum().backward()
     np.testing.assert_array_equal(x.grad.numpy(), values)  # as if it were not rounded
 
@@ -46,8 +46,19 @@ def test_each_slice_has_its_own_grid(rng):
     scale, zero = nn.MinMaxObserver(per_layer_quantization=False)(x)
     np.testing.assert_allclose(scale.numpy(), np.abs(values).max(1) / 127, rtol=1e-6)
     whole = nn.Quantization()(x, scale, zero).numpy()
-    wanted = np.rint(values / (np.abs(values).max(1, keepdims=True) / 127))
-    np.testing.assert_allclose(whole, wanted)
+    expected = np.rint(values / (np.abs(values).max(1, keepdims=True) / 127))
+    np.testing.assert_allclose(whole, expected)
+
+
+def test_affine_integers_begin_with_zero(rng):
+    values = rng.standard_normal((3, 5)).astype(np.float32)
+    x = flow.tensor(values)
+    scale, zero = nn.MinMaxObserver(quantization_scheme="affine")(x)
+    whole = nn.Quantization(quantization_scheme="affine")(x, scale, zero).numpy()
+    step = np.float32(values.max() - values.min()) / 255
+    wanted = np.clip(np.rint(values / step - np.rint(values.min() / step)), 0, 255)
+    np.testing.assert_allclose(whole, wanted, atol=1)  # a tie may round either way
+    assert whole.min() == 0
 
 
 @pytest.mark.parametrize("scheme", ["symmetric", "affine"])
@@ -72,9 +83,9 @@ def test_a_convolution_rounds_its_input_and_weight(rng):
     values = rng.standard_normal((1, 2, 4, 4)).astype(np.float32)
     x, weight = flow.tensor(values), layer.weight.detach()
     fine = [grid(t.numpy(), *CASES[0], t.min().item(), t.max().item())[2] for t in (x, weight)]
-    wanted = nn.functional.conv2d(*(flow.tensor(t.astype(np.float32)) for t in fine), padding=1)
+    expected = nn.functional.conv2d(*(flow.tensor(t.astype(np.float32)) for t in fine), padding=1)
     out = layer(x)
-    np.testing.assert_allclose(out.detach().numpy(), wanted.numpy(), atol=1e-4)
+    np.testing.assert_allclose(out.detach().numpy(), expected.numpy(), atol=1e-4)
     assert layer.current_train_step.tolist() == [1]
     out.sum().backward()
     assert layer.weight.grad is not None

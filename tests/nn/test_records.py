@@ -71,13 +71,13 @@ def test_shuffled_records_are_the_same_ones(folder):
     read = reader(
         folder, random_shuffle=True, shuffle_buffer_size=4, shuffle_after_epoch=True, random_seed=1
     )
-    seen = [n for _ in range(60) for n in LABEL(read()).tolist()]
-    assert set(seen) == {-2, -1, 0, 1, 2, 3}
-    assert seen[:6] != [-2, -1, 0, 1, 2, 3]
+    results = [n for _ in range(60) for n in LABEL(read()).tolist()]
+    assert set(results) == {-2, -1, 0, 1, 2, 3}
+    assert results[:6] != [-2, -1, 0, 1, 2, 3]
     again = reader(
         folder, random_shuffle=True, shuffle_buffer_size=4, shuffle_after_epoch=True, random_seed=1
     )
-    assert [n for _ in range(60) for n in LABEL(again()).tolist()] == seen
+    assert [n for _ in range(60) for n in LABEL(again()).tolist()] == results
 
 
 def test_a_decoder_cuts_and_fills(folder):
@@ -119,10 +119,10 @@ def test_images_are_cut_turned_and_normalized(rng):
         "RGB", crop_h=3, crop_w=4, crop_pos_y=1.0, mean=[1.0, 2.0, 3.0], std=[2.0, 4.0, 5.0]
     )
     mirror = flow.tensor([1, 0, 1], dtype=flow.int8)
-    found = layer(flow.tensor(images), mirror)
-    wanted = images[:, 2:5, 1:5].astype(np.float64)
-    wanted[[0, 2]] = wanted[[0, 2], :, ::-1]
-    wanted = ((wanted - [1, 2, 3]) / [2, 4, 5]).transpose(0, 3, 1, 2)
-    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-6)
+    result = layer(flow.tensor(images), mirror)
+    expected = images[:, 2:5, 1:5].astype(np.float64)
+    expected[[0, 2]] = expected[[0, 2], :, ::-1]
+    expected = ((expected - [1, 2, 3]) / [2, 4, 5]).transpose(0, 3, 1, 2)
+    np.testing.assert_allclose(result.numpy(), expected, rtol=1e-6)
     assert set(nn.CoinFlip(200, random_seed=3)().tolist()) == {0, 1}
     assert nn.CoinFlip(4, probability=0.0)().tolist() == [0] * 4

@@ -48,15 +48,15 @@ def ours(torch, value):
 
 def tensors(*values):
     """All tensors of nested values."""
-    found = []
+    result = []
     for value in values:
         if isinstance(value, dict):
-            found += tensors(*value.values())
+            result += tensors(*value.values())
         elif isinstance(value, (list, tuple)):
-            found += tensors(*value)
+            result += tensors(*value)
         elif hasattr(value, "detach"):
-            found.append(value)
-    return found
+            result.append(value)
+    return result
 
 
 def gradients(lib, module, outputs, inputs):
@@ -77,18 +77,20 @@ def test_samples(name, training):
     )
     inputs = [s for s in inputs if s.forward_input is not None]
     for sample in inputs[:: -(-len(inputs) // MOST)]:
-        made, given = sample.constructor_input, sample.forward_input
-        theirs = info.module_cls(*made.args, **made.kwargs).to(float64).train(training)
-        args, kwargs = ours(torch, tuple(made.args)), ours(torch, made.kwargs)
+        constructor, arguments = sample.constructor_input, sample.forward_input
+        theirs = (
+            info.module_cls(*constructor.args, **constructor.kwargs).to(float64).train(training)
+        )
+        args, kwargs = ours(torch, tuple(constructor.args)), ours(torch, constructor.kwargs)
         mine = getattr(flow.nn, name)(*args, **kwargs).double().train(training)
         mine.load_state_dict({k: ours(torch, v) for k, v in theirs.state_dict().items()})
         assert list(mine.state_dict()) == list(theirs.state_dict())
-        args, kwargs = ours(torch, tuple(given.args)), ours(torch, given.kwargs)
-        found = tensors(mine(*args, **kwargs))
-        wanted = tensors(theirs(*given.args, **given.kwargs))
-        found += gradients(flow, mine, found, (args, kwargs))
-        wanted += gradients(torch, theirs, wanted, (given.args, given.kwargs))
-        for a, b in zip(found, wanted, strict=True):
+        args, kwargs = ours(torch, tuple(arguments.args)), ours(torch, arguments.kwargs)
+        outputs = tensors(mine(*args, **kwargs))
+        expected = tensors(theirs(*arguments.args, **arguments.kwargs))
+        outputs += gradients(flow, mine, outputs, (args, kwargs))
+        expected += gradients(torch, theirs, expected, (arguments.args, arguments.kwargs))
+        for a, b in zip(outputs, expected, strict=True):
             assert (a is None) == (b is None)
             if b is not None:
                 np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), 1e-7, 1e-8)

@@ -29,7 +29,7 @@ def layer() -> nn.Module:
 def test_what_it_is_called_with_is_moved():
     class Looks(nn.Module):
         def forward(self, *args: Any, **kwargs: Any) -> Any:
-            self.seen = args, kwargs
+            self.arguments = args, kwargs
             return args[0]
 
     def rank(k: int) -> None:
@@ -37,10 +37,10 @@ def test_what_it_is_called_with_is_moved():
         module = Looks()
         module.config.set_stage(1, second)
         x = flow.arange(3, placement=first, sbp=B)
-        there, local = flow.ones(2, placement=second, sbp=B), flow.ones(2)
-        out = module(x, [there, (x, local)], named={"x": x}, number=3)
-        (_, (same, (moved, still))), kwargs = module.seen
-        assert same is there
+        placed, local = flow.ones(2, placement=second, sbp=B), flow.ones(2)
+        out = module(x, [placed, (x, local)], named={"x": x}, number=3)
+        (_, (same, (moved, still))), kwargs = module.arguments
+        assert same is placed
         assert still is local
         assert kwargs["number"] == 3
         for t in (out, moved, kwargs["named"]["x"]):

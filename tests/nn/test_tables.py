@@ -17,7 +17,7 @@ def libraries():
     return flow, torch
 
 
-def told(module) -> dict[str, object]:
+def facts_of(module) -> dict[str, object]:
     names = [n for n, _ in module.named_parameters()] + [n for n, _ in module.named_buffers()]
     return {
         "names": names + [n for n, _ in module.named_modules()],
@@ -29,24 +29,24 @@ def replaced_parameters(lib):
     m = lib.nn.Linear(2, 2)
     mine = OrderedDict(weight=lib.nn.Parameter(lib.eye(2)), bias=None)
     m._parameters = mine
-    seen = [m(lib.ones(1, 2)).tolist(), m._parameters is mine, m.bias]
+    results = [m(lib.ones(1, 2)).tolist(), m._parameters is mine, m.bias]
     mine["weight"] = lib.nn.Parameter(2 * lib.eye(2))
-    seen += [m(lib.ones(1, 2)).tolist(), m.weight is mine["weight"]]
+    results += [m(lib.ones(1, 2)).tolist(), m.weight is mine["weight"]]
     m.weight = lib.nn.Parameter(3 * lib.eye(2))
-    seen += [m(lib.ones(1, 2)).tolist(), m.weight is mine["weight"], told(m)]
+    results += [m(lib.ones(1, 2)).tolist(), m.weight is mine["weight"], facts_of(m)]
     m.half().float()
-    seen += [m(lib.ones(1, 2)).tolist(), m.weight is mine["weight"]]
+    results += [m(lib.ones(1, 2)).tolist(), m.weight is mine["weight"]]
     del m.bias
-    return [*seen, hasattr(m, "bias"), "bias" in mine]
+    return [*results, hasattr(m, "bias"), "bias" in mine]
 
 
 def replaced_modules(lib):
     m = lib.nn.Sequential(lib.nn.ReLU(), lib.nn.Tanh())
     m._modules = OrderedDict(a=lib.nn.Sigmoid())
-    seen = [m(lib.zeros(1)).tolist(), len(m), type(m.a).__name__, told(m)]
+    results = [m(lib.zeros(1)).tolist(), len(m), type(m.a).__name__, facts_of(m)]
     m._modules["b"] = lib.nn.Softplus()
     m.c = lib.nn.ReLU()
-    return [*seen, len(m), list(m._modules), m.eval().b.training]
+    return [*results, len(m), list(m._modules), m.eval().b.training]
 
 
 def replaced_buffers(lib):
@@ -54,20 +54,20 @@ def replaced_buffers(lib):
     mine = {k: v + 1 for k, v in m._buffers.items()}
     m._buffers = mine
     m.running_mean = lib.full((2,), 5.0)
-    seen = [m.running_mean is mine["running_mean"], told(m)]
+    results = [m.running_mean is mine["running_mean"], facts_of(m)]
     m.register_buffer("more", lib.zeros(1))
     m.train()(lib.ones(4, 2))
-    return [*seen, list(mine), m.running_mean.tolist(), int(m.num_batches_tracked)]
+    return [*results, list(mine), m.running_mean.tolist(), int(m.num_batches_tracked)]
 
 
 def shared_tables(lib):
     a, b = lib.nn.Linear(2, 2, bias=False), lib.nn.Linear(2, 2, bias=False)
     b._parameters = a._parameters
     b.weight = lib.nn.Parameter(lib.eye(2))
-    seen = [a.weight is b.weight, a(lib.ones(1, 2)).tolist()]
+    results = [a.weight is b.weight, a(lib.ones(1, 2)).tolist()]
     a._parameters = dict(a._parameters)
     a.weight = lib.nn.Parameter(2 * lib.eye(2))
-    return [*seen, a.weight is b.weight, a(lib.ones(1, 2)).tolist(), b(lib.ones(1, 2)).tolist()]
+    return [*results, a.weight is b.weight, a(lib.ones(1, 2)).tolist(), b(lib.ones(1, 2)).tolist()]
 
 
 def replica(lib):
@@ -82,18 +82,18 @@ def replica(lib):
 def copies(lib):
     m = lib.nn.Linear(2, 2)
     m._parameters = OrderedDict(weight=lib.nn.Parameter(lib.eye(2)), bias=None)
-    found = []
+    values = []
     for again in (copy.deepcopy(m), pickle.loads(pickle.dumps(m))):
         again.weight = lib.nn.Parameter(4 * lib.eye(2))
-        found += [again(lib.ones(1, 2)).tolist(), m(lib.ones(1, 2)).tolist()]
-    return found
+        values += [again(lib.ones(1, 2)).tolist(), m(lib.ones(1, 2)).tolist()]
+    return values
 
 
 def called_functionally(lib):
     m = lib.nn.Linear(2, 2)
     m._parameters = {"weight": lib.nn.Parameter(lib.eye(2)), "bias": None}
-    given = {"weight": 7 * lib.eye(2)}
-    other = lib.func.functional_call(m, given, (lib.ones(1, 2),))
+    options = {"weight": 7 * lib.eye(2)}
+    other = lib.func.functional_call(m, options, (lib.ones(1, 2),))
     return [other.tolist(), m(lib.ones(1, 2)).tolist()]
 
 

@@ -36,15 +36,15 @@ def check(model: Any, *args: Any, tol: float = 2e-5, **options: Any) -> Any:
     """Export `model`, hold it against onnx.checker, and its numbers against flowvm's."""
     proto = flow.onnx.export(model, args, **options)
     onnx.checker.check_model(proto, full_check=True)
-    given = tensors_of(args)
+    inputs = tensors_of(args)
     names = [i.name for i in proto.graph.input]
-    found = run(proto, {n: t.numpy() for n, t in zip(names, given, strict=True)})
+    outputs = run(proto, {n: t.numpy() for n, t in zip(names, inputs, strict=True)})
     if isinstance(model, flow.nn.Module):
         model.eval()
     with flow.no_grad():
-        wanted = [t.numpy() for t in tensors_of(model(*args))]
-    assert len(found) == len(wanted) == len(proto.graph.output)
-    for ours, theirs in zip(wanted, found, strict=True):
+        expected = [t.numpy() for t in tensors_of(model(*args))]
+    assert len(outputs) == len(expected) == len(proto.graph.output)
+    for ours, theirs in zip(expected, outputs, strict=True):
         assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
         np.testing.assert_allclose(theirs, ours, rtol=tol, atol=tol)
     return proto

@@ -14,6 +14,10 @@ from flowvm.nn import functional as F
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
+from flowvm.onnx import draws
+from flowvm.onnx.expressions import Untranslated
+from tests.onnx_files.calls import call
+from tests.onnx_files.calls import run as reference
 from tests.onnx_files.helpers import onnx, onnxruntime, run
 
 COUNT = 100_000  # numbers that are drawn; their mean is off by less than 6 / sqrt(COUNT) deviations
@@ -43,16 +47,16 @@ def test_a_distribution(case: Any) -> None:
     _, model, mean, deviation, least, most = case
     proto = flow.onnx.export(model, (X,))
     onnx.checker.check_model(proto, full_check=True)
-    found = run(proto, {"x": X.numpy()})[0]
-    wanted = model(X)
-    assert (found.shape, found.dtype) == (tuple(wanted.shape), wanted.numpy().dtype)
-    values = found.astype(np.float64)
+    output = run(proto, {"x": X.numpy()})[0]
+    expected = model(X)
+    assert (output.shape, output.dtype) == (tuple(expected.shape), expected.numpy().dtype)
+    values = output.astype(np.float64)
     assert least <= values.min()
     assert values.max() <= most
     assert abs(values.mean() - mean) <= 6 * deviation / COUNT**0.5
     assert abs(values.std() - deviation) <= 0.05 * deviation
     if case[0] == "randperm":
-        assert (np.sort(found) == np.arange(COUNT)).all()
+        assert (np.sort(output) == np.arange(COUNT)).all()
 
 
 def test_a_module_that_trains_drops() -> None:
@@ -61,10 +65,10 @@ def test_a_module_that_trains_drops() -> None:
     x = flow.ones(4, 6)
     proto = flow.onnx.export(net, x, training=mode, dynamic_axes={"input": {0: "n"}})
     plain = net[0](flow.ones(9, 6)).detach().numpy()
-    found = run(proto, {"input": np.ones((9, 6), np.float32)})[0]
-    kept = found != 0
-    assert 0.4 < kept.mean() < 0.6
-    np.testing.assert_allclose(found[kept], 2 * plain[kept], rtol=1e-5, atol=1e-5)
+    output = run(proto, {"input": np.ones((9, 6), np.float32)})[0]
+    nonzero = output != 0
+    assert 0.4 < nonzero.mean() < 0.6
+    np.testing.assert_allclose(output[nonzero], 2 * plain[nonzero], rtol=1e-5, atol=1e-5)
     assert "RandomUniformLike" not in {n.op_type for n in flow.onnx.export(net, x).graph.node}
 
 
@@ -80,9 +84,9 @@ def test_random_numbers_of_any_count() -> None:
     proto = flow.onnx.export(
         lambda x: x + flow.randn(x.shape[0], 3), flow.zeros(4, 3), dynamic_axes={"x": {0: "n"}}
     )
-    found = run(proto, {"x": np.zeros((5000, 3), np.float32)})[0]
-    assert found.shape == (5000, 3)
-    assert 0.9 < found.std() < 1.1
+    output = run(proto, {"x": np.zeros((5000, 3), np.float32)})[0]
+    assert output.shape == (5000, 3)
+    assert 0.9 < output.std() < 1.1
 
 
 def test_what_onnx_does_not_draw() -> None:
@@ -99,9 +103,57 @@ def test_determinants(n: int) -> None:
         return flow.linalg.slogdet(a)
 
     sign, size = run(flow.onnx.export(model, flow.from_numpy(a)), {"a": a})
-    wanted = np.linalg.slogdet(a.astype(np.float64))
-    np.testing.assert_array_equal(sign, wanted[0])
-    np.testing.assert_allclose(size, wanted[1], rtol=1e-4, atol=1e-3)
+    expected = np.linalg.slogdet(a.astype(np.float64))
+    np.testing.assert_array_equal(sign, expected[0])
+    np.testing.assert_allclose(size, expected[1], rtol=1e-4, atol=1e-3)
     singular = np.zeros((2, 2), np.float32)
     sign, size = run(flow.onnx.export(model, flow.from_numpy(singular)), {"a": singular})
     assert (sign, size) == (0, -np.inf)
+
+
+# --- translations by hand -------------------------------------------------------------------------
+
+
+def drawn(translation: Any, dtype: Any, shape: tuple[int, ...] = (400,), **scalars: float) -> Any:
+    """Draw by ONNX's reference what a call without inputs is translated to."""
+    c = call([], {}, [(shape, dtype)], scalars)
+    return reference(c, translation(c)[0], [])
+
+
+@pytest.mark.parametrize("dtype", [flow.float16, flow.float32, flow.float64])
+def test_draws_have_the_dtype_that_is_asked_for(dtype: Any) -> None:
+    for values, low, high in (
+        (drawn(draws.uniform, dtype, start=-3.0, span=2.0), -3, -1),
+        (drawn(draws.normal, dtype, mean=10.0, std=0.0), 10, 10),
+        (drawn(draws.exponential, dtype, rate=4.0), 0, 20),
+    ):
+        assert values.dtype == np.dtype(dtype.name)
+        assert values.shape == (400,)
+        assert low <= values.min()
+        assert values.max() <= high
+
+
+def test_integers_reach_both_ends() -> None:
+    values = drawn(draws.integers, flow.int64, low=-2, size=3)
+    assert set(values.tolist()) == {-2, -1, 0}
+    assert set(drawn(draws.integers, flow.int64, low=5, size=1).tolist()) == {5}
+    for size in (0, (1 << 53) + 1):
+        with pytest.raises(Untranslated, match=f"a range of {size} integers"):
+            drawn(draws.integers, flow.int64, low=0, size=size)
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0])
+def test_chances_of_nought_and_one_are_certain(p: float) -> None:
+    assert (drawn(draws.bernoulli, flow.float32, p=p) == p).all()
+    c = call([((50,), flow.int32)], {}, [((50,), flow.float32)])
+    chances = np.full(50, int(p), np.int32)
+    assert (reference(c, draws.bernoulli(c)[0], [chances]) == p).all()
+    c = call([((50,), flow.float32)], {}, [((50,), flow.float32)], {"p": p})
+    x = np.arange(50, dtype=np.float32)
+    np.testing.assert_array_equal(reference(c, draws.dropout(c)[0], [x]), x * (1 - p))
+
+
+def test_permutations_have_each_place_once() -> None:
+    values = drawn(draws.permutation, flow.int32, (31,))
+    assert sorted(values.tolist()) == list(range(31))
+    assert values.dtype == np.int32

@@ -76,8 +76,8 @@ def test_modules_are_in_eval_and_then_as_they_were() -> None:
     proto = flow.onnx.export(model, X)
     assert "BatchNormalization" in {n.op_type for n in proto.graph.node}
     assert [m.training for m in model.modules()] == [True, True, False, True]
-    kept = flow.onnx.export(model, X, training=flow.onnx.TrainingMode.PRESERVE)
-    assert "RandomUniformLike" in {n.op_type for n in kept.graph.node} - {
+    model_file = flow.onnx.export(model, X, training=flow.onnx.TrainingMode.PRESERVE)
+    assert "RandomUniformLike" in {n.op_type for n in model_file.graph.node} - {
         n.op_type for n in proto.graph.node
     }
     assert [m.training for m in model.modules()] == [True, True, False, True]
@@ -161,9 +161,9 @@ def test_other_dtypes() -> None:
     proto = flow.onnx.export(nn.Sequential(*layers).to(flow.bfloat16), X.to(flow.bfloat16))
     onnx.checker.check_model(proto, full_check=True)
     (bias,) = [i for i in proto.graph.initializer if i.name == "0.bias"]
-    wanted = layers[0].bias.detach().float().numpy()
+    expected = layers[0].bias.detach().float().numpy()
     bits = np.frombuffer(bias.raw_data, np.uint16).astype(np.uint32) << 16
-    np.testing.assert_array_equal(bits.view(np.float32), wanted)
+    np.testing.assert_array_equal(bits.view(np.float32), expected)
 
 
 def test_mixed_precision_is_in_the_file() -> None:

@@ -141,8 +141,8 @@ def test_parameters_as_inputs() -> None:
     onnx.checker.check_model(proto, full_check=True)
     assert [i.name for i in proto.graph.input] == ["input", "weight", "bias"]
     weight = values(3, 6) + 1
-    found = run(proto, {"input": x.numpy(), "weight": weight.numpy(), "bias": np.zeros(3, "f")})
-    np.testing.assert_allclose(found[0], (x @ weight.T).numpy(), rtol=1e-5)
+    outputs = run(proto, {"input": x.numpy(), "weight": weight.numpy(), "bias": np.zeros(3, "f")})
+    np.testing.assert_allclose(outputs[0], (x @ weight.T).numpy(), rtol=1e-5)
     both = flow.onnx.export(layer, x, keep_initializers_as_inputs=True)
     assert len(both.graph.input) == 3
     np.testing.assert_allclose(

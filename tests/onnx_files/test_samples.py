@@ -58,16 +58,16 @@ def test_a_sample(known: Any) -> None:
             return
         onnx.checker.check_model(proto, full_check=True)
         names = [i.name for i in proto.graph.input]
-        found = run(proto, dict(zip(names, inputs, strict=True)))
+        outputs = run(proto, dict(zip(names, inputs, strict=True)))
         with flow.no_grad():
-            wanted = [t.numpy() for t in tensors_of(known.function(*args, **kwargs))]
-        for ours, theirs in zip(wanted, found, strict=True):
+            expected = [t.numpy() for t in tensors_of(known.function(*args, **kwargs))]
+        for ours, theirs in zip(expected, outputs, strict=True):
             assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
             np.testing.assert_allclose(theirs, ours, rtol=1e-4, atol=1e-4)
 
 
 def test_what_has_a_translation_is_not_among_those_without() -> None:
-    said = {o.name for o in tuple(operators) if TRANSLATION.of(o)}
-    assert len(said) > 70
-    assert WITHOUT.isdisjoint(said)
-    assert said.isdisjoint({o.name for o in tuple(operators) if ABSENT.of(o)})
+    text = {o.name for o in tuple(operators) if TRANSLATION.of(o)}
+    assert len(text) > 70
+    assert WITHOUT.isdisjoint(text)
+    assert text.isdisjoint({o.name for o in tuple(operators) if ABSENT.of(o)})

@@ -14,6 +14,7 @@ from flowvm.nn import functional as F
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
+from flowvm.onnx import sizes as named
 from tests.onnx_files.helpers import onnx, run, tensors_of
 
 Make = Callable[..., tuple[Any, ...]]
@@ -32,11 +33,11 @@ def at_sizes(model: Any, make: Make, sizes: Sequence[Sequence[int]], **options: 
     for chosen in sizes:
         args = make(*chosen)
         names = [i.name for i in proto.graph.input]
-        given = dict(zip(names, [t.numpy() for t in tensors_of(args)], strict=True))
-        found = run(proto, given)
+        values = dict(zip(names, [t.numpy() for t in tensors_of(args)], strict=True))
+        outputs = run(proto, values)
         with flow.no_grad():
-            wanted = [t.numpy() for t in tensors_of([model(*args)])]
-        for ours, theirs in zip(wanted, found, strict=True):
+            expected = [t.numpy() for t in tensors_of([model(*args)])]
+        for ours, theirs in zip(expected, outputs, strict=True):
             assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
             np.testing.assert_allclose(theirs, ours, rtol=2e-4, atol=2e-5)
     return proto
@@ -217,7 +218,7 @@ def test_what_hangs_on_a_size_names_its_op_and_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         ({"dynamic_axes": {"input": {2: "n"}}}, "has 2 dimensions"),
         ({"dynamic_axes": {"input": 3}}, "names of dimensions"),
@@ -231,6 +232,94 @@ def test_what_hangs_on_a_size_names_its_op_and_line() -> None:
         ({"dynamic_axes": {"input": [0]}, "dynamic_shapes": ({0: "n"},)}, "give one"),
     ],
 )
-def test_wrong_names_of_sizes(more: dict[str, Any], said: str) -> None:
-    with pytest.raises(ArgumentError, match=said):
+def test_wrong_names_of_sizes(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
         flow.onnx.export(F.relu, values(4, 6), **more)
+
+
+# --- formulas -------------------------------------------------------------------------------------
+
+
+def probe(parts: bool = False, **values: list[int]) -> named.Probes:
+    return named.Probes(values, parts)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (lambda n, m: 7, "7"),
+        (lambda n, m: 0, "0"),
+        (lambda n, m: n, "n"),
+        (lambda n, m: 3 * n * m - 2 * m + 1, "3*m*n - 2*m + 1"),
+        (lambda n, m: (n + 4) * (m - 1), "m*n + 4*m - n - 4"),
+    ],
+)
+def test_formulas_are_sums_of_products(size: Callable[[int, int], int], text: str) -> None:
+    points = probe(n=[5, 6, 7, 9], m=[10, 11, 13, 14])
+    formula = points.formula([size(**at) for at in points.at])
+    assert formula is not None
+    assert str(formula) == text
+    assert formula.at({"n": 100, "m": 21}) == size(100, 21)
+
+
+def test_other_numbers_have_no_formula() -> None:
+    points = probe(n=[5, 6, 7, 9])
+    assert points.formula([n["n"] ** 2 for n in points.at]) is None
+    assert points.formula([n["n"] // 2 for n in points.at]) is None
+
+
+def test_formulas_divide_where_points_are_multiples() -> None:
+    halves = probe(True, n=[8, 12, 16, 20])
+    formula = halves.formula([n["n"] // 4 + 1 for n in halves.at])
+    assert formula is not None
+    assert str(formula) == "(n + 4)/4"
+    assert formula.at({"n": 4}) == 2
+    assert probe(False, n=[8, 12, 16, 20]).formula([3, 4, 5, 6]) is None
+
+
+def test_probes_are_no_sizes_of_others() -> None:
+    above, below, multiples = named.probes({"n": 8, "m": 3}, {3, 8, 9})
+    for points in (above, below, multiples):
+        chosen = [*points.values["n"], *points.values["m"]]
+        assert len(set(chosen)) == 8
+        assert not {3, 8, 9} & set(chosen)
+        assert min(chosen) > 2
+    assert min(above.values["n"]) > 8 > max(below.values["n"])
+    assert all(n % 8 == 0 for n in multiples.values["n"])
+    assert all(m % 3 == 0 for m in multiples.values["m"])
+    assert multiples.parts
+    with pytest.raises(ArgumentError, match="5 sizes have names"):
+        named.probes(dict.fromkeys("abcde", 8), set())
+
+
+def test_sizes_of_one_name_are_equal() -> None:
+    shapes = [(2, 5), (5, 3)]
+    axes = {"x": {0: "n", 1: "m"}, "y": {0: "m"}}
+    assert named.example_sizes(["x", "y"], shapes, axes) == {"n": 2, "m": 5}
+    with pytest.raises(ArgumentError, match="m is the size 5 and, in dimension 1 of y, 3"):
+        named.example_sizes(["x", "y"], shapes, {**axes, "y": {1: "m"}})
+
+
+def test_the_first_points_that_can_be_captured_are_taken() -> None:
+    tried = []
+
+    def translate(at: named.Sizes) -> tuple[Any, named.Shapes]:
+        tried.append(at["n"])
+        if at["n"] > 8:
+            raise ArgumentError("too long")
+        return None, [(at["n"],)]
+
+    points = named.probes({"n": 8}, set())
+    probe_, writers, shapes = named.translated(points, translate)
+    assert probe_ is points[1]
+    assert len(writers) == 4
+    assert shapes == [[(n,)] for n in tried[1:]]
+    with pytest.raises(ArgumentError, match="the model fails with n = 9: too long"):
+        named.translated(points[:1], translate)
+
+
+def test_whole_numbers() -> None:
+    arrays = [np.array([1.0, -3.0]), np.array([2], np.int32)]
+    assert named._whole(arrays)
+    for other in (np.array([0.5]), np.array([2.0**53]), np.array([np.nan]), np.array([True])):
+        assert not named._whole([*arrays, other])

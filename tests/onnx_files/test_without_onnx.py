@@ -11,5 +11,5 @@ def test_an_error_says_what_to_install() -> None:
         "try: flow.onnx.export(flow.relu, flow.ones(2))\n"
         "except flow.errors.ArgumentError as e: print(e)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "pip install onnx" in done.stdout, done.stderr
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "pip install onnx" in process.stdout, process.stderr

@@ -283,12 +283,12 @@ REFUSED = {
 
 
 def tensors(library, arrays, dtype):
-    made = []
+    tensors = []
     for array in arrays:
         kind = dtype if array.dtype.kind == "c" else array.dtype
         make = torch.from_numpy if library is torch else flow.tensor
-        made.append(make(np.array(array, kind)))
-    return made
+        tensors.append(make(np.array(array, kind)))
+    return tensors
 
 
 def listed(result):
@@ -492,13 +492,13 @@ def test_a_layer_with_complex_weights():
 def test_a_zero_keeps_its_sign(number):
     tensor = flow.zeros(2, dtype=flow.complex64)
     tensor[1] = number
-    for made in (
+    for zero in (
         flow.full((1,), number),
         flow.full_like(tensor, number),
         tensor.index_fill(0, flow.tensor([0]), number),
         tensor[1:],
     ):
-        assert str(made[0].item()) == str(number)
+        assert str(zero[0].item()) == str(number)
 
 
 def test_filled_with_random_numbers():

@@ -22,15 +22,17 @@ def test_as_pytorch_has_them(name: str) -> None:
     torch = pytest.importorskip("torch")
     theirs = getattr(torch, name)(torch.tensor(NUMBERS, dtype=torch.complex128)).numpy()
     mine = getattr(flow, name)(flow.tensor(np.array(NUMBERS))).numpy()
-    for number, wanted, got in zip(
+    for number, expected, actual in zip(
         NUMBERS, theirs.astype(complex), mine.astype(complex), strict=True
     ):
-        nan = math.isnan(wanted.real) or math.isnan(wanted.imag)
-        for a, b in ((wanted.real, got.real), (wanted.imag, got.imag)):
+        nan = math.isnan(expected.real) or math.isnan(expected.imag)
+        for a, b in ((expected.real, actual.real), (expected.imag, actual.imag)):
             if nan and math.isinf(a):
-                assert math.isinf(b), (number, wanted, got)
+                assert math.isinf(b), (number, expected, actual)
             else:
-                np.testing.assert_allclose(b, a, 1e-12, 1e-12, err_msg=f"{number}: {wanted} {got}")
+                np.testing.assert_allclose(
+                    b, a, 1e-12, 1e-12, err_msg=f"{number}: {expected} {actual}"
+                )
 
 
 @pytest.mark.parametrize("dtype", [flow.complex64, flow.complex128], ids=str)
@@ -40,14 +42,14 @@ def test_where_pytorch_has_none(dtype: flow.DType) -> None:
         [complex(math.inf, 0), complex(-math.inf, math.inf), complex(-math.inf, 1)], dtype=dtype
     )
     assert flow.expm1(x).tolist() == [math.inf, -1, -1]
-    there = flow.log1p(flow.tensor([complex(math.inf, 1), complex(-0.3, math.inf)], dtype=dtype))
-    np.testing.assert_allclose(there.imag.numpy(), [0, math.pi / 2], 1e-6)
-    assert there.real.tolist() == [math.inf, math.inf]
+    limits = flow.log1p(flow.tensor([complex(math.inf, 1), complex(-0.3, math.inf)], dtype=dtype))
+    np.testing.assert_allclose(limits.imag.numpy(), [0, math.pi / 2], 1e-6)
+    assert limits.real.tolist() == [math.inf, math.inf]
 
 
 def test_near_a_pole() -> None:
     """atanh(1 + i e) is log(2 / e) / 2, also where 1 / e ** 2 is too large."""
     for e in (1e-10, 1e-200, 5e-324):
-        got = complex(flow.atanh(flow.tensor(complex(1, e), dtype=flow.complex128)).item())
-        assert got.real == pytest.approx((math.log(2) - math.log(e)) / 2, rel=1e-12)
-        assert got.imag == pytest.approx(math.pi / 4)
+        actual = complex(flow.atanh(flow.tensor(complex(1, e), dtype=flow.complex128)).item())
+        assert actual.real == pytest.approx((math.log(2) - math.log(e)) / 2, rel=1e-12)
+        assert actual.imag == pytest.approx(math.pi / 4)

@@ -38,8 +38,8 @@ UNSET = {
 def torch_function(name):
     """PyTorch's function under the name of an op, or None."""
     for place in (torch, torch.special, torch.nn.functional):
-        if callable(found := getattr(place, name, None)):
-            return found
+        if callable(function := getattr(place, name, None)):
+            return function
     return None
 
 
@@ -56,10 +56,10 @@ def is_pointwise(reference, arrays):
 
 def pointwise(count):
     """Return (name, flowvm's function, PyTorch's) of the ops of `count` tensors of one shape."""
-    found = {}
+    pairs = {}
     for _, op in op_calls.all_samples():
         theirs = torch_function(op.name)
-        if theirs is None or op.name in found or op.name in UNSET or not op.grad:
+        if theirs is None or op.name in pairs or op.name in UNSET or not op.grad:
             continue
         sample = next(iter(op.generate(np.random.default_rng(0))))
         floats = [isinstance(a, np.ndarray) and a.dtype.kind == "f" for a in sample.args]
@@ -69,8 +69,8 @@ def pointwise(count):
         if len(shape) == 0 or 0 in shape:
             continue
         if is_pointwise(op.reference, sample.args):
-            found[op.name] = (op.function, theirs)
-    return [(name, *pair) for name, pair in sorted(found.items())]
+            pairs[op.name] = (op.function, theirs)
+    return [(name, *pair) for name, pair in sorted(pairs.items())]
 
 
 ONE, TWO = pointwise(1), pointwise(2)
@@ -91,8 +91,8 @@ ALSO_ONE = [
 
 def ours(name):
     for place in (flow, flow.special, flow.nn.functional):
-        if callable(found := getattr(place, name, None)):
-            return found
+        if callable(function := getattr(place, name, None)):
+            return function
     return None
 
 
@@ -154,25 +154,25 @@ DIFFERENT = {
 
 def results(t, function, arrays, dtype, options):
     """The value, and the gradients by each argument, of NumPy's numbers."""
-    given = [t.tensor(a.astype(dtype)).requires_grad_() for a in arrays]
+    inputs = [t.tensor(a.astype(dtype)).requires_grad_() for a in arrays]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        out = function(*given, **options)
-    found = {"value": out.detach().numpy()}
+        out = function(*inputs, **options)
+    outcome = {"value": out.detach().numpy()}
     if out.requires_grad:
         out.backward(t.ones_like(out))
-        for k, x in enumerate(given):
+        for k, x in enumerate(inputs):
             if x.grad is not None:
-                found[f"gradient {k}"] = x.grad.numpy()
-    return found
+                outcome[f"gradient {k}"] = x.grad.numpy()
+    return outcome
 
 
-def close(got, want, dtype):
+def close(actual, want, dtype):
     relative, absolute = TOLERANCES[dtype]
     with np.errstate(all="ignore"):
         want = want.astype(dtype)  # what overflows is infinite
-        near = np.abs(got - want) <= relative * np.abs(want) + absolute
-        return (got == want) | (np.isnan(got) & np.isnan(want)) | near
+        near = np.abs(actual - want) <= relative * np.abs(want) + absolute
+        return (actual == want) | (np.isnan(actual) & np.isnan(want)) | near
 
 
 used = set()
@@ -180,17 +180,17 @@ used = set()
 
 def compare(name, mine, theirs, arrays, **options):
     for dtype in ("float32", "float64"):
-        got = results(flow, mine, arrays, dtype, options)
+        actual = results(flow, mine, arrays, dtype, options)
         try:
             narrow = results(torch, theirs, arrays, dtype, options)
             wide = results(torch, theirs, arrays, "float64", options)
         except (RuntimeError, NotImplementedError) as error:
             pytest.skip(f"PyTorch: {str(error)[:80]}")
         for what in wide:
-            if what not in got:
+            if what not in actual:
                 assert not wide[what].any(), f"{name}: {what} is missing"
                 continue
-            fine = close(got[what], wide[what], dtype) | close(got[what], narrow[what], dtype)
+            fine = close(actual[what], wide[what], dtype) | close(actual[what], narrow[what], dtype)
             if not fine.all() and (name, what) in DIFFERENT:
                 used.add((name, what))
                 fine |= DIFFERENT[name, what][0](*arrays)
@@ -198,7 +198,7 @@ def compare(name, mine, theirs, arrays, **options):
                 k = np.flatnonzero(~fine)[0]
                 at = ", ".join(f"{a[k]!r}" for a in arrays)
                 pytest.fail(
-                    f"{what} of {name}({at}) in {dtype}: {got[what][k]!r}, "
+                    f"{what} of {name}({at}) in {dtype}: {actual[what][k]!r}, "
                     f"PyTorch {wide[what][k]!r}; {np.count_nonzero(~fine)} such"
                 )
 

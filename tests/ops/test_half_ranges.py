@@ -69,12 +69,12 @@ def mapped(value, f):
     return value
 
 
-def check(what, got, want, dtype, roundings, noise=0.0):
+def check(what, actual, want, dtype, roundings, noise=0.0):
     """Compare with the number that float64 gives, within its roundings to the dtype, and `noise`,
     which float32 has where terms cancel.
     """
-    own = got.dtype.name
-    a, b = got.detach().double().numpy(), want.detach().numpy(force=True)
+    own = actual.dtype.name
+    a, b = actual.detach().double().numpy(), want.detach().numpy(force=True)
     assert a.shape == b.shape, what
     held = np.isfinite(b) & (np.abs(b) < MOST[dtype])
     if not held.any():
@@ -93,9 +93,9 @@ def compared(op, sample, scale, dtype):
         (sample.input, tuple(sample.args), sample.kwargs),
         lambda t: (t.detach() * scale).to(kind) if t.dtype == torch.float32 else t,
     )
-    given = []
-    mapped(base, lambda t: given.append(t) if t.dtype == kind else t)
-    if any(t.isinf().any() for t in given):
+    inputs = []
+    mapped(base, lambda t: inputs.append(t) if t.dtype == kind else t)
+    if any(t.isinf().any() for t in inputs):
         return False
     leaves, pairs = [], []
     wide = mapped(base, lambda t: t.double().requires_grad_() if t.dtype == kind else t)
@@ -108,9 +108,9 @@ def compared(op, sample, scale, dtype):
         mine = converted(half, pairs)
     except (AbsentError, RuntimeError, ValueError):
         return False
-    got = flat(function(mine[0], *mine[1], **mine[2]))
+    actual = flat(function(mine[0], *mine[1], **mine[2]))
     outs = [
-        (g, w) for g, w in zip(got, want, strict=True)
+        (g, w) for g, w in zip(actual, want, strict=True)
         if isinstance(w, torch.Tensor) and w.dtype == torch.float64
     ]  # fmt: skip
     what = f"{op.name} of {dtype}, scaled by {scale}: {mine}"

@@ -29,11 +29,11 @@ def test_orders_of_polynomials(name):
 def test_degrees_that_are_no_numbers(name):
     torch = pytest.importorskip("torch")
     x, n = [0.25, -0.5, 0.75, 0.5], [3.0, float("nan"), -2.0, 5.0]
-    given = flow.tensor(x, dtype=flow.float64), flow.tensor(n, dtype=flow.float64)
+    inputs = flow.tensor(x, dtype=flow.float64), flow.tensor(n, dtype=flow.float64)
     theirs = torch.tensor(x, dtype=torch.float64), torch.tensor(n, dtype=torch.float64)
-    wanted = getattr(torch.special, name)(*theirs).numpy()
-    found = getattr(flow.special, name)(*given).numpy()
-    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+    expected = getattr(torch.special, name)(*theirs).numpy()
+    result = getattr(flow.special, name)(*inputs).numpy()
+    np.testing.assert_allclose(result, expected, rtol=1e-12)
 
 
 def test_order_of_polygamma():

@@ -97,21 +97,21 @@ def arrays(result):
 def calls(samples):
     """Yield (replaced argument, its int, the call with another value there) of an op's samples."""
     names = list(inspect.signature(samples.function).parameters)
-    seen = set()
+    visited = set()
     for sample in samples.generate(np.random.default_rng(0)):
-        given = {**dict(enumerate(sample.args)), **sample.kwargs}
-        for where, value in given.items():
+        options = {**dict(enumerate(sample.args)), **sample.kwargs}
+        for where, value in options.items():
             for path, number in places(value):
                 name = names[where] if isinstance(where, int) and where < len(names) else where
-                if (name, path) in seen:
+                if (name, path) in visited:
                     continue
-                seen.add((name, path))
+                visited.add((name, path))
 
-                def call(new, given=given, where=where, value=value, path=path):
+                def call(new, inputs=options, where=where, value=value, path=path):
                     flow.manual_seed(1)
                     args = {
                         k: flow.from_numpy(v.copy()) if isinstance(v, np.ndarray) else v
-                        for k, v in given.items()
+                        for k, v in inputs.items()
                     }
                     args[where] = put(value, path, new)
                     rest = [v for k, v in args.items() if isinstance(k, int)]
@@ -138,15 +138,15 @@ def test_what_may_stand_for_an_int(samples):
             if kind == "pending" and samples.name in TENSORS_MEAN_OTHERS:
                 continue
             try:
-                found = call(make(number))
+                results = call(make(number))
             except (FlowError, TypeError, OwnError):
                 continue
             if kind in SAME:
-                same = len(found) == len(expected) and all(
+                same = len(results) == len(expected) and all(
                     np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
-                    for a, b in zip(found, expected, strict=True)
+                    for a, b in zip(results, expected, strict=True)
                 )
-                assert same, f"{place} = {kind}: {found}, not {expected}"
+                assert same, f"{place} = {kind}: {results}, not {expected}"
     assert flow.ones(2).sum().item() == 2, "the VM goes on"
 
 
@@ -180,8 +180,8 @@ def test_most_ops_take_what_stands_for_an_int():
     for k, call in enumerate(calls_):
         expected = arrays(call(1))
         for stands in (one, flow.tensor([1]), np.int64(1), np.int8(1), Stands(1), Computes(1)):
-            found = arrays(call(stands))
-            same = [np.array_equal(a, b) for a, b in zip(found, expected, strict=True)]
+            results = arrays(call(stands))
+            same = [np.array_equal(a, b) for a, b in zip(results, expected, strict=True)]
             assert all(same), (k, stands)
 
 
@@ -246,7 +246,7 @@ print((y * 2).tolist())
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
+    ("what", "message"),
     [
         ("flow.ones(3)", "something was issued"),
         ("x.item() if x.numel() == 1 else x.tolist()", "something was waited for"),
@@ -254,19 +254,19 @@ print((y * 2).tolist())
         ("gc.collect()", "a garbage collection"),
     ],
 )
-def test_a_debug_build_asserts_that_nothing_runs_inside_a_record(what, said):
-    done = subprocess.run(
+def test_a_debug_build_asserts_that_nothing_runs_inside_a_record(what, message):
+    process = subprocess.run(
         [sys.executable, "-c", DEBUG.format(what=what)],
         capture_output=True,
         text=True,
         timeout=250,
         env={**os.environ, "FLOWVM_DEBUG_CALLS": "1"},
     )
-    assert done.returncode == 0, done.stderr
-    assert said in done.stdout, done.stdout
-    assert done.stdout.endswith("[2.0, 2.0]\n"), done.stdout
-    if said.startswith("something"):
-        assert "VMError" in done.stdout, done.stdout
+    assert process.returncode == 0, process.stderr
+    assert message in process.stdout, process.stdout
+    assert process.stdout.endswith("[2.0, 2.0]\n"), process.stdout
+    if message.startswith("something"):
+        assert "VMError" in process.stdout, process.stdout
 
 
 def test_without_the_switch_nothing_is_noted():

@@ -51,15 +51,15 @@ def called(op, sample, device):
 @pytest.mark.parametrize("known", [op for _, op in NAMED], ids=[name for name, _ in NAMED])
 @pytest.mark.product(4)
 def test_what_comes_out_is_that_of_the_cpu(known, rng):
-    asked = False
+    has_asked = False
     for sample in known.generate(rng):
         try:
-            found = called(known, sample, "meta")
+            facts = called(known, sample, "meta")
         except ValuelessError:
-            asked = True
+            has_asked = True
             continue
-        assert found == called(known, sample, "cpu"), sample
-    assert asked == (known.name in ASKS)
+        assert facts == called(known, sample, "cpu"), sample
+    assert has_asked == (known.name in ASKS)
 
 
 READS = {
@@ -134,12 +134,12 @@ def test_modules_are_made_without_memory_and_filled_later():
     assert all(p.is_meta for p in model.parameters())
     with pytest.raises(ValuelessError, match="to_empty"):
         model.to("cpu")
-    there = copy.deepcopy(model).to_empty(device="cpu")
-    there.load_state_dict(plain.state_dict())
+    on_cpu = copy.deepcopy(model).to_empty(device="cpu")
+    on_cpu.load_state_dict(plain.state_dict())
     model.load_state_dict(plain.state_dict(), assign=True)
-    plain.eval(), there.eval(), model.eval()
+    plain.eval(), on_cpu.eval(), model.eval()
     x = flow.ones(2, 3, 4, 4)
-    assert (there(x) == plain(x)).all()
+    assert (on_cpu(x) == plain(x)).all()
     assert (model(x) == plain(x)).all()
 
 

@@ -3,7 +3,8 @@
 Some of an op's samples, in float32 and complex128 with gradients and in int64: of the ops that have
 no samples of their own (test_generated.py), and of one in eight of the others; of all of them where
 FLOWVM_TEST_OPINFO is set, which takes minutes.  In float64, complex64 and the narrow dtypes, of one
-in twenty-four of all ops, `linalg` and `fft` among them.  Skipped where PyTorch, or what its tests
+in twenty-four of all ops, `linalg` and `fft` among them.  Of sparse tensors a few samples are here,
+and all in `python -m tools.sparse_operators`.  Skipped where PyTorch, or what its tests
 need, is not installed.
 """
 
@@ -20,6 +21,7 @@ import torch  # noqa: E402
 from torch_samples import called, run  # noqa: E402
 
 from flowvm.ops import SAMPLES  # noqa: E402
+from tools import sparse_operators  # noqa: E402
 
 COUNT = {torch.float32: 3, torch.int64: 2, torch.complex128: 2}
 OTHERS = {
@@ -129,6 +131,18 @@ def test_it_is_pytorchs(op, dtype):
 @pytest.mark.product(4)
 def test_other_dtypes_are_pytorchs(op, dtype):
     run(op, dtype, OTHERS[dtype])
+
+
+SPARSE = (("mul", "sparse_coo"), ("sum", "sparse_csr"), ("masked.amax", "sparse_coo"),
+          ("sparse.mm", "sparse_csr"), ("nn.functional.relu", "sparse_bsr"))  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "layout"), SPARSE)
+def test_samples_of_sparse_tensors_are_pytorchs(name, layout):
+    (op,) = sparse_operators.ops_of(layout, f"^{name}$")
+    message = sparse_operators.outcomes_of(op, layout, torch.float32, 6)
+    assert [text for kind, text in message if kind == "fail"] == []
+    assert sum(kind == "pass" for kind, _ in message) > 2
 
 
 def test_there_are_enough_of_them():

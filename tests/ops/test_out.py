@@ -39,8 +39,8 @@ def test_it_holds_the_result(name):
     want = CALLS[name]()
     parts = want if isinstance(want, tuple) else (want,)
     outs = tuple(flow.empty(0, dtype=p.dtype) for p in parts)
-    got = CALLS[name](out=outs if isinstance(want, tuple) else outs[0])
-    for out, mine, part in zip(outs, got if isinstance(want, tuple) else (got,), parts,
+    actual = CALLS[name](out=outs if isinstance(want, tuple) else outs[0])
+    for out, mine, part in zip(outs, actual if isinstance(want, tuple) else (actual,), parts,
                                strict=True):  # fmt: skip
         assert mine is out
         np.testing.assert_array_equal(out.numpy(), part.numpy())
@@ -51,6 +51,17 @@ def test_another_shape_is_resized_with_a_warning():
     with pytest.warns(UserWarning, match=r"resized to \(2,\)"):
         flow.sum(x(), 1, out=out)
     assert out.tolist() == pytest.approx([4.0, 2.5])
+
+
+def test_pointwise_results_resize_it_too():
+    out = flow.empty(0)
+    assert flow.add(flow.ones(2, 1), flow.ones(3), out=out) is out
+    assert out.tolist() == [[2, 2, 2]] * 2
+    with pytest.warns(UserWarning, match=r"exp: .* resized to \(2,\)"):
+        assert flow.exp(flow.zeros(2), out=out).tolist() == [1, 1]
+    argument = flow.ones(1)
+    with pytest.raises(RuntimeError, match="shape"):
+        flow.add(argument, flow.ones(2), out=argument)
 
 
 @pytest.mark.parametrize(

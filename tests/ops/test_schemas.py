@@ -116,8 +116,8 @@ def refused(lib: Any, *how: Any) -> str:
 
 
 def schemas() -> list[Any]:
-    found = [s for s in torch._C._jit_get_all_schemas() if s.name.startswith("aten::")]
-    return [s for s in found if not s.name.startswith("aten::__")]
+    schemas = [s for s in torch._C._jit_get_all_schemas() if s.name.startswith("aten::")]
+    return [s for s in schemas if not s.name.startswith("aten::__")]
 
 
 def cases() -> Iterator[tuple[str, Any, Any, bool, list[Any], list[Any]]]:
@@ -143,14 +143,14 @@ def cases() -> Iterator[tuple[str, Any, Any, bool, list[Any], list[Any]]]:
 
 def outcomes() -> dict[str, str]:
     """Map each call that PyTorch takes to flowvm's error, "" if flowvm takes it, too."""
-    told = {}
+    outcomes_of = {}
     for label, theirs, ours, bound, placed, named in cases():
         try:
             if not refused(torch, theirs, bound, placed, named):
-                told[label] = refused(flow, ours, bound, placed, named)
+                outcomes_of[label] = refused(flow, ours, bound, placed, named)
         except NoValueError:
             continue
-    return told
+    return outcomes_of
 
 
 NO_VALUES = "a sparse tensor is needed"
@@ -158,9 +158,9 @@ NO_VALUES = "a sparse tensor is needed"
 
 @pytest.mark.filterwarnings("ignore")
 def test_calls_that_pytorch_takes_are_taken() -> None:
-    told = outcomes()
-    assert len(told) > 7000
-    wrong = {label: why for label, why in told.items() if why and NO_VALUES not in why}
+    results = outcomes()
+    assert len(results) > 7000
+    wrong = {label: why for label, why in results.items() if why and NO_VALUES not in why}
     assert not wrong, "\n".join(f"{label}: {why}" for label, why in wrong.items())
 
 
@@ -222,12 +222,12 @@ NOT_TAKEN = {
 
 
 def place_of(root: Any, dotted: str) -> Any:
-    found = root
+    member = root
     for part in filter(None, dotted.split(".")):
-        if not hasattr(found, part):
-            importlib.import_module(f"{found.__name__}.{part}")
-        found = getattr(found, part)
-    return found
+        if not hasattr(member, part):
+            importlib.import_module(f"{member.__name__}.{part}")
+        member = getattr(member, part)
+    return member
 
 
 def parameters(value: Any) -> dict[str, inspect.Parameter]:

@@ -97,13 +97,13 @@ ONE: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 }
 
 
-def _same(got: Any, want: Any) -> None:
-    got = got.numpy()
-    if got.dtype.kind == "f":
-        np.testing.assert_allclose(got, want, 1e-6)
+def _same(actual: Any, want: Any) -> None:
+    actual = actual.numpy()
+    if actual.dtype.kind == "f":
+        np.testing.assert_allclose(actual, want, 1e-6)
         return
-    np.testing.assert_array_equal(got, want)
-    assert got.dtype == np.asarray(want).dtype
+    np.testing.assert_array_equal(actual, want)
+    assert actual.dtype == np.asarray(want).dtype
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -164,9 +164,9 @@ def test_files_and_exchange(kind: str, tmp_path: Any) -> None:
     for name in ("file", "file.safetensors"):
         flow.save({"x": x}, tmp_path / name)
         assert flow.load(tmp_path / name)["x"].tolist() == array.tolist()
-    there = flow.from_dlpack(np.from_dlpack(x))
-    assert there.dtype is x.dtype
-    assert there.tolist() == array.tolist()
+    copy = flow.from_dlpack(np.from_dlpack(x))
+    assert copy.dtype is x.dtype
+    assert copy.tolist() == array.tolist()
     torch = pytest.importorskip("torch")
     torch.save({"x": torch.tensor(array), "more": torch.ones(2)}, tmp_path / "theirs")
     read = flow.load(tmp_path / "theirs")

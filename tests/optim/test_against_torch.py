@@ -51,11 +51,11 @@ class Problem:
         self.opt.zero_grad()
         if len(self.params[-1].shape) == 1:  # convex: a line search magnifies what differs
             matrix, offset = self.params
-            found = self.x @ matrix + offset
+            output = self.x @ matrix + offset
         else:
             first, *bias, last = self.params
-            found = self.lib.tanh(self.x @ first + (bias[0] if bias else 0.0)) @ last
-        loss = ((found - self.y) ** 2).mean()
+            output = self.lib.tanh(self.x @ first + (bias[0] if bias else 0.0)) @ last
+        loss = ((output - self.y) ** 2).mean()
         loss.backward()
         return loss
 

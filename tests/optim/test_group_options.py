@@ -38,7 +38,7 @@ class Scaled(nn.Module):
     def forward(self, x: Any) -> Any:
         return (x * 5 * self.a).sum() + (self.b * self.b).sum() * 3 + (self.c * x[0]).sum() / 99
 
-    def found(self) -> list[Any]:
+    def copies(self) -> list[Any]:
         """Copies of the parameters."""
         return [p.detach().numpy().copy() for p in self.parameters()]
 
@@ -77,7 +77,7 @@ def by_hand(name: str, scale: float = 1.0, norm: Any = None, steps: int = 4) -> 
         if norm is not None:
             nn.utils.clip_grad_norm_([model.a, model.b], 1.5, norm)
         optimizer.step()
-    return model.found()
+    return model.copies()
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -88,7 +88,7 @@ def test_a_graph_clips_by_group(name: str, norm: Any) -> None:
     graph = Train(model, OPTIMIZERS[name](groups_of(model, options)))
     for x in batches():
         graph(x)
-    for ours, theirs in zip(model.found(), expected, strict=True):
+    for ours, theirs in zip(model.copies(), expected, strict=True):
         np.testing.assert_allclose(ours, theirs, 2e-5, 1e-6)
     assert not np.allclose(expected[0], by_hand(name)[0]) or name in ("Adam", "AdamW", "LAMB")
 
@@ -108,7 +108,7 @@ def test_a_graph_scales_rates_and_eager_code_does_not(name: str) -> None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 optimizer.step()
-        for ours, theirs in zip(model.found(), expected, strict=True):
+        for ours, theirs in zip(model.copies(), expected, strict=True):
             np.testing.assert_allclose(ours, theirs, 2e-5, 1e-6)
         assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.1]
 
@@ -123,7 +123,7 @@ def test_eager_code_clips_where_it_says_so() -> None:
             model(x).backward()
             optimizer.clip_grad()
             optimizer.step()
-    for ours, theirs in zip(model.found(), expected, strict=True):
+    for ours, theirs in zip(model.copies(), expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
@@ -137,7 +137,7 @@ def test_a_schedule_changes_a_scaled_rate() -> None:
         graph = Train(model, optimizer, schedule)
         for x in batches():
             graph(x)
-        rates.append(model.found())
+        rates.append(model.copies())
         assert len(graph.plans) == 1
     for ours, theirs in zip(*rates, strict=True):
         np.testing.assert_allclose(ours, theirs, 1e-6)
@@ -164,7 +164,7 @@ def test_gradients_are_unscaled_before_they_are_clipped() -> None:
     graph = Train(model, optimizer, scaler=flow.amp.GradScaler(init_scale=2.0**10))
     for x in batches():
         graph(x)
-    for ours, theirs in zip(model.found(), expected, strict=True):
+    for ours, theirs in zip(model.copies(), expected, strict=True):
         np.testing.assert_allclose(ours, theirs, 2e-5, 1e-6)
 
 
@@ -185,11 +185,11 @@ def test_an_eager_step_names_what_it_leaves_out_once() -> None:
 
 
 def test_names_that_are_no_option_are_named() -> None:
-    for name, meant in (
+    for name, option in (
         ("weight_decy", "weight_decay"),
         ("clip_grad_max_norms", "clip_grad_max_norm"),
     ):
-        with pytest.warns(UserWarning, match=f"no option '{name}'.*{meant}"):
+        with pytest.warns(UserWarning, match=f"no option '{name}'.*{option}"):
             optim.SGD([{"params": [nn.Parameter(flow.ones(1))], name: 0.5}], lr=0.1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1,6 +1,7 @@
 """Schedules against values worked out by hand and, where installed, torch."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,13 @@ def optimizer(lib: Any = flow, lr: float = 0.4, momentum: float = 0.5) -> Any:
 
 
 def rates(opt: Any, scheduler: Any, steps: int, others: tuple[Any, ...] = ()) -> list[list[float]]:
-    found = []
+    rows = []
     for _ in range(steps):
-        found.append([float(g["lr"]) for g in opt.param_groups])
+        rows.append([float(g["lr"]) for g in opt.param_groups])
         opt.step()
         for one in (scheduler, *others):
             one.step()
-    return found
+    return rows
 
 
 SCHEDULES: dict[str, Any] = {
@@ -71,12 +72,13 @@ SCHEDULES: dict[str, Any] = {
 def test_like_torch(case: str) -> None:
     torch = pytest.importorskip("torch")
     ours, theirs = optimizer(), optimizer(torch)
-    mine = rates(ours, SCHEDULES[case](lr_scheduler, ours), 11)
-    expected = rates(theirs, SCHEDULES[case](torch.optim.lr_scheduler, theirs), 11)
+    mine = rates(ours, SCHEDULES[case](lr_scheduler, ours), 12)
+    expected = rates(theirs, SCHEDULES[case](torch.optim.lr_scheduler, theirs), 12)
     for a, b in zip(mine, expected, strict=True):
         assert a == pytest.approx(b, rel=1e-9, abs=1e-12)
     for a, b in zip(ours.param_groups, theirs.param_groups, strict=True):
         assert a["momentum"] == pytest.approx(b["momentum"])
+        assert a["lr"] == pytest.approx(b["lr"], rel=1e-9, abs=1e-12)  # behind the last step
 
 
 @pytest.mark.parametrize("case", [c for c in SCHEDULES if not c.startswith("lambda")])
@@ -129,8 +131,8 @@ def test_warmup_over_a_schedule(prefix: bool) -> None:
 def test_schedules_side_by_side_multiply() -> None:
     opt = optimizer(lr=1.0)
     a, b = lr_scheduler.ExponentialLR(opt, 0.5), lr_scheduler.StepLR(opt, 2, 0.1)
-    found = [group[0] for group in rates(opt, a, 5, (b,))]
-    assert found == pytest.approx([1.0, 0.5, 0.025, 0.0125, 0.000625])
+    factors = [group[0] for group in rates(opt, a, 5, (b,))]
+    assert factors == pytest.approx([1.0, 0.5, 0.025, 0.0125, 0.000625])
 
 
 def test_a_rate_changed_by_hand_is_carried_on() -> None:
@@ -163,6 +165,51 @@ def test_plateau_like_torch(options: dict[str, Any]) -> None:
         other.step(metric)
         assert mine.get_last_lr() == pytest.approx(other.get_last_lr())
         assert mine.num_bad_epochs == other.num_bad_epochs
+
+
+def test_a_plateau_resumes() -> None:
+    rates = []
+    for resumed in (False, True):
+        opt = optimizer(lr=1.0)
+        plateau = lr_scheduler.ReduceLROnPlateau(opt, patience=1)
+        for epoch in range(6):
+            if resumed and epoch == 3:
+                state = plateau.state_dict()
+                plateau = lr_scheduler.ReduceLROnPlateau(opt, patience=1)
+                plateau.load_state_dict(state)
+            plateau.step(1.0)
+        rates.append([plateau.best, opt.param_groups[0]["lr"]])
+    assert rates[0] == rates[1]
+    assert rates[0] == pytest.approx([1.0, 0.01])
+
+
+ANEW: dict[str, Callable[[Any, Any], Any]] = {
+    "lambda": lambda s, o: s.LambdaLR(o, lambda t: 0.9**t),
+    "restarts": lambda s, o: s.CosineAnnealingWarmRestarts(o, 3),
+    "cycle": lambda s, o: s.CyclicLR(o, 0.01, 0.1, 3, cycle_momentum=False),
+    "once": lambda s, o: s.OneCycleLR(o, 0.1, 20, cycle_momentum=False),
+    "step": lambda s, o: s.StepLR(o, 2),
+    "behind": lambda s, o: s.ChainedScheduler([s.StepLR(o, 2), s.LambdaLR(o, lambda t: 0.9**t)]),
+    "before": lambda s, o: s.ChainedScheduler([s.LambdaLR(o, lambda t: 0.9**t), s.StepLR(o, 2)]),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ANEW)
+def test_a_rate_that_somebody_else_sets(kind: str) -> None:
+    """Schedules that compute from the base rates lose it; those of factors go on from it."""
+    torch = pytest.importorskip("torch")
+    rates: list[list[float]] = []
+    for lib, opt in ((lr_scheduler, optimizer()), (torch.optim.lr_scheduler, optimizer(torch))):
+        schedule = ANEW[kind](lib, opt)
+        rates.append([])
+        for epoch in range(9):
+            if epoch == 4 and not isinstance(schedule, lib.ChainedScheduler):
+                opt.param_groups[0]["lr"] = 0.33
+            opt.step()
+            schedule.step()
+            rates[-1] += [float(group["lr"]) for group in opt.param_groups]
+    assert rates[0] == pytest.approx(rates[1])
 
 
 def test_plateau_by_hand() -> None:
@@ -200,7 +247,8 @@ def test_one_cycle_ends() -> None:
     opt = optim.SGD([nn.Parameter(flow.ones(1))], lr=0.1, momentum=0.9)
     scheduler = lr_scheduler.OneCycleLR(opt, 1.0, total_steps=2)
     opt.step()
-    scheduler.step()
+    for _ in range(2):  # as many as it was told
+        scheduler.step()
     with pytest.raises(ValueError, match="number of total steps is 2"):
         scheduler.step()
 

@@ -44,16 +44,16 @@ def test_a_thread_that_waits_is_seen_as_it_is(depth):
     thread = Background(run)
     try:
         assert reached.wait(60)
-        found = []
-        while not found or found[0][0] != id(threading.Condition.wait.__code__):
-            found = frames.walk(frames.layout(), state[0], most=1000)  # it may be on its way there
-        there, frame = [], sys._current_frames()[thread.ident]
+        chain = []
+        while not chain or chain[0][0] != id(threading.Condition.wait.__code__):
+            chain = frames.walk(frames.layout(), state[0], most=1000)  # it may be on its way there
+        places, frame = [], sys._current_frames()[thread.ident]
         while frame is not None:
-            there.append((id(frame.f_code), frame.f_lasti))
+            places.append((id(frame.f_code), frame.f_lasti))
             frame = frame.f_back
-        codes = {code for code, _ in there}
-        assert [pair for pair in found if pair[0] in codes] == there
-        assert len(there) > depth
+        codes = {code for code, _ in places}
+        assert [pair for pair in chain if pair[0] in codes] == places
+        assert len(places) > depth
     finally:
         leave.set()
         thread.result()
@@ -69,8 +69,8 @@ def test_memory_that_is_not_there_is_no_error():
 @pytest.mark.parametrize("wrong", [{"current": 0}, {"before": 0}, {"shift": 10**6}, {"code": 8}])
 def test_places_that_are_others_are_not_taken(wrong):
     """A later CPython may have other things at these places."""
-    found = frames.layout()._replace(**wrong)
-    assert frames._differs(found)("x") != ""
+    layout = frames.layout()._replace(**wrong)
+    assert frames._differs(layout)("x") != ""
 
 
 def test_what_is_not_found_says_what(monkeypatch):

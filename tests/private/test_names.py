@@ -156,9 +156,9 @@ def bounds():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
     for line in named:
-        found = re.fullmatch(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)(?:,<([\d.]+))?", line)
-        assert found, line
-        yield found[1], found[2], found[3]
+        match = re.fullmatch(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)(?:,<([\d.]+))?", line)
+        assert match, line
+        yield match[1], match[2], match[3]
 
 
 def test_dependencies_have_upper_bounds():

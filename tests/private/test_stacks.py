@@ -15,7 +15,7 @@ from flowvm.private.stacks import NULL, Stack, ends, places, traced_by
 
 def traced(function, *args):
     """Return (instruction's name, two operands on top) of each, and the function's result."""
-    seen, own, before = [], sys._getframe(), sys.gettrace()
+    calls, own, before = [], sys._getframe(), sys.gettrace()
     code = function.__code__
     names = {i.offset: i.opname for i in dis.get_instructions(code)}
 
@@ -23,9 +23,9 @@ def traced(function, *args):
         if event == "opcode":
             stack = Stack(frame, places(), ends(code, places())[frame.f_lasti])
             assert stack.function is function
-            seen.append((names[frame.f_lasti], stack))
+            calls.append((names[frame.f_lasti], stack))
             if names[frame.f_lasti].startswith(("LOAD_ATTR", "STORE_ATTR", "COMPARE", "GET_ITER")):
-                seen[-1] = names[frame.f_lasti], stack[1]
+                calls[-1] = names[frame.f_lasti], stack[1]
         return inside
 
     def entered(frame, event, arg):
@@ -39,7 +39,7 @@ def traced(function, *args):
     finally:
         sys.settrace(before)
         own.f_trace_opcodes = False
-    return dict(seen), result
+    return dict(calls), result
 
 
 class Thing:
@@ -62,12 +62,12 @@ def test_operands_are_seen_in_expressions_loops_and_handlers():
         return total > 5
 
     for _ in range(20):  # also when CPython has made it quick
-        seen, result = traced(function, thing, row)
+        values, result = traced(function, thing, row)
     assert result
-    assert seen["LOAD_ATTR"] is thing
-    assert seen["STORE_ATTR"] is thing
-    assert seen["GET_ITER"] is row
-    assert seen["COMPARE_OP"] == 5
+    assert values["LOAD_ATTR"] is thing
+    assert values["STORE_ATTR"] is thing
+    assert values["GET_ITER"] is row
+    assert values["COMPARE_OP"] == 5
 
 
 def test_operands_are_seen_in_generators():
@@ -78,13 +78,13 @@ def test_operands_are_seen_in_generators():
         yield first + a.k
 
     code = function.__code__
-    found, own, before = [], sys._getframe(), sys.gettrace()
+    values, own, before = [], sys._getframe(), sys.gettrace()
     at = next(i.offset for i in dis.get_instructions(code) if i.opname == "LOAD_ATTR")
 
     def inside(frame, event, arg):
         if event == "opcode" and frame.f_lasti == at:
             stack = Stack(frame, places(), ends(code, places())[at])
-            found.append((stack[1], stack[2], stack.variable(0)))
+            values.append((stack[1], stack[2], stack.variable(0)))
         return inside
 
     places()
@@ -97,7 +97,7 @@ def test_operands_are_seen_in_generators():
     finally:
         sys.settrace(before)
         own.f_trace_opcodes = False
-    assert found == [(thing, 4, thing)]
+    assert values == [(thing, 4, thing)]
 
 
 def test_what_is_not_there_is_null():
@@ -106,12 +106,12 @@ def test_what_is_not_there_is_null():
             b = a
         return b if a else 1
 
-    code, found = function.__code__, []
+    code, values = function.__code__, []
     own, before = sys._getframe(), sys.gettrace()
 
     def inside(frame, event, arg):
-        if event == "opcode" and not found:
-            found.append(Stack(frame, places()).variable(1))
+        if event == "opcode" and not values:
+            values.append(Stack(frame, places()).variable(1))
         return inside
 
     places()
@@ -122,7 +122,7 @@ def test_what_is_not_there_is_null():
     finally:
         sys.settrace(before)
         own.f_trace_opcodes = False
-    assert found == [NULL]
+    assert values == [NULL]
 
 
 def test_another_layout_of_frames_is_noticed(monkeypatch):

@@ -80,8 +80,8 @@ def test_nothing_is_looked_for_before_it_is_used():
         "import sys, flowvm.private.numba, flowvm.private.numba_cuda, flowvm.private.scipy\n"
         "print('numba' in sys.modules or 'scipy' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout == "False\n", done.stderr
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert process.stdout == "False\n", process.stderr
 
 
 # --- essential --------------------------------------------------------------------------------
@@ -139,9 +139,9 @@ def test_every_package_raises_its_own_error():
 @pytest.mark.parametrize("name", QUICK)
 def test_a_shortcut_whose_target_changed_is_skipped_with_one_warning(anew, monkeypatch, name):
     change(monkeypatch, name)
-    with pytest.warns(RuntimeWarning, match=rf"without 1 of its shortcuts .*: {name} ") as seen:
+    with pytest.warns(RuntimeWarning, match=rf"without 1 of its shortcuts .*: {name} ") as caught:
         assert not NUMBA.usable(name)
-    assert len(seen) == 1
+    assert len(caught) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert all(NUMBA.usable(other) for other in QUICK if other != name)
@@ -179,9 +179,9 @@ def test_what_is_compiled_without_shortcuts_is_the_same(anew, monkeypatch):
     NUMBA.forget()
     shortcuts._replacements.cache_clear()
     shortcuts.pipeline.cache_clear()
-    with pytest.warns(RuntimeWarning, match="results are the same") as seen:
+    with pytest.warns(RuntimeWarning, match="results are the same") as caught:
         slow = code()
-    assert len(seen) == 1
+    assert len(caught) == 1
     assert [name for _, name, _ in shortcuts._replacements()] == ["_optimize_functions"]
     assert slow.splitlines() == quick.splitlines()
 
@@ -231,15 +231,15 @@ except flow.errors.DeviceError as error:
 def test_a_numba_cuda_without_cuda_is_told_of_in_a_line():
     """The import may raise anything where CUDA's runtime is missing, in the simulator too."""
     environment = {**os.environ, "FLOWVM_CUDA_DRIVER": "simulator"}
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", UNFOUND],
         env=environment,
         capture_output=True,
         text=True,
         timeout=250,
     )
-    lines = [line for line in said.stdout.splitlines() if "libcudart" in line]
-    assert [INFO in line for line in lines] == [True, False], said
+    lines = [line for line in output.stdout.splitlines() if "libcudart" in line]
+    assert [INFO in line for line in lines] == [True, False], output
     assert "cannot be imported (no libcudart.so)" in lines[1]
 
 
@@ -269,8 +269,8 @@ assert types.FunctionType(imports.__code__, vars(arrays))() is np
 assert importlib.import_module(ARRAYS) is arrays
 print("well")
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout == "well\n", done.stderr
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert process.stdout == "well\n", process.stderr
 
 
 # --- CPython ----------------------------------------------------------------------------------
@@ -279,8 +279,8 @@ print("well")
 def test_references_that_are_not_counted_hold_for_ever(monkeypatch):
     monkeypatch.setattr(cpython, "_SOLE", cpython._SOLE + 1)
     assert "getrefcount says" in cpython._counting()
-    (told,) = [s for s in CPYTHON.report() if s.verdict != OK]
-    assert (told.use.name, told.verdict) == ("refcounts", SKIPPED)
+    (status,) = [s for s in CPYTHON.report() if s.verdict != OK]
+    assert (status.use.name, status.verdict) == ("refcounts", SKIPPED)
 
 
 def test_a_counter_is_read_without_taking_a_number():

@@ -22,8 +22,8 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
 def test_windows_are_pytorchs(name: str, sym: bool) -> None:
     torch = pytest.importorskip("torch")
     assert windows.__all__ == torch.signal.windows.__all__
-    for given in OPTIONS.get(name, [{}]):
-        options = {"sym": sym, **given}
+    for inputs in OPTIONS.get(name, [{}]):
+        options = {"sym": sym, **inputs}
         for length in (0, 1, 2, 5, 8):
             for dtype in ("float64", "float32", None):
                 results = []
@@ -38,10 +38,10 @@ def test_windows_are_pytorchs(name: str, sym: bool) -> None:
 
 
 def test_a_window_takes_what_tensors_take() -> None:
-    made = windows.hann(4, sym=False, layout=flow.strided, device="cpu", requires_grad=True)
-    assert made.requires_grad
-    np.testing.assert_allclose(made.detach().numpy(), [0, 0.5, 1, 0.5], atol=1e-7)
-    np.testing.assert_array_equal(made.detach().numpy(), flow.hann_window(4).numpy())
+    window = windows.hann(4, sym=False, layout=flow.strided, device="cpu", requires_grad=True)
+    assert window.requires_grad
+    np.testing.assert_allclose(window.detach().numpy(), [0, 0.5, 1, 0.5], atol=1e-7)
+    np.testing.assert_array_equal(window.detach().numpy(), flow.hann_window(4).numpy())
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def matrix(rng: np.random.Generator, shape: tuple[int, ...] = (ROWS, COLUMNS)) -
     return x
 
 
-def made(lib: Any, x: Any, layout: str, grad: bool = False) -> Any:
+def tensor_of(lib: Any, x: Any, layout: str, grad: bool = False) -> Any:
     """A sparse leaf of a library."""
     dense = lib.tensor(x)
     if layout == "uncoalesced":
@@ -172,7 +172,7 @@ def test_function_gives_what_pytorch_gives(
     function: Callable[..., Any], layout: str, rng: np.random.Generator
 ) -> None:
     x = matrix(rng)
-    same(function(flow, made(flow, x, layout)), function(torch, made(torch, x, layout)))
+    same(function(flow, tensor_of(flow, x, layout)), function(torch, tensor_of(torch, x, layout)))
 
 
 def masked(x: Any) -> Any:
@@ -218,7 +218,7 @@ def test_gradient_is_that_of_the_dense_matrix_at_the_places(
     rng: np.random.Generator,
 ) -> None:
     x, start = matrix(rng), rng.standard_normal((COLUMNS, 3)).astype(np.float32)
-    ours, y = made(flow, x, layout, grad=True), flow.tensor(start, requires_grad=True)
+    ours, y = tensor_of(flow, x, layout, grad=True), flow.tensor(start, requires_grad=True)
     theirs = torch.tensor(dense(ours), requires_grad=True)
     z = torch.tensor(start, requires_grad=True)
     for lib, out in ((flow, function(ours, y)), (torch, reference(theirs, z))):
@@ -263,6 +263,21 @@ def test_what_pytorch_refuses_is_an_error(
 ) -> None:
     x = matrix(rng)
     with pytest.raises((RuntimeError, TypeError, ValueError)):
-        function(torch, made(torch, x, "coo"))
+        function(torch, tensor_of(torch, x, "coo"))
     with pytest.raises(FlowError):
-        function(flow, made(flow, x, "coo"))
+        function(flow, tensor_of(flow, x, "coo"))
+
+
+def test_maps_over_the_dense_factor():
+    matrix = flow.sparse_coo_tensor([[0, 1, 1], [1, 0, 2]], [1.0, 2.0, 3.0], (2, 3)).coalesce()
+    x = flow.arange(12.0).reshape(4, 3)
+    expected = (x @ matrix.to_dense().t()).tolist()
+    flow.func.explain()
+    assert flow.func.vmap(lambda v: matrix @ v)(x).tolist() == expected
+    assert flow.func.vmap(lambda s, v: s @ v, in_dims=(None, 0))(matrix, x).tolist() == expected
+    assert not [name for name in flow.func.explain() if "sparse_product" in name]
+    slopes = flow.func.vmap(flow.func.grad(lambda v: (matrix @ v).square().sum()))(x)
+    dense = matrix.to_dense()
+    assert slopes.tolist() == (2 * (x @ dense.t()) @ dense).tolist()
+    with pytest.raises(ValueError, match="not mapped over"):
+        flow.func.vmap(lambda s: s @ x[0])(matrix)

@@ -19,7 +19,7 @@ LAYOUTS = ("sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc")
 DENSE = np.array([[0, 2, 0, 0], [0, 0, 0, 0], [3, 0, 0, 4], [0, 0, 5, 0]], np.float32)
 
 
-def made(layout: str) -> Any:
+def tensor_of(layout: str) -> Any:
     """Return the matrix in another layout."""
     return flow.tensor(DENSE).to_sparse(layout=getattr(flow, layout), blocksize=(2, 2))
 
@@ -30,7 +30,7 @@ def equal(x: Any, y: Any) -> bool:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_sparse_tensor_is_kept_by_files_and_copies(layout: str, tmp_path: Path) -> None:
-    x = made(layout)
+    x = tensor_of(layout)
     flow.save({"a": [x], "b": flow.ones(2)}, tmp_path / "file")
     assert equal(flow.load(tmp_path / "file")["a"][0], x)
     assert equal(pickle.loads(pickle.dumps(x)), x)
@@ -41,7 +41,7 @@ def test_a_sparse_tensor_is_kept_by_files_and_copies(layout: str, tmp_path: Path
 
 
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
-    flow.save({"a": made("sparse_csr")}, tmp_path / "file")
+    flow.save({"a": tensor_of("sparse_csr")}, tmp_path / "file")
     data = (tmp_path / "file").read_bytes()
     wrong = data.replace(b'sparse_csr\\",[4,4]', b'sparse_csr\\",[4,1]')
     assert wrong != data
@@ -55,9 +55,9 @@ def test_files_of_pytorch_have_sparse_tensors(tmp_path: Path) -> None:
     x = torch.tensor(DENSE)
     torch.save({"coo": x.to_sparse(), "csr": x.to_sparse_csr()}, tmp_path / "file")
     loaded = flow.load(tmp_path / "file")
-    assert equal(loaded["coo"], made("sparse_coo"))
+    assert equal(loaded["coo"], tensor_of("sparse_coo"))
     assert loaded["coo"].is_coalesced()
-    assert equal(loaded["csr"], made("sparse_csr"))
+    assert equal(loaded["csr"], tensor_of("sparse_csr"))
 
 
 @pytest.mark.parametrize("form", ["coo", "csr", "csc", "bsr", "lil"])
@@ -91,7 +91,7 @@ def test_a_module_has_a_sparse_buffer(seed: int) -> None:
     class Net(nn.Module):
         def __init__(self, layout: str) -> None:
             super().__init__()
-            self.register_buffer("adjacency", made(layout))
+            self.register_buffer("adjacency", tensor_of(layout))
             self.lin = nn.Linear(3, 2)
 
         def forward(self, x: Any) -> Any:
@@ -121,7 +121,7 @@ def test_a_graph_takes_and_gives_sparse_tensors(seed: int) -> None:
     def step(a: Any, x: Any) -> Any:
         return a @ x, a * 2
 
-    x, first = flow.randn(4, 3), made("sparse_csr")
+    x, first = flow.randn(4, 3), tensor_of("sparse_csr")
     other = flow.sparse_csr_tensor(
         first.crow_indices(), first.col_indices(), flow.tensor([1.0, 2.0, 3.0, 4.0]), (4, 4)
     )
@@ -129,12 +129,12 @@ def test_a_graph_takes_and_gives_sparse_tensors(seed: int) -> None:
         product, twice = step(a, x)
         assert np.allclose(product.numpy(), a.to_dense().numpy() @ x.numpy(), rtol=1e-5, atol=1e-6)
         assert equal(twice, a * 2)
-    fewer = made("sparse_coo")  # of another layout
+    fewer = tensor_of("sparse_coo")  # of another layout
     assert np.allclose(step(fewer, x)[0].numpy(), DENSE @ x.numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_a_training_step_in_a_graph_is_that_of_eager_code(seed: int) -> None:
-    adjacency = made("sparse_coo")
+    adjacency = tensor_of("sparse_coo")
 
     def train(compiled: Any) -> list[float]:
         flow.manual_seed(0)
@@ -165,16 +165,16 @@ def test_values_get_gradients_twice() -> None:
 
     assert flow.autograd.gradcheck(product, (values, x))
     assert flow.autograd.gradgradcheck(product, (values, x))
-    made = flow.sparse_coo_tensor(indices, values, (2, 2))
-    assert not made.is_leaf
-    assert made.grad is None
-    (found,) = flow.autograd.grad((made @ x).sum(), made)
-    assert found.layout is flow.sparse_coo
-    assert found._nnz() == 3
+    matrix = flow.sparse_coo_tensor(indices, values, (2, 2))
+    assert not matrix.is_leaf
+    assert matrix.grad is None
+    (gradient,) = flow.autograd.grad((matrix @ x).sum(), matrix)
+    assert gradient.layout is flow.sparse_coo
+    assert gradient._nnz() == 3
 
 
 def test_meta_tensors_have_shapes() -> None:
-    x = made("sparse_csr").to("meta")
+    x = tensor_of("sparse_csr").to("meta")
     assert x.is_meta
     assert x._nnz() == 4
     assert (x @ flow.empty(4, 2, device="meta")).shape == (4, 2)
@@ -199,7 +199,7 @@ def test_products_do_not_depend_on_threads(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("width", [0, 1, 5, 16, 33, 64, 130])
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 def test_products_of_any_width(width: int, dtype: str, rng: np.random.Generator) -> None:
-    x = made("sparse_csr").to(getattr(flow, dtype))
+    x = tensor_of("sparse_csr").to(getattr(flow, dtype))
     y = rng.integers(-9, 9, (4, width)).astype(dtype)
     assert np.array_equal((x @ flow.tensor(y)).numpy(), DENSE.astype(dtype) @ y)
 

@@ -28,10 +28,10 @@ def gradients(function, *leaves):
     """The gradients of the sum of what `function` gives; `.grad` is left empty."""
     result = function()
     (result if isinstance(result, flow.Tensor) else sum(t.sum() for t in result)).sum().backward()
-    found = [t.grad.numpy() for t in leaves]
+    gradients = [t.grad.numpy() for t in leaves]
     for t in leaves:
         t.grad = None
-    return found
+    return gradients
 
 
 def same(ours, theirs):
@@ -59,7 +59,7 @@ def test_forward_keeps_no_activation():
             t = (t * 1.5).sin().exp()
         return t
 
-    def kept(run) -> int:
+    def held_bytes(run) -> int:
         gc.collect()
         flow.vm.sync()
         before = int(engine.words[CTL.LIVE_BYTES])
@@ -72,8 +72,8 @@ def test_forward_keeps_no_activation():
 
     with flow.vm.sequential():
         one = 4 * 256 * 256
-        assert kept(lambda: function(x)) >= 16 * one
-        assert kept(lambda: checkpoint(function, x)) <= 2 * one
+        assert held_bytes(lambda: function(x)) >= 16 * one
+        assert held_bytes(lambda: checkpoint(function, x)) <= 2 * one
 
 
 def test_memory_is_free_while_forward_runs_and_again_while_backward_does():
@@ -88,7 +88,7 @@ def test_memory_is_free_while_forward_runs_and_again_while_backward_does():
     def peak(wrap) -> int:
         gc.collect()
         flow.vm.sync()
-        there = engine.words[CTL.PEAK_BYTES] = int(engine.words[CTL.LIVE_BYTES])
+        live = engine.words[CTL.PEAK_BYTES] = int(engine.words[CTL.LIVE_BYTES])
         t = x
         for _ in range(8):
             t = wrap(part, t)
@@ -96,7 +96,7 @@ def test_memory_is_free_while_forward_runs_and_again_while_backward_does():
         del t
         flow.vm.sync()
         x.grad = None
-        return int(engine.words[CTL.PEAK_BYTES]) - there
+        return int(engine.words[CTL.PEAK_BYTES]) - live
 
     with flow.vm.sequential():
         plain = peak(lambda f, t: f(t))
@@ -321,19 +321,19 @@ def test_without_gradients_the_function_is_just_called():
 
 
 def test_contexts_of_the_first_and_the_second_time():
-    seen = []
+    calls = []
 
     @contextmanager
     def noting(what):
-        seen.append(what)
+        calls.append(what)
         yield
 
     y = checkpoint(
         lambda t: t.exp(), leaf(3), context_fn=lambda: (noting("first"), noting("second"))
     )
-    assert seen == ["first"]
+    assert calls == ["first"]
     y.sum().backward()
-    assert seen == ["first", "second"]
+    assert calls == ["first", "second"]
 
 
 @pytest.mark.parametrize("threads", [4])
@@ -459,15 +459,15 @@ def test_checkpoint_sequential():
 
 def test_hooks_of_saved_tensors_inside_a_checkpoint():
     """Packed tensors are forgotten with the rest, and packed again when they are recomputed."""
-    seen = []
+    calls = []
     x = flow.tensor([1.0, 2.0, 3.0], requires_grad=True)
 
     def pack(t):
-        seen.append("pack")
+        calls.append("pack")
         return t.clone()
 
     def unpack(t):
-        seen.append("unpack")
+        calls.append("unpack")
         return t
 
     def cube(x):
@@ -475,19 +475,19 @@ def test_hooks_of_saved_tensors_inside_a_checkpoint():
             return x * x * x
 
     for inside in (cube, lambda x: flow.utils.checkpoint.checkpoint(cube, x, use_reentrant=False)):
-        seen.clear()
+        calls.clear()
         x.grad = None
         flow.utils.checkpoint.checkpoint(inside, x, use_reentrant=False).sum().backward()
         assert x.grad.tolist() == [3.0, 12.0, 27.0]
-        assert seen.count("unpack") >= 4
+        assert calls.count("unpack") >= 4
 
 
 def test_hooks_of_some_saved_tensors_leave_the_others_to_the_hooks_around():
     weight, x = flow.ones(3, requires_grad=True), flow.tensor([1.0, 2.0, 3.0], requires_grad=True)
     outer, inner = [], []
 
-    def remember(seen):
-        return lambda t: seen.append(t) or t
+    def remember(calls):
+        return lambda t: calls.append(t) or t
 
     some = flow.autograd.graph.some_saved_tensors_hooks(
         lambda t: t.storage() is weight.storage(), remember(inner), lambda t: t

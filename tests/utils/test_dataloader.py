@@ -118,9 +118,9 @@ def test_shuffling_depends_on_the_seed_alone(workers: dict[str, Any]) -> None:
     loader = DataLoader(Numbers(20), 6, shuffle=True, **workers)
     batches = iter(loader)  # draws its order here, whatever the workers do
     after = flow.randperm(5).tolist()
-    found = lists(batches)
+    rows = lists(batches)
     flow.manual_seed(11)
-    assert lists(DataLoader(Numbers(20), 6, shuffle=True)) == found
+    assert lists(DataLoader(Numbers(20), 6, shuffle=True)) == rows
     flow.manual_seed(11)
     iter(DataLoader(Numbers(20), 6, shuffle=True))
     assert flow.randperm(5).tolist() == after
@@ -153,10 +153,10 @@ def test_prefetch_is_bounded_and_runs_ahead() -> None:
 
     batches = iter(DataLoader(Watched(100), None, prefetch_factor=3, **threads()))
     wait_until_made(6)  # before anyone asked
-    for taken in range(1, 20):
-        assert next(batches) == taken - 1
-        wait_until_made(6 + taken)
-        assert len(results) <= 6 + taken
+    for count in range(1, 20):
+        assert next(batches) == count - 1
+        wait_until_made(6 + count)
+        assert len(results) <= 6 + count
     del batches
 
 

@@ -182,15 +182,15 @@ SAMPLES = [
 ]  # fmt: skip
 
 
-def shown(made: Any) -> Any:
+def shown(value: Any) -> Any:
     """A batch in words that are the same for both libraries."""
-    if hasattr(made, "tolist") and not isinstance(made, np.ndarray):
-        return str(made.dtype).partition(".")[2], tuple(made.shape), made.tolist()
-    if isinstance(made, Mapping):
-        return type(made), {key: shown(value) for key, value in made.items()}
-    if isinstance(made, (list, tuple, Strings)):
-        return type(made), [shown(value) for value in made]
-    return type(made), repr(made)
+    if hasattr(value, "tolist") and not isinstance(value, np.ndarray):
+        return str(value.dtype).partition(".")[2], tuple(value.shape), value.tolist()
+    if isinstance(value, Mapping):
+        return type(value), {key: shown(value) for key, value in value.items()}
+    if isinstance(value, (list, tuple, Strings)):
+        return type(value), [shown(value) for value in value]
+    return type(value), repr(value)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=repr)
@@ -199,12 +199,12 @@ def test_collating_and_converting_as_pytorch_does(sample: Any) -> None:
     theirs = pytest.importorskip("torch.utils.data")
     for name, argument in (("default_collate", [sample, sample]), ("default_convert", sample)):
         try:
-            wanted = getattr(theirs, name)(argument)
+            expected = getattr(theirs, name)(argument)
         except Exception as error:
             with pytest.raises(type(error)):
                 getattr(data, name)(argument)
         else:
-            assert shown(getattr(data, name)(argument)) == shown(wanted), name
+            assert shown(getattr(data, name)(argument)) == shown(expected), name
 
 
 def test_collate_refuses_what_it_cannot() -> None:
@@ -215,11 +215,11 @@ def test_collate_refuses_what_it_cannot() -> None:
 
 
 def test_convert() -> None:
-    found = default_convert({"a": np.ones(2), "b": [np.zeros(1), "x"], "c": Point(np.ones(1), 2)})
-    assert isinstance(found["a"], flow.Tensor)
-    assert isinstance(found["b"][0], flow.Tensor)
-    assert found["b"][1] == "x"
-    assert isinstance(found["c"].x, flow.Tensor)
+    result = default_convert({"a": np.ones(2), "b": [np.zeros(1), "x"], "c": Point(np.ones(1), 2)})
+    assert isinstance(result["a"], flow.Tensor)
+    assert isinstance(result["b"][0], flow.Tensor)
+    assert result["b"][1] == "x"
+    assert isinstance(result["c"].x, flow.Tensor)
 
 
 def test_the_base_classes_say_what_to_define() -> None:

@@ -159,9 +159,9 @@ def test_keys_of_one_hash(kind: str, use: str) -> None:
 
 
 def test_many_keys_are_read() -> None:
-    wanted = dict.fromkeys(range(-5000, 60_000))
-    keys = b"".join(number(k) + b"N" for k in wanted)
-    assert flow.load(io.BytesIO(zipped(mapping(keys)))) == wanted
+    expected = dict.fromkeys(range(-5000, 60_000))
+    keys = b"".join(number(k) + b"N" for k in expected)
+    assert flow.load(io.BytesIO(zipped(mapping(keys)))) == expected
 
 
 def test_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,8 +268,8 @@ def test_overlapping_entries_take_no_more_than_the_file() -> None:
 
 
 def own(tree: Any, more: dict[str, Any] | None = None) -> bytes:
-    said = json.dumps({"version": 1, "tree": tree, **(more or {})})
-    return headed({"__metadata__": {"flowvm": said}})
+    text = json.dumps({"version": 1, "tree": tree, **(more or {})})
+    return headed({"__metadata__": {"flowvm": text}})
 
 
 def headed(header: Any, rest: bytes = b"") -> bytes:

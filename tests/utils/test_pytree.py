@@ -40,9 +40,9 @@ def test_a_tree_is_put_together_again(tree):
 def test_as_in_pytorch(tree):
     theirs = pytest.importorskip("torch").utils._pytree
     leaves, spec = trees.tree_flatten(tree)
-    expected, told = theirs.tree_flatten(tree)
+    expected, theirs_spec = theirs.tree_flatten(tree)
     assert leaves == expected
-    assert (spec.num_leaves, spec.num_nodes) == (told.num_leaves, told.num_nodes)
+    assert (spec.num_leaves, spec.num_nodes) == (theirs_spec.num_leaves, theirs_spec.num_nodes)
     paths = [trees.keystr(path) for path, _ in trees.tree_leaves_with_path(tree)]
     assert paths == [theirs.keystr(path) for path, _ in theirs.tree_leaves_with_path(tree)]
 
@@ -73,8 +73,8 @@ def test_classes_are_registered():
 
     trees.register_pytree_node(Pair, lambda p: ((p.a, p.b), None), lambda c, _: Pair(*c))
     trees.register_dataclass(Batch)
-    found = trees.tree_map(lambda x: x + x, [Pair(1, Batch(2, "s"))])[0]
-    assert (found.a, found.b) == (2, Batch(4, "ss"))
+    pair = trees.tree_map(lambda x: x + x, [Pair(1, Batch(2, "s"))])[0]
+    assert (pair.a, pair.b) == (2, Batch(4, "ss"))
     paths = [trees.keystr(path) for path, _ in trees.tree_leaves_with_path(Batch(1, ""))]
     assert paths == [".x", ".label"]
 

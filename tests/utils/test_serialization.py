@@ -74,17 +74,17 @@ def test_structures(obj: Any) -> None:
 
 def test_a_tensor_that_occurs_twice_is_one_again() -> None:
     shared = flow.ones(2)
-    found = around({"a": shared, "nested": [shared], "other": flow.ones(2)})
-    assert found["a"] is found["nested"][0]
-    assert found["a"] is not found["other"]
+    copy = around({"a": shared, "nested": [shared], "other": flow.ones(2)})
+    assert copy["a"] is copy["nested"][0]
+    assert copy["a"] is not copy["other"]
 
 
 def test_strided_tensors_and_parameters(rng: np.random.Generator) -> None:
     base = flow.tensor(rng.normal(size=(4, 6)))
     obj = {"t": base.t(), "slice": base[1:3, ::2], "param": nn.Parameter(base)}
-    found = around(obj)
-    same(found, {**obj, "param": base})
-    assert type(found["param"]) is flow.Tensor
+    copy = around(obj)
+    same(copy, {**obj, "param": base})
+    assert type(copy["param"]) is flow.Tensor
 
 
 def test_a_state_dict_is_a_plain_safetensors_file(tmp_path: Path) -> None:

@@ -47,10 +47,10 @@ def views_of(base: flow.Tensor) -> dict[str, flow.Tensor]:
     }
 
 
-def check_same(found: dict[str, flow.Tensor], wanted: dict[str, flow.Tensor]) -> None:
-    assert list(found) == list(wanted)
-    for name, t in wanted.items():
-        again = found[name]
+def check_same(actual: dict[str, flow.Tensor], expected: dict[str, flow.Tensor]) -> None:
+    assert list(actual) == list(expected)
+    for name, t in expected.items():
+        again = actual[name]
         assert again.dtype is t.dtype, name
         np.testing.assert_array_equal(again.detach().numpy(), t.detach().numpy(), err_msg=name)
 
@@ -58,33 +58,33 @@ def check_same(found: dict[str, flow.Tensor], wanted: dict[str, flow.Tensor]) ->
 @pytest.mark.parametrize("way", WAYS)
 def test_views_share_their_storage(way: str) -> None:
     base = flow.arange(48.0).reshape(6, 8)
-    wanted = views_of(base)
-    found = WAYS[way](wanted)
-    check_same(found, wanted)
-    for name, t in wanted.items():
+    expected = views_of(base)
+    tensors = WAYS[way](expected)
+    check_same(tensors, expected)
+    for name, t in expected.items():
         if name != "empty":
-            assert found[name].stride() == t.stride(), name
-            assert found[name].storage_offset() == t.storage_offset(), name
-            assert found[name].untyped_storage() == found["whole"].untyped_storage(), name
+            assert tensors[name].stride() == t.stride(), name
+            assert tensors[name].storage_offset() == t.storage_offset(), name
+            assert tensors[name].untyped_storage() == tensors["whole"].untyped_storage(), name
     base[3] = -1.0
-    found["row"].fill_(-1.0)
-    check_same(found, wanted)
+    tensors["row"].fill_(-1.0)
+    check_same(tensors, expected)
     base.view(flow.int32)[5, 7] = 7
-    found["bits"][5, 7] = 7
-    check_same(found, wanted)
+    tensors["bits"][5, 7] = 7
+    check_same(tensors, expected)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_views_of_a_storage_that_none_fills(way: str) -> None:
     whole = flow.arange(100.0)
-    wanted = {"a": whole[10:20], "b": whole[15:31:3], "other": flow.ones(2)}
-    found = WAYS[way](wanted)
-    check_same(found, wanted)
-    assert found["a"].untyped_storage() == found["b"].untyped_storage()
-    assert found["a"].untyped_storage() != found["other"].untyped_storage()
+    expected = {"a": whole[10:20], "b": whole[15:31:3], "other": flow.ones(2)}
+    tensors = WAYS[way](expected)
+    check_same(tensors, expected)
+    assert tensors["a"].untyped_storage() == tensors["b"].untyped_storage()
+    assert tensors["a"].untyped_storage() != tensors["other"].untyped_storage()
     whole[18] = -5.0
-    found["b"][1] = -5.0
-    check_same(found, wanted)
+    tensors["b"][1] = -5.0
+    check_same(tensors, expected)
 
 
 class Tied(nn.Module):
@@ -102,13 +102,13 @@ class Tied(nn.Module):
 @pytest.mark.parametrize("way", ["pickle", "pickle 2", "deepcopy"])
 def test_whole_modules(way: str) -> None:
     model = Tied()
-    found = WAYS[way](model)
-    assert found.head.weight is found.embedding.weight
+    model_again = WAYS[way](model)
+    assert model_again.head.weight is model_again.embedding.weight
     with flow.no_grad():
-        found.row.fill_(2.5)
-        found.seen.fill_(1.5)
-    assert found.embedding.weight[2].tolist() == [2.5] * 3
-    assert found.head.weight[0].tolist() == [1.5] * 3
+        model_again.row.fill_(2.5)
+        model_again.seen.fill_(1.5)
+    assert model_again.embedding.weight[2].tolist() == [2.5] * 3
+    assert model_again.head.weight[0].tolist() == [1.5] * 3
     assert model.row.tolist() != [2.5] * 3  # a copy, and not the original's memory
 
 
@@ -136,20 +136,20 @@ def test_a_storage_is_stored_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", [flow.bool, flow.bfloat16, flow.complex64, flow.complex128])
 def test_dtypes_that_the_file_lacks(dtype: Any) -> None:
     x = flow.tensor([[1.0, 0.0, 2.0]]).to(dtype)
-    found = saved({"a": x, "b": x[:, 1:], "c": x.t()})
-    assert found["a"].tolist() == x.tolist()
-    assert found["b"].tolist() == x[:, 1:].tolist()
-    found["b"].zero_()
-    assert found["c"].tolist()[1:] == flow.zeros(2, 1).to(dtype).tolist()
+    tensors = saved({"a": x, "b": x[:, 1:], "c": x.t()})
+    assert tensors["a"].tolist() == x.tolist()
+    assert tensors["b"].tolist() == x[:, 1:].tolist()
+    tensors["b"].zero_()
+    assert tensors["c"].tolist()[1:] == flow.zeros(2, 1).to(dtype).tolist()
 
 
 def test_the_order_of_dimensions_is_kept() -> None:
     images = flow.rand(2, 3, 4, 5).to(memory_format=flow.channels_last)
-    found = saved({"images": images, "t": flow.rand(3, 4).t(), "part": flow.rand(4, 4)[:, ::2]})
-    assert found["images"].stride() == images.stride()
-    assert found["images"].tolist() == images.tolist()
-    assert found["t"].stride() == (1, 4)
-    assert found["part"].is_contiguous()  # a copy of the part, not of what it was a part of
+    tensors = saved({"images": images, "t": flow.rand(3, 4).t(), "part": flow.rand(4, 4)[:, ::2]})
+    assert tensors["images"].stride() == images.stride()
+    assert tensors["images"].tolist() == images.tolist()
+    assert tensors["t"].stride() == (1, 4)
+    assert tensors["part"].is_contiguous()  # a copy of the part, not of what it was a part of
 
 
 def test_map_location_keeps_what_is_shared() -> None:
@@ -160,6 +160,46 @@ def test_map_location_keeps_what_is_shared() -> None:
         a, b = flow.load(io.BytesIO(file.getvalue()), map_location=place)
         b.fill_(5.0)
         assert a.tolist() == [1.0, 5.0, 5.0, 5.0]
+
+
+def test_tensors_require_gradients_that_did() -> None:
+    torch = pytest.importorskip("torch")
+    for lib in (flow, torch):
+        base: Any = lib.arange(4.0)
+        expected = {
+            "base": base, "view": base[1:].detach().requires_grad_(),
+            "parameter": lib.nn.Parameter(base[:2]), "result": lib.ones(1, requires_grad=True) * 2,
+            "frozen": lib.nn.Parameter(base, requires_grad=False), "whole": lib.arange(2),
+        }  # fmt: skip
+        file = io.BytesIO()
+        lib.save(expected, file)
+        loaded = flow.load(io.BytesIO(file.getvalue()))
+        requires_grad = {name: t.requires_grad for name, t in loaded.items()}
+        assert requires_grad == {name: t.requires_grad for name, t in expected.items()}
+        assert all(t.is_leaf for t in loaded.values())
+        (loaded["view"][:2] * loaded["parameter"]).sum().backward()
+        assert loaded["view"].grad.tolist() == [0, 1, 0]
+        assert loaded["parameter"].grad.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("names", [["b"], [3], ["a", "whole"], {"a": 1}, None])
+def test_gradients_of_what_cannot_have_them(names: Any) -> None:
+    data = save_bytes({"a": flow.ones(1, requires_grad=True), "whole": flow.arange(2)})
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    key = next(iter(header["__metadata__"]))
+    message = json.loads(header["__metadata__"][key]) | {"grads": names}
+    header["__metadata__"][key] = json.dumps(message)
+    text = json.dumps(header).encode()
+    damaged = len(text).to_bytes(8, "little") + text + data[8 + length :]
+    with pytest.raises(RuntimeError, match="cannot require gradients"):
+        flow.load(io.BytesIO(damaged))
+
+
+def save_bytes(value: Any) -> bytes:
+    file = io.BytesIO()
+    flow.save(value, file)
+    return file.getvalue()
 
 
 def test_tensors_in_other_storages_stay_apart() -> None:
@@ -192,25 +232,27 @@ def test_global_tensors(tmp_path: Path) -> None:
 def test_pytorchs_files(new: bool) -> None:
     torch = pytest.importorskip("torch")
     base = torch.arange(48.0).reshape(6, 8)
-    wanted = {
+    expected = {
         "whole": base, "transposed": base.t(), "slice": base[2:5, 1:7:2], "row": base[3],
         "repeated": base[:, :1].expand(6, 5), "parameter": torch.nn.Parameter(base[1]),
         "again": base.detach(), "same": base, "alone": torch.ones(3), "empty": base[6:],
     }  # fmt: skip
     file = io.BytesIO()
-    torch.save(wanted, file, _use_new_zipfile_serialization=new)
+    torch.save(expected, file, _use_new_zipfile_serialization=new)
     loaded = flow.load(io.BytesIO(file.getvalue()))
 
     def check() -> None:
-        for name, t in wanted.items():
-            np.testing.assert_array_equal(loaded[name].numpy(), t.detach().numpy(), err_msg=name)
+        for name, t in expected.items():
+            held = loaded[name].detach().numpy()
+            np.testing.assert_array_equal(held, t.detach().numpy(), err_msg=name)
             assert loaded[name].stride() == t.stride() or name == "empty", name
+            assert loaded[name].requires_grad == t.requires_grad, name
 
     check()
     assert loaded["same"] is loaded["whole"] is not loaded["again"]
     for name in ("row", "again", "slice", "transposed"):
         with torch.no_grad():
-            wanted[name][0] = -3.0
+            expected[name][0] = -3.0
         loaded[name][0] = -3.0
         check()
 
@@ -267,10 +309,10 @@ def test_pytorchs_modules_state_dict_of_tied_weights() -> None:
     ],
 )
 def test_damaged_views_are_refused(change: dict[str, Any]) -> None:
-    said = {"version": 2, "tree": {"a": {"$tensor": "a"}, "b": {"$tensor": "b"}}, **change}
+    message = {"version": 2, "tree": {"a": {"$tensor": "a"}, "b": {"$tensor": "b"}}, **change}
     header = {
         "a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]},
-        "__metadata__": {"flowvm": json.dumps(said)},
+        "__metadata__": {"flowvm": json.dumps(message)},
     }
     text = json.dumps(header).encode()
     data = len(text).to_bytes(8, "little") + text + bytes(16)

@@ -156,9 +156,9 @@ def test_init_runs_once_in_each_worker() -> None:
     def init(worker: int) -> None:
         random.seed(100 + worker)
 
-    found = loaded(lambda i: random.random(), worker_init_fn=init)
-    wanted = [random.Random(100 + worker) for worker in (0, 1)]
-    assert found == [wanted[i % 2].random() for i in range(4)]
+    numbers = loaded(lambda i: random.random(), worker_init_fn=init)
+    expected = [random.Random(100 + worker) for worker in (0, 1)]
+    assert numbers == [expected[i % 2].random() for i in range(4)]
 
 
 class Shared(IterableDataset[Any]):
@@ -194,10 +194,10 @@ def test_batches_as_they_are_ready() -> None:
         return index
 
     batches = iter(DataLoader(Rows(6, make), None, num_workers=2, in_order=False))
-    found = [next(batches) for _ in range(4)]
-    assert 0 not in found
+    rows = [next(batches) for _ in range(4)]
+    assert 0 not in rows
     go.set()
-    assert sorted([*found, *batches]) == list(range(6))
+    assert sorted([*rows, *batches]) == list(range(6))
 
 
 def test_workers_read_ahead_and_no_further() -> None:
@@ -213,10 +213,10 @@ def test_workers_read_ahead_and_no_further() -> None:
     batches = iter(DataLoader(Rows(100, make), None, num_workers=2, prefetch_factor=3))
     for _ in range(6):
         assert semaphore.acquire(timeout=WAIT)  # before anyone asked
-    for taken in range(1, 20):
-        assert next(batches) == taken - 1
+    for number in range(1, 20):
+        assert next(batches) == number - 1
         assert semaphore.acquire(timeout=WAIT)
-        assert count.value <= 6 + taken
+        assert count.value <= 6 + number
 
 
 def test_numpy_alone_starts_no_vm_in_a_worker() -> None:
@@ -245,7 +245,7 @@ def test_kernels_in_workers() -> None:
 
 
 def test_batches_come_in_shared_memory_which_is_used_again() -> None:
-    seen = set()
+    visited = set()
     for k, (x, y) in enumerate(
         DataLoader(Rows(120, lambda i: (image(i), i)), 2, num_workers=2, prefetch_factor=2)
     ):
@@ -254,11 +254,11 @@ def test_batches_come_in_shared_memory_which_is_used_again() -> None:
             line.split()[0].split("-") for line in mapped()
             if int(line.split("-")[0], 16) <= address < int(line.split("-")[1].split()[0], 16)
         ))  # fmt: skip
-        seen.add(begin)
+        visited.add(begin)
         assert y.tolist() == [2 * k, 2 * k + 1]
         assert x[:, 1, 2, 3].tolist() == [2 * k, 2 * k + 1]
         assert end - begin >= x.nbytes
-    assert len(seen) <= 12
+    assert len(visited) <= 12
     del x, y
     flow.vm.sync()
     assert mapped() == []
@@ -321,23 +321,23 @@ def test_whatever_is_in_a_batch() -> None:
             "big": np.full(1 << 18, index),
         }  # fmt: skip
 
-    for index, got in enumerate(loaded(make, 3)):
-        wanted = make(index)
-        assert list(got) == list(wanted)
+    for index, actual in enumerate(loaded(make, 3)):
+        expected = make(index)
+        assert list(actual) == list(expected)
         for name in ("empty", "scalar", "half", "bool", "leaf", "view", "turned", "wide", "odd"):
-            assert got[name].dtype == wanted[name].dtype
-            assert got[name].shape == wanted[name].shape
-            assert got[name].tolist() == wanted[name].tolist()
+            assert actual[name].dtype == expected[name].dtype
+            assert actual[name].shape == expected[name].shape
+            assert actual[name].tolist() == expected[name].tolist()
         for name in ("array", "fortran", "none", "objects", "big"):
-            assert np.array_equal(got[name], wanted[name])
-        assert got["leaf"].requires_grad
-        assert got["twice"][0] is got["twice"][1]
-        assert type(got["odd"]) is Odd
-        assert got["odd"].label == "odd"
-        assert got["text"] == wanted["text"]
-        assert all((a == b).all() for a, b in zip(got["many"], wanted["many"], strict=True))
-        got["big"][:] = 5  # an array may be written
-        assert got["big"].sum() == 5 << 18
+            assert np.array_equal(actual[name], expected[name])
+        assert actual["leaf"].requires_grad
+        assert actual["twice"][0] is actual["twice"][1]
+        assert type(actual["odd"]) is Odd
+        assert actual["odd"].label == "odd"
+        assert actual["text"] == expected["text"]
+        assert all((a == b).all() for a, b in zip(actual["many"], expected["many"], strict=True))
+        actual["big"][:] = 5  # an array may be written
+        assert actual["big"].sum() == 5 << 18
 
 
 def test_long_tasks_and_batches_of_changing_size() -> None:
@@ -392,11 +392,11 @@ def test_errors_come_in_their_places_and_the_pass_goes_on() -> None:
     with pytest.raises(FileNotFoundError, match="no such sample") as caught:
         next(batches)
     assert (caught.value.errno, caught.value.filename) == (2, "sample 1")
-    said = "".join(traceback.format_exception(caught.value))
-    assert "Caught FileNotFoundError in DataLoader worker process 1 (pid " in said
-    assert "which made batch 1." in said
-    assert "Original Traceback (most recent call last):" in said
-    assert ", in fails" in said
+    text = "".join(traceback.format_exception(caught.value))
+    assert "Caught FileNotFoundError in DataLoader worker process 1 (pid " in text
+    assert "which made batch 1." in text
+    assert "Original Traceback (most recent call last):" in text
+    assert ", in fails" in text
     with pytest.raises(
         LoaderError, match="Caught TwoArgumentsError in DataLoader worker process 0"
     ) as two:
@@ -663,9 +663,9 @@ def test_workers_end_with_the_main_process(end: signal.Signals) -> None:
         else:
             main.kill()
         await_ends(pids)
-        said, errors = main.communicate()
+        text, errors = main.communicate()
     if end == signal.SIGINT:
-        assert said == "interrupted\n"
+        assert text == "interrupted\n"
         assert errors.count("KeyboardInterrupt") == 1
     assert main.returncode != 0
 
@@ -692,14 +692,14 @@ if __name__ == "__main__":
 def test_workers_that_are_started_anew_do_the_same(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM + ANEW)
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    said = json.loads(done.stdout)
-    first, failed, last = said["fork"]
+    process = subprocess.run([sys.executable, str(path)], capture_output=True, text=True)
+    assert (process.returncode, process.stderr) == (0, "")
+    output = json.loads(process.stdout)
+    first, failed, last = output["fork"]
     assert [len(first), first[0][1]] == [5, [[1.0] * 4] * 3]
     assert failed == ["sample 3", "Caught LookupError in DataLoader worker process 0", 1]
     assert last[0][0] == [[4.0] * 4] * 3
-    assert said["spawn"] == said["forkserver"] == said["fork"]
+    assert output["spawn"] == output["forkserver"] == output["fork"]
 
 
 def test_what_cannot_be_pickled_cannot_be_spawned() -> None:

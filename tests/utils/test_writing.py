@@ -179,13 +179,13 @@ def test_standard_output(name: str, kind: str, tmp_path: Path) -> None:
     )
     out = tmp_path / "out"
     with out.open("wb") as file:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", code],
             stdout=subprocess.PIPE if kind == "pipe" else file,
             check=True,
             timeout=120,
         )
-    text = done.stdout if kind == "pipe" else out.read_bytes()
+    text = process.stdout if kind == "pipe" else out.read_bytes()
     assert text == b"before\ntext after\n"
 
 
@@ -193,20 +193,20 @@ class Slow(io.RawIOBase):
     """A file that takes three bytes at a time."""
 
     def __init__(self) -> None:
-        self.taken = b""
+        self.data = b""
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        self.taken += bytes(data[:3])
+        self.data += bytes(data[:3])
         return min(3, len(data))
 
 
 def test_open_files(tmp_path: Path) -> None:
     slow = Slow()
     flow.save(flow.ones(2), slow)
-    assert flow.load(io.BytesIO(slow.taken)).tolist() == [1.0, 1.0]
+    assert flow.load(io.BytesIO(slow.data)).tolist() == [1.0, 1.0]
     with (tmp_path / "text").open("w") as file, pytest.raises(ArgumentTypeError, match="text file"):
         flow.save(flow.ones(2), file)
     with pytest.raises(ArgumentTypeError, match="binary file, got int"):
@@ -234,8 +234,8 @@ def test_names_and_folders(tmp_path: Path) -> None:
 OWN = {
     "flowvm/commands/rank.py": "marks of ranks, in a folder of their own",
     "flowvm/compiler/cache.py": "the cache of kernels",
+    "flowvm/compiler/zygote.py": "pipes between processes",
     "flowvm/cuda/simulator/exchange.py": "what simulated devices exchange",
-    "flowvm/files/background_saves.py": "marks of ranks, beside the files that they saved",
     "flowvm/files/writer.py": "the one place",
     "flowvm/ranks/watcher.py": "marks of ranks, in a folder of their own",
     "flowvm/utils/event_files.py": "sound, into memory",

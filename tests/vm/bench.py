@@ -297,15 +297,15 @@ class Bench:
     def access_list(self, storage: int) -> list[tuple[int, bool]]:
         """(instruction, writes) of every access in flight, after a check of the list's links."""
         dep = DEP.AT + storage * DEP.WORDS
-        found, previous, at = [], -1, self.m[dep + DEP.FIRST] - 1
+        chain, previous, at = [], -1, self.m[dep + DEP.FIRST] - 1
         while at >= 0:
             node = ACC.AT + at * ACC.WORDS
             assert self.m[node + ACC.PREVIOUS] == previous, "a list's links differ by direction"
             assert self.m[node + ACC.STORAGE] == storage, "a node is on another storage's list"
-            found.append((self.index(self.m[node + ACC.SLOT]), bool(self.m[node + ACC.WRITES])))
+            chain.append((self.index(self.m[node + ACC.SLOT]), bool(self.m[node + ACC.WRITES])))
             previous, at = at, self.m[node + ACC.NEXT]
         assert self.m[dep + DEP.LAST] - 1 == previous, "a list's end is not its last node"
-        return found
+        return chain
 
     def check_lists(self) -> None:
         """`[one writer]? readers*`, of instructions in flight that access the storage."""

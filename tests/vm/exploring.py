@@ -108,17 +108,19 @@ def programs(length: int) -> Iterator[tuple[Program, int]]:
     """All programs of so many instructions with at most one that fails (-1: none), but for the
     names of streams and storages, and those that a waiter or barrier begins.
     """
-    made = instructions()
-    for program in itertools.product(beginnings(), *[made] * (length - 1)):
+    alphabet = instructions()
+    for program in itertools.product(beginnings(), *[alphabet] * (length - 1)):
         yield program, -1
         yield from ((program, k) for k, ins in enumerate(program) if ins.kind == KIND.OP_CALL)
 
 
 def beginnings() -> list[Instruction]:
     """Instructions that programs begin with, one for all that differ from it by names."""
-    made = instructions()
+    alphabet = instructions()
     return [
-        i for i in made if i.kind == KIND.OP_CALL and not i.stream and i.operands[0].storage == 0
+        i
+        for i in alphabet
+        if i.kind == KIND.OP_CALL and not i.stream and i.operands[0].storage == 0
     ]
 
 
@@ -231,19 +233,19 @@ class World:
 
     def moves(self) -> list[tuple[str, int]]:
         """Every step that could be taken now."""
-        m, found = self.m, []
+        m, events = self.m, []
         if m[CTL.READY_FIRST] >= 0:
-            found.append(("dispatch", 0))
+            events.append(("dispatch", 0))
         if m[CTL.RECEIVED] < len(self.program):
-            found.append(("receive", 0))
+            events.append(("receive", 0))
         if m[CTL.BARRIER_FIRST] >= 0 and self.rules.is_oldest(m, m[CTL.BARRIER_FIRST]):
-            found.append(("barrier", 0))
+            events.append(("barrier", 0))
         for stream, at in enumerate(STREAMS_AT):
             if m[at + STR.DONE] < m[at + STR.TAIL]:
-                found.append(("run", stream))
+                events.append(("run", stream))
             if m[at + STR.COLLECTED] < m[at + STR.DONE]:
-                found.append(("collect", stream))
-        return found
+                events.append(("collect", stream))
+        return events
 
     def settle(self) -> int:
         """Run whatever is to run, and dispatch what lets nobody go: how many steps that took."""
@@ -295,9 +297,9 @@ class World:
                 node = m[at + ACC.NEXT]
             lively.append(-1)
         for stream, at in enumerate(STREAMS_AT):
-            first, done, tail = m[at + STR.COLLECTED], m[at + STR.DONE], m[at + STR.TAIL]
+            first, finished, tail = m[at + STR.COLLECTED], m[at + STR.DONE], m[at + STR.TAIL]
             queue = QUE.AT + stream * RING.SLOTS
-            lively += (tail - first, done - first, *m[queue + first : queue + tail])
+            lively += (tail - first, finished - first, *m[queue + first : queue + tail])
         for first in (m[CTL.READY_FIRST], m[CTL.BARRIER_FIRST]):
             while first >= 0:
                 lively.append(first)
@@ -348,9 +350,9 @@ class World:
         ins = self.program[slot]
         for o in ins.operands:
             k = o.storage
-            found = self.m[VALUES_AT + k], self.m[STO.AT + k * STO.WORDS + STO.POISON]
+            state = self.m[VALUES_AT + k], self.m[STO.AT + k * STO.WORDS + STO.POISON]
             due = self.expected.values[slot][k], self.expected.poison[slot][k]
-            assert found == due, f"#{slot} {ins} finds {found} in s{k}, {due} is due"
+            assert state == due, f"#{slot} {ins} finds {state} in s{k}, {due} is due"
         World.running = self
         status = runner.execute(self.m, stream, slot)
         poisoned = any(self.expected.poison[slot][o.storage] for o in ins.operands)
@@ -379,8 +381,8 @@ class World:
 
     def check_end(self) -> None:
         """No step can be taken: all is released, and is as program order says."""
-        left = [k for k in range(len(self.program)) if not self.is_over(k)]
-        assert not left, f"stuck: {left} of {self.program}"
+        unfinished = [k for k in range(len(self.program)) if not self.is_over(k)]
+        assert not unfinished, f"stuck: {unfinished} of {self.program}"
         assert self.m[CTL.HEAD] == len(self.program)
         poison = [self.m[STO.AT + k * STO.WORDS + STO.POISON] for k in range(STORAGES)]
         values = [self.m[VALUES_AT + k] for k in range(STORAGES)]
@@ -408,16 +410,16 @@ def explore(world: World) -> Explored:
 
 def reached(world: World, states: Iterable[bytes]) -> tuple[list[bytes], int]:
     """Return these states and all states reachable from them, and the number of steps."""
-    seen, todo, found, steps = set(), list(states), [], 0
+    visited, todo, finals, steps = set(), list(states), [], 0
     while todo:
         state = todo.pop()
         words = np.frombuffer(state, np.int64)
         world.array[INDICES] = words
         key = world.meaning() if world.reduced else state
-        if key in seen:
+        if key in visited:
             continue
-        seen.add(key)
-        found.append(state)
+        visited.add(key)
+        finals.append(state)
         moves = world.moves()
         if not moves:
             world.check_end()
@@ -427,18 +429,18 @@ def reached(world: World, states: Iterable[bytes]) -> tuple[list[bytes], int]:
             getattr(world, what)(stream)
             steps += 1 + (world.settle() if world.reduced else 0)
             todo.append(world.array[INDICES].tobytes())
-    return found, steps
+    return finals, steps
 
 
 def explore_all(length: int, rules: Any = machine) -> list[list[int]]:
     """Explore all programs of up to so many instructions, reduced: for each length the programs,
     states and steps.  A state counts for the first program only that leads to it.
     """
-    found = [[0, 0, 0] for _ in range(length)]
+    counts = [[0, 0, 0] for _ in range(length)]
     world = World((), -1, reduced=True, rules=rules)
 
     def extend(program: Program, failing: int, states: list[bytes]) -> None:
-        count = found[len(program)]
+        count = counts[len(program)]
         for ins in instructions() if program else beginnings():
             longer = (*program, ins)
             fails = failing < 0 and ins.kind == KIND.OP_CALL
@@ -458,7 +460,7 @@ def explore_all(length: int, rules: Any = machine) -> list[list[int]]:
                     extend(longer, bad, on)
 
     extend((), -1, [world.array[INDICES].tobytes()])
-    return found
+    return counts
 
 
 runner: Any = copy_of(execute)

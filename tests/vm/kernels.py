@@ -62,17 +62,17 @@ def odd_kernel(args: int, layout: int, lo: int, hi: int) -> int:
     """The odd elements of x; how many there are is known only after a first look."""
     a, n = words_at(args, 16), words_at(layout, 1)[0]
     x = words_at(a[9], n)
-    found = 0
+    count = 0
     if lo < 0:
         for i in range(n):
-            found += x[i] & 1
+            count += x[i] & 1
     else:
         out = words_at(a[8], n)
         for i in range(n):
             if x[i] & 1:
-                out[found] = x[i]
-                found += 1
-    a[0] = found
+                out[count] = x[i]
+                count += 1
+    a[0] = count
     return 0
 
 
@@ -186,8 +186,8 @@ def _lower_in_place(kernel: Any, grain: int = 0, units: int | None = None) -> An
     lower = _lower(kernel, grain, units)
 
     def without_outputs(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
-        made = lower(metas, attrs)
-        return Invocation((), made.kernel, made.layout, made.units, made.grain)
+        lowered = lower(metas, attrs)
+        return Invocation((), lowered.kernel, lowered.layout, lowered.units, lowered.grain)
 
     return without_outputs
 
@@ -302,8 +302,8 @@ def tensor(values: Any = None) -> Tensor:
 def empty(n: int = SIZE) -> Tensor:
     """A fresh tensor that the VM allocates: mix(x, x, 0)."""
     x = tensor(np.ones(n))
-    made: Tensor = mix(x, x, 0)
-    return made
+    result: Tensor = mix(x, x, 0)
+    return result
 
 
 META = TensorMeta.of((SIZE,), int64)

@@ -86,12 +86,14 @@ def script(body: str, check: bool = True, **env: str) -> Any:
     source = PRELUDE + textwrap.dedent(body)
     variables = {**os.environ, **{f"FLOWVM_{k.upper()}": v for k, v in env.items()}}
     variables["PYTHONPATH"] = str(Path(__file__).parent)
-    done: Any = subprocess.run(
+    process: Any = subprocess.run(
         [sys.executable, "-c", source], capture_output=True, text=True, env=variables
     )
     if check:
-        assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done
+        assert process.returncode == 0, (
+            f"exit {process.returncode}\n{process.stdout}\n{process.stderr}"
+        )
+    return process
 
 
 def in_flight() -> int:

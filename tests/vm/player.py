@@ -63,7 +63,7 @@ class Player:
 
     def __post_init__(self) -> None:
         self.begun = [0] * STR.LENGTH
-        self.done = [0] * STR.LENGTH
+        self.over = [0] * STR.LENGTH
         self.collected = [0] * STR.LENGTH
 
     def run(self, program: Program, rng: random.Random, policy: Policy) -> Player:
@@ -75,8 +75,10 @@ class Player:
                 self.bench.issue(todo.pop())
             else:
                 getattr(self, f"_{what}")(stream)
-        left = self.bench.m[CTL.RECEIVED] - self.bench.m[CTL.HEAD]
-        assert (len(todo), left) == (0, 0), f"stuck: {len(todo)} not issued, {left} in flight"
+        in_flight = self.bench.m[CTL.RECEIVED] - self.bench.m[CTL.HEAD]
+        assert (len(todo), in_flight) == (0, 0), (
+            f"stuck: {len(todo)} not issued, {in_flight} in flight"
+        )
         return self
 
     def moves(self, more: bool) -> list[Move]:
@@ -94,11 +96,11 @@ class Player:
                 moves.append(("barrier", 0, index))
         for s in {ins.stream for ins in bench.program}:
             tail = m[STR.AT + s * STR.WORDS + STR.TAIL]
-            if self.done[s] < self.begun[s]:
-                moves.append(("end", s, self._at(s, self.done[s])))
+            if self.over[s] < self.begun[s]:
+                moves.append(("end", s, self._at(s, self.over[s])))
             elif self.begun[s] < tail:
                 moves.append(("start", s, self._at(s, self.begun[s])))
-            if self.collected[s] < self.done[s]:
+            if self.collected[s] < self.over[s]:
                 moves.append(("collect", s, self._at(s, self.collected[s])))
         return moves
 
@@ -140,8 +142,8 @@ class Player:
         self.started[index] = self.clock
 
     def _end(self, stream: int) -> None:
-        self.ended[self._at(stream, self.done[stream])] = self.clock
-        self.done[stream] += 1
+        self.ended[self._at(stream, self.over[stream])] = self.clock
+        self.over[stream] += 1
 
     def _collect(self, stream: int) -> None:
         slot = self._slot(stream, self.collected[stream])

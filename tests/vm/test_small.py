@@ -267,11 +267,11 @@ def test_actors_keep_every_order_of_the_small_plan(seed):
         plan = small.Plan(program, stays, regst_num=LAUNCHES)
         number = {actor: k for k, actor in enumerate(plan.actors)}
         actor_of = [a.number for a in actors for _ in range(a.count)]
-        asked = order_of([[(number[b], n) for b, n in a.waits] for a in plan.actors], LAUNCHES)
-        kept = order_of([[*((k, 0) for k in a.inputs), *a.credits] for a in actors], LAUNCHES)
-        for (k, i), (m, j) in asked:
+        expected = order_of([[(number[b], n) for b, n in a.waits] for a in plan.actors], LAUNCHES)
+        edges = order_of([[*((k, 0) for k in a.inputs), *a.credits] for a in actors], LAUNCHES)
+        for (k, i), (m, j) in expected:
             source, target = actor_of[i], actor_of[j]
             if source != target:
-                assert ((k, source), (m, target)) in kept, f"#{i} of launch {k}, #{j} of {m}"
+                assert ((k, source), (m, target)) in edges, f"#{i} of launch {k}, #{j} of {m}"
                 orders += 1
     assert orders > 100

@@ -35,43 +35,44 @@ from tools.bench import (
     startup,
     targets,
     top,
+    verdicts,
     vmap,
 )  # fmt: skip
 from tools.bench.measure import Result, import_jax
 
 GROUPS = (
     "eager,reading,kernels,products,graph,recorder,top,machine,scheduling,startup,vmap,sparse,"
-    "convolutions,contended"
+    "convolutions,contended,verdicts"
 )
 
 
 def _peers(names: str) -> dict[str, Any]:
-    found = {}
+    packages = {}
     for name in filter(None, names.split(",")):
         try:
-            found[name] = import_jax() if name == "jax" else importlib.import_module(name)
+            packages[name] = import_jax() if name == "jax" else importlib.import_module(name)
         except ImportError:
             print(f"bench: {name} is not installed; its columns stay empty", file=sys.stderr)
-    if "torch" in found:
-        found["torch"].set_num_threads(1)
-    return found
+    if "torch" in packages:
+        packages["torch"].set_num_threads(1)
+    return packages
 
 
 def _all(groups: list[str], options: argparse.Namespace) -> Iterator[Result]:
     rounds, only, folder = options.rounds, options.only, options.checkout
-    found = _peers(options.peers)
+    packages = _peers(options.peers)
     if "eager" in groups:
-        yield from eager.results(found, rounds)
+        yield from eager.results(packages, rounds)
     if "reading" in groups:
-        yield from reading.results(found, rounds, only)
+        yield from reading.results(packages, rounds, only)
     if "kernels" in groups:
-        yield from targets.results(list(found), rounds, only, folder)
+        yield from targets.results(list(packages), rounds, only, folder)
     if "products" in groups:
-        yield from products.results(found, rounds, only, options.threads)
+        yield from products.results(packages, rounds, only, options.threads)
     if "convolutions" in groups:
-        yield from convolutions.results(found, rounds, only, options.threads)
+        yield from convolutions.results(packages, rounds, only, options.threads)
     if "graph" in groups:
-        yield from graph.results(list(found), rounds)
+        yield from graph.results(list(packages), rounds)
     if "recorder" in groups:
         yield from recorder.results(rounds)
     if "top" in groups:
@@ -81,13 +82,15 @@ def _all(groups: list[str], options: argparse.Namespace) -> Iterator[Result]:
     if "scheduling" in groups:
         yield from scheduling.results(rounds)
     if "vmap" in groups:
-        yield from vmap.results(found, rounds, only)
+        yield from vmap.results(packages, rounds, only)
     if "sparse" in groups:
-        yield from sparse.results(found, rounds, only, options.threads)
+        yield from sparse.results(packages, rounds, only, options.threads)
     if "contended" in groups:
-        yield from contended.results(found, rounds, only)
+        yield from contended.results(packages, rounds, only)
+    if "verdicts" in groups:
+        yield from verdicts.results(rounds, only)
     if "startup" in groups:
-        yield from startup.results(found, max(3, rounds // 2))
+        yield from startup.results(packages, max(3, rounds // 2))
 
 
 def main() -> int:

@@ -28,6 +28,7 @@ from typing import Any
 
 import flowvm as flow
 from flowvm.compiler import jit
+from flowvm.eager.call_entry import CallEntry
 from flowvm.eager.interpreter import operators
 from flowvm.eager.native import entry_points, install
 from flowvm.eager.native.arguments import all_whole, departs, entry_of
@@ -42,6 +43,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.ops.declare.registry import operator_of
 from flowvm.vm.machine.lang import load_word
 
+WORDS_ONLY = True
 COUNT = 200
 USUAL = (
     "x.add_(y)", "x.mul_(1.0)", "x[3]", "x[2:4]", "x[1, 2:4]", "x.view(-1)", "x.t()",
@@ -84,9 +86,9 @@ def finds(self: int, args: int, count: int, names: int) -> int:
 def makes(self: int, args: int, count: int, names: int) -> int:
     """And makes the output, which Python then drops."""
     site = load_word(self + SITE_AT)
-    made = entry_of(word(site, SITE.SHARED), site, args, 0)
-    out = new_output(word(site, SITE.SHARED), made, 0)
-    decref(made)
+    entry = entry_of(word(site, SITE.SHARED), site, args, 0)
+    out = new_output(word(site, SITE.SHARED), entry, 0)
+    decref(entry)
     decref(reads(self, args, count, names))
     return out
 
@@ -138,9 +140,9 @@ def step_rows(rounds: int) -> list[tuple[str, float]]:
     """Return the nanoseconds that each step adds."""
     provide_api()
     apart, op = Apart(), callee("x y")
-    meta = ("meta",)
+    meta: Any = ("meta",)
     x, y = plain_tensor(11, meta), plain_tensor(12, meta)
-    op.cache[meta, meta] = (7, meta, False, "")
+    op.cache[meta, meta] = CallEntry(7, (meta,), False, "")
     apart.names["user_files"].add(__file__)
     shared, free = shared_table(apart.names), apart.names["free"]
     calls = []
@@ -223,13 +225,13 @@ def usual_runs(name: str) -> list[Run]:
     """
     module: Any = importlib.import_module(name)
     kind = type("Same", (module.nn.Module,), {"forward": lambda self, x: x})
-    given = {"x": module.ones(8, 8), "y": module.ones(8, 8), "F": module.nn.functional}
-    given.update(w=module.ones(8, 8, requires_grad=True), m=module, o=module.ones(8, 8))
+    variables = {"x": module.ones(8, 8), "y": module.ones(8, 8), "F": module.nn.functional}
+    variables.update(w=module.ones(8, 8, requires_grad=True), m=module, o=module.ones(8, 8))
     runs = []
     for text in USUAL:
-        made: dict[str, Any] = {**given, "same": kind()}
-        exec(f"def run():\n    for _ in range({COUNT}):\n        {text}", made)
-        runs.append((text, flow.vm.sync, made["run"]))
+        names: dict[str, Any] = {**variables, "same": kind()}
+        exec(f"def run():\n    for _ in range({COUNT}):\n        {text}", names)
+        runs.append((text, flow.vm.sync, names["run"]))
     return runs
 
 
@@ -271,14 +273,14 @@ def times_in_turn(
         module.set_num_threads(1)
     install.settle()
     each = [runs_of(name) for name in packages]
-    found: list[dict[str, float]] = [{} for _ in packages]
+    columns: list[dict[str, float]] = [{} for _ in packages]
     for same in zip(*each, strict=True):
         for _, _, run in same:
             run()
         times = best([(ready, run) for _, ready, run in same], rounds)
-        for column, (name, _, _), t in zip(found, same, times, strict=True):
+        for column, (name, _, _), t in zip(columns, same, times, strict=True):
             column[name] = t * COUNT / calls
-    return found
+    return columns
 
 
 def rows_apart(what: str, peers: list[str], rounds: int) -> list[tuple[str, list[float | None]]]:
@@ -298,15 +300,15 @@ def rows_apart(what: str, peers: list[str], rounds: int) -> list[tuple[str, list
 def apart(what: str, calls: str, peers: list[str], rounds: int) -> list[dict[str, float]]:
     """Measure `what` with this program in a process of its own."""
     packages = ",".join(["flowvm", *peers])
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "tools.bench.call", what, packages, "--rounds", str(rounds)],
         env={**os.environ, "FLOWVM_CALLS": calls},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    found: list[dict[str, float]] = json.loads(done.stdout)
-    return found
+    columns: list[dict[str, float]] = json.loads(process.stdout)
+    return columns
 
 
 def main() -> int:
@@ -318,26 +320,28 @@ def main() -> int:
         "--step", metavar="PACKAGES", help="their backward and MLP step alone, as JSON"
     )
     parser.add_argument("--usual", metavar="PACKAGES", help="their usual calls alone, as JSON")
-    given = parser.parse_args()
-    if given.step:
-        packages = given.step.split(",")
-        print(json.dumps(times_in_turn(step_runs, packages, STEPS_A_ROUND, given.rounds)))
+    options = parser.parse_args()
+    if options.step:
+        packages = options.step.split(",")
+        print(json.dumps(times_in_turn(step_runs, packages, STEPS_A_ROUND, options.rounds)))
         return 0
-    if given.usual:
-        print(json.dumps(times_in_turn(usual_runs, given.usual.split(","), COUNT, given.rounds)))
+    if options.usual:
+        print(
+            json.dumps(times_in_turn(usual_runs, options.usual.split(","), COUNT, options.rounds))
+        )
         return 0
-    peers = [name for name in given.peers.split(",") if name]
+    peers = [name for name in options.peers.split(",") if name]
     if why := install.why_not():
         print(f"no native calls here: {why}")
         return 1
     flow.set_num_threads(1)
     print(f"{'nanoseconds':30}" + "".join(f"{n:>9}" for n in ("python", "native", *peers)))
-    step = rows_apart("--step", peers, given.rounds)
-    usual = rows_apart("--usual", peers, given.rounds)
-    for name, times in (*whole_rows(peers, given.rounds), *usual, *step):
+    step = rows_apart("--step", peers, options.rounds)
+    usual = rows_apart("--usual", peers, options.rounds)
+    for name, times in (*whole_rows(peers, options.rounds), *usual, *step):
         print(f"{name:30}" + "".join(f"{'' if t is None else round(t):>9}" for t in times))
     print(f"\n{'a native call, step by step':30}{'adds':>9}")
-    for name, added in step_rows(given.rounds):
+    for name, added in step_rows(options.rounds):
         print(f"{name:30}{round(added):>9}")
     return 0
 

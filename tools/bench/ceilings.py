@@ -60,7 +60,7 @@ def _loop(builder: Any, rounds: Any, carried: list[Any], body: Callable[..., lis
     from llvmlite import ir
 
     before = builder.block
-    loop, done = builder.append_basic_block("loop"), builder.append_basic_block("done")
+    loop, end = builder.append_basic_block("loop"), builder.append_basic_block("done")
     builder.branch(loop)
     builder.position_at_end(loop)
     k = builder.phi(ir.IntType(64))
@@ -72,8 +72,8 @@ def _loop(builder: Any, rounds: Any, carried: list[Any], body: Callable[..., lis
     for phi, first, following in zip(values, carried, more, strict=True):
         phi.add_incoming(first, before)
         phi.add_incoming(following, builder.block)
-    builder.cbranch(builder.icmp_signed("<", after, rounds), loop, done)
-    builder.position_at_end(done)
+    builder.cbranch(builder.icmp_signed("<", after, rounds), loop, end)
+    builder.position_at_end(end)
     return more
 
 
@@ -125,8 +125,8 @@ def _moves_define(copies: bool) -> Callable[[], Any]:
                     place = builder.add(at, ir.IntType(64)(i))
                     value = builder.load(builder.gep(source, [place]), align=FLOAT * lanes())
                     if copies:
-                        there = builder.gep(goal, [place])
-                        builder.store(value, there, align=FLOAT * lanes())
+                        address = builder.gep(goal, [place])
+                        builder.store(value, address, align=FLOAT * lanes())
                         sums.append(total)
                     else:
                         sums.append(builder.fadd(total, value))
@@ -218,10 +218,10 @@ def _moved(power: int, threads: int) -> tuple[float, float]:
     repeats = max(1, (1 << 21) >> power)
     rates = []
     for function, touched in ((_read, nbytes), (_copy, nbytes // 2)):
-        native, work, kept = _native(function, 4), [], []
+        native, work, blocks = _native(function, 4), [], []
         for _ in range(threads):
             block = np.ones(nbytes + 4096, np.uint8)
-            kept.append(block)
+            blocks.append(block)
             start = -(-block.ctypes.data // 4096) * 4096
             rounds = touched // (FLOAT * lanes() * UNROLLED)
             # half a page from each other, or stores would wait for loads that look alike
@@ -265,14 +265,14 @@ def levels(threads: int = 1) -> list[Level]:
     some of them may lie there.
     """
     sizes = cache_sizes()
-    found = []
+    rows = []
     for name in LEVELS:
         if name in sizes:
             some = sizes[name] // 2
             if name == "L3" and "L2" in sizes:
                 some = min(some, 8 * sizes["L2"])
-            found.append(Level(name, sizes[name], *_moved(some.bit_length() - 1, threads)))
-    return [*found, Level("memory", 0, *_moved(LARGEST.bit_length() - 1, threads))]
+            rows.append(Level(name, sizes[name], *_moved(some.bit_length() - 1, threads)))
+    return [*rows, Level("memory", 0, *_moved(LARGEST.bit_length() - 1, threads))]
 
 
 def _rally(base: int, own: int, other: int, first: int, last: int, serves: int) -> int:

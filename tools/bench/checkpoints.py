@@ -103,21 +103,23 @@ def main() -> None:
     dist.broadcast_object_list(where, 0)
     training = Training(Path(str(where[0])) / "step")
     kinds = {"none": None, "async_save": dcp.async_save, "save": dcp.save}
-    found: dict[str, list[float]] = {name: [] for name in kinds}
+    times_by_kind: dict[str, list[float]] = {name: [] for name in kinds}
     for number in range(args.rounds + 1):
         for name, save in kinds.items():
             took = training.steps(args.steps, args.often, save)
             if number:
-                found[name].append(took)
+                times_by_kind[name].append(took)
     if rank() == 0:
         load = os.getloadavg()[0]
         print(f"{world_size()} ranks, a checkpoint every {args.often} steps; load {load}")
-        for name, times in found.items():
-            ratio = statistics.median(a / b for a, b in zip(times, found["none"], strict=True))
+        for name, times in times_by_kind.items():
+            ratio = statistics.median(
+                a / b for a, b in zip(times, times_by_kind["none"], strict=True)
+            )
             print(f"{name:12s} {statistics.median(times):8.2f} ms (least {min(times):.2f}) "
                   f"{100 * (ratio - 1):+6.1f} %")  # fmt: skip
         call, writing = (1e3 * statistics.median(times) for times in Timed.seconds.values())
-        share = (call + writing) / (args.often * min(found["none"]))
+        share = (call + writing) / (args.often * min(times_by_kind["none"]))
         print(f"a checkpoint: {call:.1f} ms in the program's thread, {writing:.1f} ms in the one "
               f"that writes: {share:.2%} of {args.often} steps")  # fmt: skip
         shutil.rmtree(str(where[0]))

@@ -38,23 +38,23 @@ def timed(
     runs: Runs, often: int, rounds: int, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, list[float]]:
     """Microseconds of one of each, a number a round."""
-    found: dict[str, list[float]] = {name: [] for name in runs}
+    times: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(rounds + 1):
         for name, run in runs.items():
             dist.barrier()
             begun = clock()
             run(often)
             if number:  # the first round is for warming up
-                found[name].append(1e6 * (clock() - begun) / often)
-    return found
+                times[name].append(1e6 * (clock() - begun) / often)
+    return times
 
 
-def report(what: str, found: dict[str, list[float]], ours: str) -> None:
+def report(what: str, rows: dict[str, list[float]], ours: str) -> None:
     """A line for each peer, by rank 0."""
     if rank():
         return
-    mine = found[ours]
-    for name, times in found.items():
+    mine = rows[ours]
+    for name, times in rows.items():
         ratio = statistics.median(a / b for a, b in zip(mine, times, strict=True))
         middle, least = statistics.median(times), min(times)
         print(f"{what:18s} {name:22s} {middle:10.1f} us  (least {least:8.1f})  {ratio:6.2f}x")
@@ -176,12 +176,12 @@ def steps(torch: Any, rounds: int) -> None:
 
         def step(model: Any, x: Any = x, y: Any = y) -> Callable[[int], None]:
             optimizer = flow.optim.SGD(model.parameters(), lr=0.01)
-            given = flow.tensor(x), flow.tensor(y)
+            batch = flow.tensor(x), flow.tensor(y)
 
             def run(times: int) -> None:
                 for _ in range(times):
                     optimizer.zero_grad()
-                    nn.functional.cross_entropy(model(given[0]), given[1]).backward()
+                    nn.functional.cross_entropy(model(batch[0]), batch[1]).backward()
                     optimizer.step()
                 flow.vm.sync()
 
@@ -203,14 +203,14 @@ def steps(torch: Any, rounds: int) -> None:
         if torch is not None:
             model = torch.nn.parallel.DistributedDataParallel(networks(torch.nn)[what])
             optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-            given = torch.tensor(x), torch.tensor(y)
+            batch = torch.tensor(x), torch.tensor(y)
 
             def theirs(
-                times: int, model: Any = model, optimizer: Any = optimizer, given: Any = given
+                times: int, model: Any = model, optimizer: Any = optimizer, batch: Any = batch
             ) -> None:
                 for _ in range(times):
                     optimizer.zero_grad()
-                    torch.nn.functional.cross_entropy(model(given[0]), given[1]).backward()
+                    torch.nn.functional.cross_entropy(model(batch[0]), batch[1]).backward()
                     optimizer.step()
 
             runs["PyTorch DDP, gloo"] = theirs
@@ -218,7 +218,7 @@ def steps(torch: Any, rounds: int) -> None:
 
 
 def hidden_shares(
-    graph: Any, given: tuple[Any, ...], rounds: int, steps: int
+    graph: Any, inputs: tuple[Any, ...], rounds: int, steps: int
 ) -> Iterator[list[float]]:
     """Yield the share of exchanges during which a rank computed, of each rank, for each round of
     some steps; the first round, which captures, is left out.
@@ -226,7 +226,7 @@ def hidden_shares(
     for number in range(rounds + 1):
         with flow.profiler.profile(level=2) as p:
             for _ in range(steps):
-                graph(*given)
+                graph(*inputs)
             flow.vm.sync()
         ranks = flow.profiler.gather(p).summary().ranks
         if number:
@@ -257,7 +257,7 @@ def placed(rounds: int) -> None:
     """
     where = flow.placement.all("cpu")
     local = [flow.randn(8, 8) for _ in range(2)]
-    given = [flow.randn(8, 8, placement=where, sbp=flow.sbp.split(0)) for _ in range(2)]
+    tensors = [flow.randn(8, 8, placement=where, sbp=flow.sbp.split(0)) for _ in range(2)]
 
     def adding(a: Any, b: Any) -> Callable[[int], None]:
         def run(times: int) -> None:
@@ -267,7 +267,7 @@ def placed(rounds: int) -> None:
 
         return run
 
-    runs: Runs = {"global": adding(*given), "local": adding(*local)}
+    runs: Runs = {"global": adding(*tensors), "local": adding(*local)}
     for run in runs.values():
         run(2000)
         flow.vm.sync()
@@ -293,8 +293,8 @@ def placed(rounds: int) -> None:
 
     captures: Runs = {"global, data parallel": capturing(flow.sbp.split(0)),
                       "local": capturing(None)}  # fmt: skip
-    found = timed(captures, 1, rounds, time.thread_time)
-    report("capture", found, "global, data parallel")
+    times = timed(captures, 1, rounds, time.thread_time)
+    report("capture", times, "global, data parallel")
 
 
 def main() -> None:

@@ -59,23 +59,23 @@ def measure(model: str) -> dict[str, float]:
 def _elsewhere(model: str, cache: str) -> dict[str, float]:
     environment = {**os.environ, "FLOWVM_CACHE_DIR": cache}
     command = [sys.executable, "-m", "tools.bench.compile", model]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    seconds: dict[str, float] = json.loads(process.stdout.splitlines()[-1])
+    return seconds
 
 
 def results() -> Iterator[Result]:
     """Every row."""
-    found = {}
+    seconds = {}
     with tempfile.TemporaryDirectory() as folder:
         only_vm = f"{folder}/vm"
         _elsewhere("nothing", only_vm)
         for model in MODELS:
             cache = shutil.copytree(only_vm, f"{folder}/{model}")
             for state in ("cold", "warm"):
-                found[model, state] = _elsewhere(model, cache)
+                seconds[model, state] = _elsewhere(model, cache)
     for model, state, what, unit, reach in ROWS:
-        one = found[model, state]
+        one = seconds[model, state]
         ours = one[what] * (1000 if unit == "ms" else 1)
         yield Result(
             f"graph: capture and compile, {model}, {state}", unit, ours,

@@ -107,8 +107,8 @@ def results(peers: dict[str, Any], rounds: int, only: str) -> Iterator[Result]:
 def _measured(condition: str, rounds: int, only: str) -> list[tuple[str, list[list[float]]]]:
     command = [sys.executable, "-m", "tools.bench.contended", str(rounds), "--only", only]
     command += ["--one-core"] * (condition == ONE_CORE)
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+    process = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return [tuple(json.loads(line)) for line in process.stdout.splitlines()]
 
 
 def main() -> int:

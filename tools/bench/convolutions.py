@@ -256,14 +256,14 @@ def save_svg(rows: dict[Case, float], path: str, title: str) -> None:
     columns = [(way, batch) for way in WAYS for batch in BATCHES]
     ratios = list(rows.values())
     width, height = LABEL + CELL * len(columns) + 16, 76 + HEIGHT * len(layers)
-    said = f"geometric mean {_mean(ratios):.2f}x of the time of PyTorch, "
-    said += f"{sum(r > EACH for r in ratios)} of {len(ratios)} over {EACH}x"
+    summary = f"geometric mean {_mean(ratios):.2f}x of the time of PyTorch, "
+    summary += f"{sum(r > EACH for r in ratios)} of {len(ratios)} over {EACH}x"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         'font-family="sans-serif" font-size="10.5" fill="#1f2328">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
         f'<text x="8" y="18" font-size="14">{title}</text>',
-        f'<text x="8" y="34">{said}</text>',
+        f'<text x="8" y="34">{summary}</text>',
     ]
     for i, (way, batch) in enumerate(columns):
         at = LABEL + (i + 0.5) * CELL

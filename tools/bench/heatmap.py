@@ -34,10 +34,10 @@ def colour(ratio: float) -> str:
 
 
 def _by_name(rows: list[Timing]) -> dict[tuple[str, str], dict[int, Timing]]:
-    found: dict[tuple[str, str], dict[int, Timing]] = {}
+    families: dict[tuple[str, str], dict[int, Timing]] = {}
     for row in rows:
-        found.setdefault((row.family, row.name), {})[row.size] = row
-    return dict(sorted(found.items(), key=lambda item: item[0][0]))
+        families.setdefault((row.family, row.name), {})[row.size] = row
+    return dict(sorted(families.items(), key=lambda item: item[0][0]))
 
 
 def _peers(rows: list[Timing]) -> str:
@@ -138,9 +138,10 @@ def save_svg(rows: list[Timing], powers: list[int], path: str) -> None:
             if timing is None or timing.worst is None:
                 continue
             at, ratio = x + LABEL + i * CELL_WIDTH, timing.worst
-            said = ", ".join(f"{k} {_duration(v)}" for k, v in timing.seconds.items())
+            durations = ", ".join(f"{k} {_duration(v)}" for k, v in timing.seconds.items())
             parts.append(
-                f'<g><title>{html.escape(name)}, 2^{power}: {said}</title><rect x="{at}" y="{y}" '
+                f"<g><title>{html.escape(name)}, 2^{power}: {durations}</title>"
+                f'<rect x="{at}" y="{y}" '
                 f'width="{CELL_WIDTH - 1}" height="{CELL_HEIGHT - 1}" fill="{colour(ratio)}"/>'
                 f'<text x="{at + CELL_WIDTH / 2}" y="{y + 11}" text-anchor="middle">'
                 f"{ratio:.2f}</text></g>"

@@ -100,20 +100,20 @@ def line_of(texts: Iterable[str], date: str, commit: str, kind: str) -> Line:
 
     ValueError if no row has a ratio.
     """
-    found: dict[str, list[float]] = {}
+    ratios: dict[str, list[float]] = {}
     for text in filter(str.strip, texts):
         row = json.loads(text)
         if row["ratio"] is not None:
-            found.setdefault(f"{row['name']} / {row['peer_name']}", []).append(row["ratio"])
-    if not found:
+            ratios.setdefault(f"{row['name']} / {row['peer_name']}", []).append(row["ratio"])
+    if not ratios:
         raise ValueError("no row has a ratio: run the bench with --json and with its peers")
-    rows = {n: Ratio(min(r), statistics.median(r), max(r)) for n, r in found.items()}
+    rows = {n: Ratio(min(r), statistics.median(r), max(r)) for n, r in ratios.items()}
     return Line(date, commit, kind, rows)
 
 
 def trends(lines: list[Line]) -> list[Trend]:
     """The trend of each row that the newest line of its kind of machine has, worst first."""
-    found = []
+    rows = []
     for kind in dict.fromkeys(line.kind for line in lines):
         own = [line for line in lines if line.kind == kind]
         for name in own[-1].rows:
@@ -123,8 +123,8 @@ def trends(lines: list[Line]) -> list[Trend]:
             noise = max(max(r.high / r.usual, r.usual / r.low) for r in recent)
             change = known[-1].usual / before
             usual = [r.usual for r in known]
-            found.append(Trend(kind, name, usual, change, max(LEAST, noise)))
-    return sorted(found, key=lambda t: (t.kind, -t.change))
+            rows.append(Trend(kind, name, usual, change, max(LEAST, noise)))
+    return sorted(rows, key=lambda t: (t.kind, -t.change))
 
 
 def _bars(ratios: list[float]) -> str:
@@ -133,7 +133,7 @@ def _bars(ratios: list[float]) -> str:
     return "".join(BARS[int((x - low) / span * (len(BARS) - 1))] for x in logs)
 
 
-def print_trends(found: list[Trend]) -> None:
+def print_trends(rows: list[Trend]) -> None:
     """Print a table: each row over time, and what changed beyond noise."""
     from rich.console import Console
     from rich.table import Table
@@ -141,12 +141,12 @@ def print_trends(found: list[Trend]) -> None:
 
     console = Console()
     console = console if console.is_terminal else Console(width=130)
-    for kind in dict.fromkeys(t.kind for t in found):
+    for kind in dict.fromkeys(t.kind for t in rows):
         table = Table(title=kind, title_justify="left", box=None, pad_edge=False)
         for head in ("row", "over time", "now", "change", "noise", ""):
             right = head in ("now", "change", "noise")
             table.add_column(head, justify="right" if right else "left", no_wrap=True)
-        for t in found:
+        for t in rows:
             if t.kind == kind:
                 now, change = f"{t.ratios[-1]:.2f}", f"{t.change - 1:+.0%}"
                 style = {"worse": "red", "better": "green"}.get(t.verdict, "")
@@ -154,22 +154,22 @@ def print_trends(found: list[Trend]) -> None:
                 noise = f"{t.noise - 1:.0%}"
                 table.add_row(Text(t.name), bars, now, change, noise, Text(t.verdict, style))
         console.print(table)
-    worse = sum(t.verdict == "worse" for t in found)
-    better = sum(t.verdict == "better" for t in found)
-    console.print(f"{len(found)} rows: {worse} worse, {better} better beyond noise")
+    worse = sum(t.verdict == "worse" for t in rows)
+    better = sum(t.verdict == "better" for t in rows)
+    console.print(f"{len(rows)} rows: {worse} worse, {better} better beyond noise")
 
 
-def save_svg(found: list[Trend], path: str) -> None:
+def save_svg(rows: list[Trend], path: str) -> None:
     """Draw each row as a curve of its ratio, one below the other; the line in grey is 1."""
     height, label, width = 26, 430, 360
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {label + width + 90} '
-        f'{height * (len(found) + 1) + 10}" font-family="sans-serif" font-size="11" '
+        f'{height * (len(rows) + 1) + 10}" font-family="sans-serif" font-size="11" '
         'fill="#1f2328">',
         '<rect width="100%" height="100%" fill="white"/>',
         '<text x="8" y="18" font-size="13">Our time over the peer\'s, a point a landing</text>',
     ]
-    for i, t in enumerate(found):
+    for i, t in enumerate(rows):
         top = height * (i + 1) + 4
         logs = [math.log(r) for r in t.ratios]
         low, high = min(*logs, 0.0), max(*logs, 0.0)
@@ -200,11 +200,11 @@ def save_svg(found: list[Trend], path: str) -> None:
 def _commit() -> str:
     """The commit of this checkout, with "+" if it was changed since."""
     ask = ["git", "-C", str(FILE.parent)]
-    found = subprocess.run(
+    revision = subprocess.run(
         [*ask, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True
     )
     dirty = subprocess.run([*ask, "diff", "--quiet", "HEAD"], capture_output=True)
-    return found.stdout.strip() + "+" * (dirty.returncode == 1)
+    return revision.stdout.strip() + "+" * (dirty.returncode == 1)
 
 
 def main() -> int:
@@ -229,11 +229,11 @@ def main() -> int:
         with options.file.open("a") as file:
             file.write(line.text() + "\n")
     lines = [line for line in load(options.file) if options.kind in line.kind]
-    found = [t for t in trends(lines) if options.only in t.name]
-    print_trends(found)
+    rows = [t for t in trends(lines) if options.only in t.name]
+    print_trends(rows)
     if options.svg:
-        save_svg(found, options.svg)
-    return int(any(t.verdict == "worse" for t in found))
+        save_svg(rows, options.svg)
+    return int(any(t.verdict == "worse" for t in rows))
 
 
 if __name__ == "__main__":

@@ -74,12 +74,12 @@ class Library:
         self.modules, self.aliases = modules, aliases
 
     def __getattr__(self, name: str) -> Any:
-        asked, name = name, self.aliases.get(name, name)
+        attribute, name = name, self.aliases.get(name, name)
         for module in self.modules:
             if hasattr(module, name):
-                found = getattr(module, name)
-                setattr(self, asked, found)  # looked up once: small sizes are timed too
-                return found
+                function = getattr(module, name)
+                setattr(self, attribute, function)  # looked up once: small sizes are timed too
+                return function
         raise AttributeError(name)
 
 
@@ -231,8 +231,10 @@ def _bound(
 ) -> Callable[[], Any] | None:
     """A function without arguments that runs an expression on a library, None if it cannot."""
     if "checkout" in on.space:
-        there: Checkout = on.space["checkout"]
-        return Remote(there) if there.ask("bind", name, expr, other, arrays, backward) else None
+        checkout: Checkout = on.space["checkout"]
+        return (
+            Remote(checkout) if checkout.ask("bind", name, expr, other, arrays, backward) else None
+        )
     expr = expr if on.torch_like else other or expr
     tensors = [on.array(a) for a in arrays]
     if backward:
@@ -307,8 +309,8 @@ def time_arrays(
     backward: bool,
 ) -> bool:
     """Fill in the times and ratios of an expression on some arrays; False if ours cannot run it."""
-    found = [(on, _bound(row.name, expr, other, on, arrays, backward)) for on in libraries]
-    ready = [(on, function) for on, function in found if function is not None]
+    bound = [(on, _bound(row.name, expr, other, on, arrays, backward)) for on in libraries]
+    ready = [(on, function) for on, function in bound if function is not None]
     if not ready or ready[0][0].name != "flowvm":
         return False
     row.bytes = sum(a.nbytes for a in arrays) + (0 if backward else _sizes_of(ready[0][1]()))
@@ -407,8 +409,8 @@ def main() -> int:
                 row.ratios = {k: v for k, v in row.ratios.items() if k == options.against}
             rows.append(row)
             if sys.stderr.isatty():
-                told = f"{row.family}: {row.name}, {row.size:,}"
-                print(f"\r\x1b[2K  {told}", end="", file=sys.stderr)
+                line = f"{row.family}: {row.name}, {row.size:,}"
+                print(f"\r\x1b[2K  {line}", end="", file=sys.stderr)
     except KeyboardInterrupt:
         print("interrupted: what follows is what was measured until then", file=sys.stderr)
     if sys.stderr.isatty():

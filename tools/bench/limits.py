@@ -109,9 +109,9 @@ def needs_of(runs: list[Any], threads: int) -> Needs:
     run, ran, names = chosen
     nbytes = np.concatenate((run.nbytes[ran], run.task_nbytes))
     flops = np.concatenate((run.flops[ran], run.task_flops))
-    found: dict[str, Need] = {}
+    needs: dict[str, Need] = {}
     for name, moved, multiplied, lasted in zip(names, nbytes, flops, least, strict=True):
-        need = found.setdefault(name, Need(name))
+        need = needs.setdefault(name, Need(name))
         operations = int(multiplied) / flops_per_second(threads) * 1e3
         memory = int(moved) / bytes_per_second(int(moved), threads) * 1e3
         need.count += 1
@@ -119,7 +119,7 @@ def needs_of(runs: list[Any], threads: int) -> Needs:
         need.needed += max(operations, memory)
         need.multiplies += operations > memory
         need.took += float(lasted) / 1e6
-    return Needs(sorted(found.values(), key=lambda need: -need.over))
+    return Needs(sorted(needs.values(), key=lambda need: -need.over))
 
 
 def _best(step: Callable[[], Any], steps: int) -> float:
@@ -131,8 +131,8 @@ def _best(step: Callable[[], Any], steps: int) -> float:
         for _ in range(count):
             step()
         flow.vm.sync()
-        taken = time.perf_counter() - started
-        best = min(best, taken / count)
+        seconds = time.perf_counter() - started
+        best = min(best, seconds / count)
         count = max(1, min(100, int(0.005 / best)))
     return best * 1e3
 
@@ -163,26 +163,26 @@ def print_machine(console: Any) -> dict[str, Any]:
     """Print the machine's limits for one and two threads; return them."""
     from rich.table import Table
 
-    found: dict[str, Any] = {"cpu": cpu_name(), "vectors": vector_name()}
+    facts: dict[str, Any] = {"cpu": cpu_name(), "vectors": vector_name()}
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for head in (f"{found['cpu']}, {found['vectors']}", "one thread", "two threads", ""):
+    for head in (f"{facts['cpu']}, {facts['vectors']}", "one thread", "two threads", ""):
         table.add_column(head, justify="left" if not head or "," in head else "right")
     rates = [flops_per_second(threads) / 1e9 for threads in (1, 2)]
-    found["gigaflops"] = rates
+    facts["gigaflops"] = rates
     table.add_row("multiply-adds in registers", *(f"{r:.0f}" for r in rates), "GFLOP/s")
     for one, two in zip(levels(1), levels(2), strict=True):
         for kind, a, b in (("read", one.read, two.read), ("copied", one.copied, two.copied)):
             size = f" ({one.size >> 10:,} KiB)" if one.size and kind == "read" else ""
             row = (f"{a / 1e9:.0f}", f"{b / 1e9:.0f}")
             table.add_row(f"{one.name}{size}, {kind}", *row, "GB/s")
-            found[f"{one.name} {kind}"] = [a / 1e9, b / 1e9]
-    found["hand-over, ns"] = hand_over() * 1e9
+            facts[f"{one.name} {kind}"] = [a / 1e9, b / 1e9]
+    facts["hand-over, ns"] = hand_over() * 1e9
     trip = machine.round_trip(3)
-    found[trip.name] = trip.ours
-    table.add_row("a word seen by another core", "", f"{found['hand-over, ns']:.0f}", "ns")
+    facts[trip.name] = trip.ours
+    table.add_row("a word seen by another core", "", f"{facts['hand-over, ns']:.0f}", "ns")
     table.add_row("an instruction issued and waited for", f"{trip.ours:.1f}", "", trip.unit)
     console.print(table)
-    return found
+    return facts
 
 
 def print_limit(console: Any, limit: Limit, top: int, graph: bool = False) -> None:
@@ -208,15 +208,15 @@ def print_limit(console: Any, limit: Limit, top: int, graph: bool = False) -> No
     line("all", needs)
     console.print(table)
     needed = limit.eager.sum("needed")
-    told = []
+    parts = []
     for name, some, step in (
         ("eager", limit.eager, limit.eager_step),
         ("as a graph", limit.graph, limit.graph_step),
     ):
         took = some.sum("took")
-        told.append(f"{name} {took:.3f} of kernels, {step:.3f} in all ({step / needed:.2f}x)")
+        parts.append(f"{name} {took:.3f} of kernels, {step:.3f} in all ({step / needed:.2f}x)")
     products = limit.eager.sum("operations")
-    console.print(f"products alone {products:.3f} ms; a step {'; '.join(told)}\n")
+    console.print(f"products alone {products:.3f} ms; a step {'; '.join(parts)}\n")
 
 
 def main() -> int:

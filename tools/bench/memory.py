@@ -55,11 +55,11 @@ def _peak(step: Callable[[], None]) -> tuple[int, int]:
         step()
     gc.collect()
     flow.vm.reset_peak()
-    there = flow.vm.stats()["live_bytes"]
+    live = flow.vm.stats()["live_bytes"]
     for _ in range(STEPS):
         step()
         flow.vm.sync()
-    return there, flow.vm.stats()["peak_bytes"]
+    return live, flow.vm.stats()["peak_bytes"]
 
 
 def _measured(make: Callable[[Any], Training], order: str) -> tuple[int, int]:
@@ -68,8 +68,8 @@ def _measured(make: Callable[[Any], Training], order: str) -> tuple[int, int]:
     flow.vm.sync()
     before = flow.vm.stats()["live_bytes"]
     training = make(flow)
-    there, peak = _peak(_graph(training, order) if order else _eager(training))
-    return there - before, peak - there
+    live, peak = _peak(_graph(training, order) if order else _eager(training))
+    return live - before, peak - live
 
 
 def peak_rows() -> Iterator[Result]:

@@ -40,7 +40,7 @@ def run(operands: np.ndarray, access: list[int]) -> float:
     call = ctypes.CFUNCTYPE(ctypes.c_int64, *([ctypes.c_int64] * 6))(address)
     engine.sync()
     words = np.ascontiguousarray(operands, np.int64)
-    first = next(hot["counter"])
+    first = next(iter(hot["counter"]))
     hot["counter"] = itertools.count(first + count)
     start = time.perf_counter()
     call(engine.base, first, count, entry, words.ctypes.data, width)

@@ -67,9 +67,9 @@ def _seconds(regst_num: int) -> float:
     plan = compile_plan(replace(capture.graph, regst_num=regst_num))
 
     def run(count: int) -> None:
-        kept = [plan.launch([batch]) for _ in range(count)]
+        launches = [plan.launch([batch]) for _ in range(count)]
         flow.vm.sync()
-        del kept
+        del launches
 
     run(3)
     return seconds_per_call(run, BATCHES)

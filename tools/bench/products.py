@@ -130,10 +130,10 @@ GRID = [
 
 
 def _operands(lib: Any, shape: Shape, arrays: list[Any]) -> list[Any]:
-    made = flow.tensor if lib is flow else lib.from_numpy
+    maker = flow.tensor if lib is flow else lib.from_numpy
     turned = (shape.ta, shape.tb)
     return [
-        made(x).transpose(-1, -2) if t else made(x) for x, t in zip(arrays, turned, strict=True)
+        maker(x).transpose(-1, -2) if t else maker(x) for x, t in zip(arrays, turned, strict=True)
     ]
 
 

@@ -64,12 +64,12 @@ def step(
     return run
 
 
-def replayed(graph: Any, *given: Any) -> Callable[[int], None]:
+def replayed(graph: Any, *inputs: Any) -> Callable[[int], None]:
     """Run a graph."""
 
     def run(times: int) -> None:
         for _ in range(times):
-            graph(*given)
+            graph(*inputs)
         flow.vm.sync()
 
     return run
@@ -94,10 +94,10 @@ def global_tensors(torch: Any) -> Iterator[Row]:
     x, y = numbers(SHAPES["MLP"])
     where = flow.placement.all("cpu")
     model = networks(nn)["MLP"].to_global(where, flow.sbp.broadcast)
-    given = [flow.tensor(v).to_global(where, flow.sbp.split(0)) for v in (x, y)]
+    inputs = [flow.tensor(v).to_global(where, flow.sbp.split(0)) for v in (x, y)]
     ddp = nn.parallel.DistributedDataParallel(networks(nn)["MLP"])
     runs: Runs = {
-        "global tensors": ours(model, *given),
+        "global tensors": ours(model, *inputs),
         "DDP": ours(ddp, flow.tensor(x), flow.tensor(y)),
     }
     yield Row("global MLP", runs, 20, "global tensors", "DDP", 1.3)
@@ -172,8 +172,8 @@ def block(nn: Any, width: int = WIDTH, heads: int = HEADS) -> Any:
                 f(z).view(n, length, -1, width // heads).transpose(1, 2)
                 for f in (self.q, self.k, self.v)
             )
-            seen = nn.functional.scaled_dot_product_attention(q, k, v)
-            x = x + self.o(seen.transpose(1, 2).reshape(n, length, -1))
+            attended = nn.functional.scaled_dot_product_attention(q, k, v)
+            x = x + self.o(attended.transpose(1, 2).reshape(n, length, -1))
             return x + self.down(nn.functional.gelu(self.up(self.between(x))))
 
     return Block()
@@ -198,10 +198,10 @@ def tensor_parallel(torch: Any) -> Iterator[Row]:
     y = rng.integers(0, CLASSES, 16)
     mesh = init_device_mesh("cpu", (world_size(),))
     their_mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (world_size(),))
-    given = flow.tensor(x), flow.tensor(y)
+    inputs = flow.tensor(x), flow.tensor(y)
     runs: Runs = {
-        "eager": ours(megatron(nn, tp, mesh), *given),
-        "graph": replayed(Training(megatron(nn, tp, mesh)), *given),
+        "eager": ours(megatron(nn, tp, mesh), *inputs),
+        "graph": replayed(Training(megatron(nn, tp, mesh)), *inputs),
         "DTensor": theirs(torch, megatron(torch.nn, their_tp, their_mesh), x, y),
     }
     for kind in ("eager", "graph"):
@@ -244,7 +244,7 @@ def pipeline(torch: Any) -> Iterator[Row]:
     for k, stage in enumerate(stages):
         stage.config.set_stage(k, places[k])
     everywhere = flow.placement.all("cpu")
-    given = [
+    inputs = [
         flow.tensor(v).to_global(everywhere, flow.sbp.broadcast).to_global(place, flow.sbp.split(0))
         for v, place in zip((x, y), places, strict=True)
     ]
@@ -265,7 +265,7 @@ def pipeline(torch: Any) -> Iterator[Row]:
                 schedule.step(target=classes, losses=[])
             optimizer.step()
 
-    runs: Runs = {"graph": replayed(graph, *given), "PyTorch pipelining": piped}
+    runs: Runs = {"graph": replayed(graph, *inputs), "PyTorch pipelining": piped}
     yield Row("pipeline", runs, 10, "graph", "PyTorch pipelining", 0.6)
 
 
@@ -295,8 +295,8 @@ def report(row: Row, times: dict[str, list[float]]) -> None:
         return
     least = {name: min(t) for name, t in times.items()}
     ratio = least[row.ours] / least[row.peer]
-    said = "  ".join(f"{name} {t:.1f} us" for name, t in least.items())
-    print(f"{row.name:24s} {ratio:6.2f}x  (reach {row.reach}x)  {said}", flush=True)
+    timings = "  ".join(f"{name} {t:.1f} us" for name, t in least.items())
+    print(f"{row.name:24s} {ratio:6.2f}x  (reach {row.reach}x)  {timings}", flush=True)
 
 
 def main() -> None:

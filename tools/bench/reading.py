@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 import flowvm as flow
 from tools.bench.measure import Result, paired
 
@@ -62,6 +64,39 @@ def equal(lib: Any) -> Call:
     return lambda: lib.equal(x, y)
 
 
+def close(lib: Any) -> Call:
+    """`allclose(x, y)`."""
+    x, y = _finished(lib), _finished(lib)
+    return lambda: lib.allclose(x, y)
+
+
+def array(lib: Any) -> Call:
+    """`np.asarray(x)`."""
+    x = _finished(lib)
+    return lambda: np.asarray(x)
+
+
+def dlpack(lib: Any) -> Call:
+    """`np.from_dlpack(x)`."""
+    x = _finished(lib)
+    return lambda: np.from_dlpack(x)
+
+
+def made_of(data: Any) -> Callable[[Any], Call]:
+    """`tensor(data)`."""
+    return lambda lib: lambda: lib.tensor(data)
+
+
+def zeros(lib: Any) -> Call:
+    """`zeros(3)`."""
+    return lambda: lib.zeros(3)
+
+
+def arange(lib: Any) -> Call:
+    """`arange(10)`."""
+    return lambda: lib.arange(10)
+
+
 def numbers(count: int) -> Callable[[Any], Call]:
     """`tensor(list)` of so many floats."""
     values = [0.5 * k for k in range(count)]
@@ -86,9 +121,9 @@ def agent(lib: Any) -> Call:
         batch = memory[-32:]
         states = lib.tensor([s for s, _, _ in batch])
         actions = lib.tensor([a for _, a, _ in batch])
-        wanted = lib.tensor([r for _, _, r in batch])
+        targets = lib.tensor([r for _, _, r in batch])
         chosen = model(states).gather(1, actions.unsqueeze(1)).squeeze(1)
-        loss = nn.functional.mse_loss(chosen, wanted)
+        loss = nn.functional.mse_loss(chosen, targets)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -104,9 +139,19 @@ CASES: tuple[tuple[str, Callable[[Any], Call], int, float], ...] = (
     ("(y + 1).sum().item()", total, 2_000, 0.8),
     ("bool((y > 0).all())", branch, 2_000, 0.8),
     ("equal(x, y), 8x8", equal, 2_000, 0.8),
+    ("allclose(x, y), 8x8", close, 2_000, 0.8),
+    ("np.asarray(x), 8x8", array, 5_000, 1.0),
+    ("np.from_dlpack(x), 8x8", dlpack, 2_000, 1.0),
+    ("tensor(3.0)", made_of(3.0), 2_000, 0.8),
+    ("tensor(list of 3)", numbers(3), 2_000, 0.8),
     ("tensor(list of 10)", numbers(10), 2_000, 0.8),
+    ("tensor(10 ints)", made_of(list(range(10))), 2_000, 0.8),
+    ("tensor(2x3 floats)", made_of([[0.0, 0.5, 1.0], [1.5, 2.0, 2.5]]), 2_000, 0.8),
+    ("tensor(list of 100)", numbers(100), 2_000, 0.8),
     ("tensor(list of 1,000)", numbers(1_000), 500, 0.8),
     ("tensor(list of 10,000)", numbers(10_000), 50, 0.8),
+    ("zeros(3)", zeros, 2_000, 1.0),
+    ("arange(10)", arange, 2_000, 1.0),
     ("a DQN-like step", agent, 200, 0.5),
 )
 

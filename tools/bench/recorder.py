@@ -76,12 +76,12 @@ def results(rounds: int) -> Iterator[Result]:
         ("graph: MLP step", _repeated(graph), 300, {1: 1.10}),
     ]
     for name, run, count, reach in cases:
-        found = _costs(run, count, rounds)
+        costs = _costs(run, count, rounds)
         for level, most in reach.items():
-            seconds, ratio = found[level]
+            seconds, ratio = costs[level]
             yield Result(
                 f"recorder, level {level}: {name}", "us", seconds * 1e6, "off",
-                found[0][0] * 1e6, ratio, f"at most {most}x", ratio <= most,
+                costs[0][0] * 1e6, ratio, f"at most {most}x", ratio <= most,
             )  # fmt: skip
     step = stepping(mlp)(flow)
     while flow.vm.stats()["issued"] < REC.LENGTH:

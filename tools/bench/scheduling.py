@@ -114,9 +114,9 @@ def recorded(step: Callable[[], Any], around: Callable[[], Any]) -> tuple[list[A
     runs = []
     for _ in range(2 * STEPS):
         with around(), flow.profiler.profile() as p:
-            kept = step()
+            result = step()
             flow.vm.sync()
-        del kept
+        del result
         runs.append(p)
     known, others = (sorted(some, key=makespan)[: STEPS // 3] for some in (runs[::2], runs[1::2]))
     return known, others
@@ -188,10 +188,10 @@ def predictions() -> Iterator[tuple[str, int, float, list[float], Any]]:
 
 def placed(dag: lab.Dag, cores: int) -> lab.Machine:
     """This machine with a worker for each stream of a graph."""
-    here = lab.Machine.here(1)
+    measured = lab.Machine.here(1)
     streams = np.unique(dag.stream).tolist()
-    return lab.Machine(streams=dict.fromkeys(streams, 1), wake=here.wake, handover=here.handover,
-                       cores=cores, shared=True)  # fmt: skip
+    return lab.Machine(streams=dict.fromkeys(streams, 1), wake=measured.wake,
+                       handover=measured.handover, cores=cores, shared=True)  # fmt: skip
 
 
 def registers() -> Iterator[tuple[int, float, float]]:
@@ -217,9 +217,9 @@ def registers() -> Iterator[tuple[int, float, float]]:
         def launches(graph: Any = graph) -> float:
             flow.vm.sync()
             begun = time.perf_counter()
-            kept = [graph(x) for _ in range(count)]
+            launches = [graph(x) for _ in range(count)]
             flow.vm.sync()
-            del kept
+            del launches
             return time.perf_counter() - begun
 
         dags = []
@@ -228,9 +228,9 @@ def registers() -> Iterator[tuple[int, float, float]]:
                 launches()
             dags.append(lab.Dag.of(graph.plans[0], cost=p))
         dag = min(dags, key=lambda d: d.work)
-        here = placed(dag, 2)
+        machine = placed(dag, 2)
         chain = lab.launches(dag, count, number)
-        predicted = lab.simulate(chain, here, "fifo").makespan
+        predicted = lab.simulate(chain, machine, "fifo").makespan
         yield number, predicted, min(launches() for _ in range(7))
 
 

@@ -127,8 +127,8 @@ def _seconds(code: str, start: str = WARM, installed: Path | None = None) -> Tak
 def _resident(code: str) -> float:
     """MiB."""
     program = [sys.executable, "-c", f"{code}\n{RESIDENT}"]
-    said = subprocess.run(program, check=True, capture_output=True, text=True).stdout
-    return int(said.split()[-1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    output = subprocess.run(program, check=True, capture_output=True, text=True).stdout
+    return int(output.split()[-1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def results(peers: dict[str, Any], rounds: int) -> Iterator[Result]:
@@ -139,7 +139,9 @@ def results(peers: dict[str, Any], rounds: int) -> Iterator[Result]:
 
 def _results(with_torch: bool, rounds: int, folder: Path) -> Iterator[Result]:
     levels = levels_here()[:1]
-    installed = wheel.unpacked(wheel.made(folder, levels, [NUMBERS, wheel.DEMO], folder), folder)
+    installed = wheel.unpacked(
+        wheel.build_wheel(folder, levels, [NUMBERS, wheel.DEMO], folder), folder
+    )
     for code in (*IMPORT, *FIRST)[:: 1 if with_torch else 2]:
         _seconds(code)
     _seconds(FIRST[0], WHEEL, installed)

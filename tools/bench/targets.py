@@ -358,9 +358,9 @@ def results(names: list[str], rounds: int, only: str = "", folder: str = "") -> 
             continue
         row = Timing(target.name, "", 0)
         peers = ("checkout",) if folder else target.peers
-        asked = [libraries[n] for n in ("flowvm", *peers) if n in libraries]
+        compared = [libraries[n] for n in ("flowvm", *peers) if n in libraries]
         arrays = [_array(rng, shape) for shape in target.shapes]
-        if time_arrays(row, target.expr, target.other, arrays, asked, rounds, target.backward):
+        if time_arrays(row, target.expr, target.other, arrays, compared, rounds, target.backward):
             yield _result(row, 1.03 if folder else target.reach)
     for name, make, reach in STEPS:
         if only not in name:
@@ -372,9 +372,9 @@ def results(names: list[str], rounds: int, only: str = "", folder: str = "") -> 
 
             ready.append((libraries["torch"], make(torch)))
         if folder:
-            there = libraries["checkout"].space["checkout"]
-            if there.ask("step", name):
-                ready.append((libraries["checkout"], Remote(there)))
+            owner = libraries["checkout"].space["checkout"]
+            if owner.ask("step", name):
+                ready.append((libraries["checkout"], Remote(owner)))
         time_functions(row, ready, rounds)
         yield _result(row, 1.03 if folder else reach)
     if not folder and (not only or "two workers" in only):

@@ -45,10 +45,10 @@ def results(rounds: int) -> Iterator[Result]:
             return
         for k in range(2 * rounds + 1):
             pair = {}
-            for seen in (True, False) if k % 2 else (False, True):
-                watcher.send_signal(signal.SIGCONT if seen else signal.SIGSTOP)
+            for seconds in (True, False) if k % 2 else (False, True):
+                watcher.send_signal(signal.SIGCONT if seconds else signal.SIGSTOP)
                 time.sleep(PAUSE_S)
-                pair[seen] = seconds_per_call(loop, count)
+                pair[seconds] = seconds_per_call(loop, count)
             if k:  # one round goes first that is not counted
                 watched.append(pair[True])
                 alone.append(pair[False])

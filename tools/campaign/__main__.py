@@ -131,7 +131,7 @@ def run(name: str, seconds: float, first: int | None = None, once_more: bool = F
     print(f"{total} cases: " + ", ".join(f"{n} {what}" for what, n in sorted(outcomes.items())))
     if amounts:
         print(", ".join(f"{n:,} {what}" for what, n in sorted(amounts.items())))
-    print(f"{len(findings)} findings" + "".join(f"\n  --seed {found}" for found in findings))
+    print(f"{len(findings)} findings" + "".join(f"\n  --seed {seed}" for seed in findings))
     return 1 if findings else 0
 
 
@@ -162,11 +162,11 @@ def _watched(
                 seed, _, kind = rest.strip().partition(" ")
                 at, over = int(seed), False
             elif word == "done":
-                found, over = json.loads(rest), True
-                outcomes[f"{kind} {found['outcome']}"] += 1
-                amounts.update(found["amounts"])
-                if found["problem"]:
-                    report(at, found["problem"])
+                outcome, over = json.loads(rest), True
+                outcomes[f"{kind} {outcome['outcome']}"] += 1
+                amounts.update(outcome["amounts"])
+                if outcome["problem"]:
+                    report(at, outcome["problem"])
                 at += 1
             if time.monotonic() > until:
                 own.kill()
@@ -174,8 +174,8 @@ def _watched(
         code = own.wait()
     if code and not over:
         outcomes[f"{kind} crashed"] += 1
-        said = log.read_text(errors="replace")[-LOG:]
-        report(at, f"the process ended with {code}\n{said}")
+        text = log.read_text(errors="replace")[-LOG:]
+        report(at, f"the process ended with {code}\n{text}")
         return at + 1
     return at
 
@@ -212,8 +212,8 @@ def _fails(name: str, case: Any) -> bool:
     path.write_text(json.dumps(case))
     command = [sys.executable, "-m", "tools.campaign", name, "--case", str(path)]
     patience = getattr(campaign(name), "PATIENCE", PATIENCE)  # the process ends itself then
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=2 * patience)
-    return done.returncode != 0
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=2 * patience)
+    return process.returncode != 0
 
 
 if __name__ == "__main__":

@@ -74,19 +74,19 @@ def run(name: str, threads: int, wait_s: float = 60.0) -> None:
         for worker in workers:
             worker.join(wait_s)
     assert not any(w.is_alive() for w in workers), f"{name}: a thread hangs"
-    for one, got in zip(objects, answers, strict=True):
-        for error in got:
+    for one, result in zip(objects, answers, strict=True):
+        for error in result:
             if isinstance(error, Exception):
                 raise AssertionError(f"{name}: {error!r}") from error
-        assert not (problem := kind.check(one, got)), f"{name}: {problem}"
+        assert not (problem := kind.check(one, result)), f"{name}: {problem}"
     _check_memory(name, objects, answers)
 
 
 def _check_memory(name: str, objects: list[Any], answers: list[list[Any]]) -> None:
     """Check that the threads' objects go, their memory is reused, and shared values stay."""
     shared = [(x, x.detach().tolist()) for x in objects if isinstance(x, flow.Tensor)]
-    for got in answers:
-        got.clear()
+    for result in answers:
+        result.clear()
     gc.collect()
     others = [flow.full((2,), -1.0) for _ in shared]
     for x, values in shared:
@@ -110,13 +110,13 @@ def _inner() -> Any:
     return _leaf() * 1.0
 
 
-def _fine(x: Any, got: list[Any]) -> str:
+def _fine(x: Any, results: list[Any]) -> str:
     return "" if x.detach().tolist() == [2.0, 3.0] else f"now {x.tolist()}"
 
 
-def _same_storage(x: Any, got: list[Any]) -> str:
+def _same_storage(x: Any, results: list[Any]) -> str:
     own = x.storage()
-    return "" if all(y.storage() is own for y in got) else "two storages"
+    return "" if all(y.storage() is own for y in results) else "two storages"
 
 
 _VIEWS: tuple[Callable[[Any], Any], ...] = (
@@ -130,11 +130,11 @@ _VIEWS: tuple[Callable[[Any], Any], ...] = (
 )
 
 
-def _known_views(x: Any, got: list[Any]) -> str:
-    if any(base_of(y) is not x for y in got):
+def _known_views(x: Any, results: list[Any]) -> str:
+    if any(base_of(y) is not x for y in results):
         return "another base"
     x.mul_(2.0)
-    lost = sum(y.grad_fn.name() != "AsStridedBackward" for y in got)
+    lost = sum(y.grad_fn.name() != "AsStridedBackward" for y in results)
     x.mul_(0.5)
     return f"{lost} views are not told of a change" if lost else ""
 
@@ -159,20 +159,24 @@ def _saved(x: Any, who: int) -> Any:
     return flow.load(file)["x"].tolist()
 
 
-def _equal(x: Any, got: list[Any]) -> str:
-    return "" if all(y == [2.0, 3.0] for y in got) else f"{got}"
+def _equal(x: Any, results: list[Any]) -> str:
+    return "" if all(y == [2.0, 3.0] for y in results) else f"{results}"
 
 
 def _hooked(x: Any, who: int) -> Any:
-    seen: list[Any] = []
+    gradients: list[Any] = []
     x.requires_grad_()
-    x.register_hook(seen.append)
-    return seen
+    x.register_hook(gradients.append)
+    return gradients
 
 
-def _all_hooks(x: Any, got: list[Any]) -> str:
+def _all_hooks(x: Any, results: list[Any]) -> str:
     (x * 2.0).sum().backward()
-    return "" if all(len(seen) == 1 for seen in got) else f"{[len(s) for s in got]} calls of hooks"
+    return (
+        ""
+        if all(len(gradients) == 1 for gradients in results)
+        else f"{[len(s) for s in results]} calls of hooks"
+    )
 
 
 def _back(x: Any, who: int) -> None:
@@ -185,34 +189,34 @@ def _back_through_python(x: Any, who: int) -> None:
     y.sum().backward()
 
 
-def _sums(x: Any, got: list[Any]) -> str:
-    wanted = [float(sum(range(1, len(got) + 1)))] * 2
-    return "" if x.grad.tolist() == wanted else f"a gradient is {x.grad.tolist()}, not {wanted}"
+def _sums(x: Any, results: list[Any]) -> str:
+    expected = [float(sum(range(1, len(results) + 1)))] * 2
+    return "" if x.grad.tolist() == expected else f"a gradient is {x.grad.tolist()}, not {expected}"
 
 
 def _retained(x: Any, who: int) -> Any:
-    seen: list[Any] = []
+    gradients: list[Any] = []
     x.retain_grad()
-    x.register_hook(seen.append)
-    return seen
+    x.register_hook(gradients.append)
+    return gradients
 
 
 def _changed(x: Any, who: int) -> None:
     x.add_(1.0)
 
 
-def _counted(x: Any, got: list[Any]) -> str:
-    right = x.tolist() == [2.0 + len(got), 3.0 + len(got)] and x.version == len(got)
-    x.sub_(float(len(got)))
-    return "" if right else f"{x.tolist()} at version {x.version} after {len(got)} changes"
+def _counted(x: Any, results: list[Any]) -> str:
+    right = x.tolist() == [2.0 + len(results), 3.0 + len(results)] and x.version == len(results)
+    x.sub_(float(len(results)))
+    return "" if right else f"{x.tolist()} at version {x.version} after {len(results)} changes"
 
 
 def _sized() -> Any:
     return flow.nonzero(flow.tensor([0.0, 1.0, 2.0]))
 
 
-def _sizes_agree(x: Any, got: list[Any]) -> str:
-    return "" if all(shape == (2, 1) for shape in got) else f"{got}"
+def _sizes_agree(x: Any, results: list[Any]) -> str:
+    return "" if all(shape == (2, 1) for shape in results) else f"{results}"
 
 
 # --- operators, generators, streams ---------------------------------------------------------------
@@ -223,18 +227,18 @@ def _new_shape(size: int, who: int) -> Any:
     return float((x * 2.0 + x.t().t()).relu().sum(1)[: size - 1].sum().item())
 
 
-def _of_new_shape(size: int, got: list[Any]) -> str:
-    return "" if all(y == 9.0 * (size - 1) for y in got) else f"{got} of {size} rows"
+def _of_new_shape(size: int, results: list[Any]) -> str:
+    return "" if all(y == 9.0 * (size - 1) for y in results) else f"{results} of {size} rows"
 
 
 def _draw(generator: Any, who: int) -> Any:
     return flow.rand(2, generator=generator).tolist()
 
 
-def _draws_differ(generator: Any, got: list[Any]) -> str:
+def _draws_differ(generator: Any, results: list[Any]) -> str:
     again = flow.Generator().manual_seed(5)
-    wanted = sorted(flow.rand(2, generator=again).tolist() for _ in got)
-    return "" if sorted(got) == wanted else "threads drew the same numbers, or left some out"
+    expected = sorted(flow.rand(2, generator=again).tolist() for _ in results)
+    return "" if sorted(results) == expected else "threads drew the same numbers, or left some out"
 
 
 def _own_stream(x: Any, who: int) -> Any:
@@ -242,8 +246,8 @@ def _own_stream(x: Any, who: int) -> Any:
         return (x + 1.0).tolist()
 
 
-def _added(x: Any, got: list[Any]) -> str:
-    return "" if all(y == [3.0, 4.0] for y in got) else f"{got}"
+def _added(x: Any, results: list[Any]) -> str:
+    return "" if all(y == [3.0, 4.0] for y in results) else f"{results}"
 
 
 def _new_operator() -> Any:
@@ -271,16 +275,16 @@ def _model() -> Any:
 
 
 def _call_with_hook(model: Any, who: int) -> Any:
-    seen: list[Any] = []
+    threads: list[Any] = []
     model[who % 3].register_forward_hook(
-        lambda module, given, out: seen.append(threading.get_ident())
+        lambda module, args, out: threads.append(threading.get_ident())
     )
     model(flow.ones(1, 2))
-    return seen, threading.get_ident()
+    return threads, threading.get_ident()
 
 
-def _own_hook_ran(model: Any, got: list[Any]) -> str:
-    return "" if all(ident in seen for seen, ident in got) else "a hook was lost"
+def _own_hook_ran(model: Any, results: list[Any]) -> str:
+    return "" if all(ident in threads for threads, ident in results) else "a hook was lost"
 
 
 def _lazy() -> Any:
@@ -291,9 +295,9 @@ def _call(model: Any, who: int) -> Any:
     return model(flow.ones(2, 3)).detach().tolist()
 
 
-def _alike(model: Any, got: list[Any]) -> str:
+def _alike(model: Any, results: list[Any]) -> str:
     again = _call(model, 0)
-    return "" if all(y == again for y in got) else f"{got}, then {again}"
+    return "" if all(y == again for y in results) else f"{results}, then {again}"
 
 
 def _graph() -> Any:
@@ -304,9 +308,9 @@ def _call_graph(graph: Any, who: int) -> Any:
     return [graph(flow.ones(2)).item() for _ in range(3)]
 
 
-def _one_plan(graph: Any, got: list[Any]) -> str:
-    right = all(y == [6.0] * 3 for y in got) and len(graph.plans) == 1
-    return "" if right else f"{got}, {len(graph.plans)} plans"
+def _one_plan(graph: Any, results: list[Any]) -> str:
+    right = all(y == [6.0] * 3 for y in results) and len(graph.plans) == 1
+    return "" if right else f"{results}, {len(graph.plans)} plans"
 
 
 def _cut_graph() -> Any:
@@ -336,41 +340,49 @@ def _parameter() -> Any:
     return parameter, flow.optim.Adam([parameter])
 
 
-def _one_state(entry: Any, got: list[Any]) -> str:
+def _one_state(entry: Any, results: list[Any]) -> str:
     parameter, optimizer = entry
-    return "" if all(y is optimizer.state[parameter] for y in got) else "two states"
+    return "" if all(y is optimizer.state[parameter] for y in results) else "two states"
 
 
 KINDS: dict[str, Kind] = {
     "views": Kind(_tensor, lambda x, who: _VIEWS[who % len(_VIEWS)](x), _same_storage, 400),
     "detach": Kind(_tensor, lambda x, who: x.detach(), _same_storage, 400),
     "known views": Kind(_inner, lambda x, who: _VIEWS[1 + who % 2](x), _known_views),
-    "facts": Kind(_tensor, lambda x, who: x.extra(), lambda x, got: _is_one(got), 400),
+    "facts": Kind(_tensor, lambda x, who: x.extra(), lambda x, results: _is_one(results), 400),
     "looks": Kind(_tensor, _look, _equal),
     "saves": Kind(_tensor, _saved, _equal, 10),
     "changes": Kind(_tensor, _changed, _counted, 200),
     "hooks": Kind(_tensor, _hooked, _all_hooks),
     "gradients": Kind(_leaf, _back, _sums),
     "gradients by hooks": Kind(_leaf, _back_through_python, _sums),
-    "retained": Kind(_inner, _retained, lambda x, got: _all_hooks(x, got)),
+    "retained": Kind(_inner, _retained, lambda x, results: _all_hooks(x, results)),
     "sizes": Kind(_sized, lambda x, who: x.shape, _sizes_agree),
     "shapes": Kind(lambda: next(_sizes), _new_shape, _of_new_shape, 30),
     "draws": Kind(lambda: flow.Generator().manual_seed(5), _draw, _draws_differ, 30),
     "streams": Kind(_tensor, _own_stream, _added, 5),
     "operators": Kind(
-        _new_operator, _operate, lambda op, got: "" if set(got) == {5.0} else f"{got}", 3
+        _new_operator,
+        _operate,
+        lambda op, results: "" if set(results) == {5.0} else f"{results}",
+        3,
     ),
     "statistics": Kind(_tensor, _statistics, _fine, 20),
     "hooks of modules": Kind(_model, _call_with_hook, _own_hook_ran, 30),
     "lazy modules": Kind(_lazy, _call, _alike, 10),
     "graphs": Kind(_graph, _call_graph, _one_plan, 3),
     "cut graphs": Kind(
-        _cut_graph, _call_cut_graph, lambda g, got: "" if all(map(all, got)) else f"{got}", 2
+        _cut_graph,
+        _call_cut_graph,
+        lambda g, results: "" if all(map(all, results)) else f"{results}",
+        2,
     ),
-    "graphs of methods": Kind(_Method, lambda m, who: m.double, lambda m, got: _is_one(got)),
+    "graphs of methods": Kind(
+        _Method, lambda m, who: m.double, lambda m, results: _is_one(results)
+    ),
     "states": Kind(_parameter, _step, _one_state),
 }
 
 
-def _is_one(got: list[Any]) -> str:
-    return "" if all(y is got[0] for y in got) else "two were made"
+def _is_one(results: list[Any]) -> str:
+    return "" if all(y is results[0] for y in results) else "two were made"

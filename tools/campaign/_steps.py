@@ -7,11 +7,11 @@ from typing import Any
 
 def ranges(length: int) -> list[tuple[int, int]]:
     """Return the ranges to leave out of a list, in order: halves, quarters, ..., single places."""
-    found, size = [], (length + 1) // 2
+    parts, size = [], (length + 1) // 2
     while size:
-        found += [(first, min(first + size, length)) for first in range(0, length, size)]
+        parts += [(first, min(first + size, length)) for first in range(0, length, size)]
         size = (size + 1) // 2 if size > 1 else 0
-    return found
+    return parts
 
 
 def left_out(steps: list[Any], first: int, last: int) -> list[Any]:

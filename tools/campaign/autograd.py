@@ -178,13 +178,13 @@ class Program:
             self.case["steps"], self.places, factors, strict=True
         ):
             xs[place] = _step(library, name, number, xs[place], factor)
-        left = iter(xs)
+        arrays = iter(xs)
 
-        def given(a: Array) -> Any:
-            return next(left) if a.dtype.kind == "f" else library.tensor(a)
+        def converted(a: Array) -> Any:
+            return next(arrays) if a.dtype.kind == "f" else library.tensor(a)
 
-        args = _mapped(self.sample.args, given)
-        results = _results(function(*args, **_mapped(self.sample.kwargs, given)))
+        args = _mapped(self.sample.args, converted)
+        results = _results(function(*args, **_mapped(self.sample.kwargs, converted)))
         outs = [
             r for r in results if hasattr(r, "requires_grad") and r.dtype == library.lib.float64
         ]
@@ -304,10 +304,10 @@ def _checked(program: Program) -> str:
     case, value = program.case, functools.partial(_value, program)
     with np.errstate(all="ignore"):
         try:
-            got = value(program.numbers)
+            result = value(program.numbers)
         except FlowError as error:
             return f"refused: {type(error).__name__}"
-        if not np.isfinite(got) or value(program.numbers) != got:
+        if not np.isfinite(result) or value(program.numbers) != result:
             return "not finite, or random"
         try:
             gradients = _gradients(FLOWVM, program, program.op.function, False)
@@ -393,11 +393,11 @@ def _compare(
             if not abs(slopes[0] - slopes[1]) <= AGREE * size:
                 AMOUNTS["kinks"] += 1
                 continue
-            got = float((gradients[place] * way).sum())
+            slope = float((gradients[place] * way).sum())
             AMOUNTS["directions"] += 1
-            wrong = abs(got - slopes[0])
+            wrong = abs(slope - slopes[0])
             assert wrong <= (tolerance + 10 * abs(slopes[0] - slopes[1]) / size) * size, (
-                f"{what} of input {place} of {program.op.name}: {got} along a direction, the "
+                f"{what} of input {place} of {program.op.name}: {slope} along a direction, the "
                 f"difference is {slopes[0]} (and {slopes[1]} for twice its width)\n"
                 f"  steps {program.case['steps']} {program.case['after']}"
             )

@@ -147,8 +147,8 @@ def without(case: Any, k: int) -> Any:
 
 def check(case: Any) -> str:
     """Train once more."""
-    found, expected = trained(*case), reference(case[0])
-    differ = [k for k, (a, b) in enumerate(zip(found, expected, strict=True)) if a != b]
+    result, expected = trained(*case), reference(case[0])
+    differ = [k for k, (a, b) in enumerate(zip(result, expected, strict=True)) if a != b]
     assert not differ, f"other bits in {differ} of {len(expected)}"
     AMOUNTS["training runs"] += 1
     return "the same"

@@ -84,8 +84,8 @@ def check(case: Case) -> str:
         held = [ranks.held(values, *states[0]).detach().requires_grad_()]
         for where, sbp in states[1:]:
             held.append(held[-1].to_global(where, sbp))
-        given = ranks.whole(upstream, states[-1][0])
-        gradient: Any = flow.autograd.grad(held[-1], held[0], given)[0]
+        upstream_whole = ranks.whole(upstream, states[-1][0])
+        gradient: Any = flow.autograd.grad(held[-1], held[0], upstream_whole)[0]
         return states, [_part(x) for x in held], (gradient.sbp, _part(gradient))
 
     results = ranks.run(case["size"], rank)

@@ -94,18 +94,18 @@ def kernels() -> str:
     """Compile or load three functions, and call them; return the problem."""
     for function, signature, result, argument in FUNCTIONS:
         address = jit.native(function, signature, facts="campaign")
-        got = ctypes.CFUNCTYPE(result, result)(address)(argument)
+        number = ctypes.CFUNCTYPE(result, result)(address)(argument)
         want = function(argument)
-        if not math.isclose(got, want, rel_tol=1e-14):
-            return f"{function.__name__}({argument}) is {got}, not {want}"
+        if not math.isclose(number, want, rel_tol=1e-14):
+            return f"{function.__name__}({argument}) is {number}, not {want}"
     return ""
 
 
 def tensors() -> str:
     """Compute with tensors on a VM that is not compiled yet, and with code that may be damaged."""
     with flow.vm.sequential():
-        got = (flow.ones(3) * 2 + 1).tolist()
-    return kernels() if got == [3.0, 3.0, 3.0] else f"ones * 2 + 1 is {got}"
+        result = (flow.ones(3) * 2 + 1).tolist()
+    return kernels() if result == [3.0, 3.0, 3.0] else f"ones * 2 + 1 is {result}"
 
 
 WORK: dict[str, Callable[[], str]] = {"kernels": kernels, "tensors": tensors}
@@ -163,8 +163,8 @@ def check(case: Case) -> str:
         outside = Path(place) / "outside.o"
         assert not outside.exists() or outside.read_bytes() == b"outside", "a link was followed"
         if plagues <= HEALED:
-            said = _forked(folder, set(), rng)()
-            assert said["compiled"] == 0, f"not whole again: {said}"
+            outcome = _forked(folder, set(), rng)()
+            assert outcome["compiled"] == 0, f"not whole again: {outcome}"
     return "right"
 
 
@@ -184,9 +184,11 @@ def _run(case: Case, folder: Path, plagues: set[str], rng: random.Random) -> Non
     for process in victims:
         os.waitpid(process, 0)
     for answer in waiting:
-        said = answer()
-        assert not said["wrong"], said["wrong"]
-        assert len(said["warnings"]) <= 1, f"{len(said['warnings'])} warnings: {said['warnings']}"
+        outcome = answer()
+        assert not outcome["wrong"], outcome["wrong"]
+        assert len(outcome["warnings"]) <= 1, (
+            f"{len(outcome['warnings'])} warnings: {outcome['warnings']}"
+        )
 
 
 def _warm(x: int) -> int:
@@ -242,12 +244,12 @@ def _computed(folder: Path, plagues: set[str], limit: int) -> dict[str, Any]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     if "read-only" in plagues:
         _make_read_only()
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         wrong = kernels()
     return {
         "wrong": wrong,
-        "warnings": [str(w.message) for w in said],
+        "warnings": [str(w.message) for w in caught],
         "compiled": jit.stats().compiled - compiled,
     }
 
@@ -293,8 +295,8 @@ def _fresh(
         out, err = own.communicate(timeout=FRESH_SECONDS)
         assert own.returncode == 0, f"a process ended with {own.returncode}: {err[-2000:]}"
         assert "Traceback" not in err, err[-2000:]
-        wrong, said = json.loads(out.strip().splitlines()[-1])
-        return {"wrong": wrong, "warnings": said, "compiled": 0}
+        wrong, messages = json.loads(out.strip().splitlines()[-1])
+        return {"wrong": wrong, "warnings": messages, "compiled": 0}
 
     return wait
 

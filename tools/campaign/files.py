@@ -127,12 +127,12 @@ def check(case: Case) -> str:
 
 
 def _checked(case: Case) -> str:
-    made = KINDS[case["kind"]]
+    kind = KINDS[case["kind"]]
     outcome = "nothing"
     for whole, *changes in case["mutations"]:
         AMOUNTS["mutations"] += 1
         try:
-            outcome = made.check(case, changes, whole)
+            outcome = kind.check(case, changes, whole)
         except BaseException as error:
             error.add_note(f"mutation: {json.dumps(changes)[:1000]}")
             raise
@@ -252,7 +252,7 @@ DEEP = "nested so deep that json cannot write it: "
 def text_of(tree: Any) -> str:
     """The tree as JSON, NaN and Infinity too."""
     text = json.dumps(tree)
-    return re.sub(f'"{DEEP}(\\d+)"', lambda found: "[" * int(found[1]) + "]" * int(found[1]), text)
+    return re.sub(f'"{DEEP}(\\d+)"', lambda match: "[" * int(match[1]) + "]" * int(match[1]), text)
 
 
 def byte_changes(rng: random.Random, size: int, count: int) -> Iterator[list[Any]]:
@@ -468,8 +468,8 @@ class OpFiles:
         tensors = [flow.from_numpy(a.copy()) for a in sample.args if isinstance(a, np.ndarray)]
 
         def function(*xs: Any) -> Any:
-            left = iter(xs)
-            args = [next(left) if t else a for t, a in zip(is_array, sample.args, strict=True)]
+            arrays = iter(xs)
+            args = [next(arrays) if t else a for t, a in zip(is_array, sample.args, strict=True)]
             return samples.function(*args, **sample.kwargs)
 
         graph = flow.compile(_with_gradients(function) if samples.grad else function)
@@ -513,8 +513,8 @@ def _with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
             leaves = [x.detach().requires_grad_(x.dtype.is_floating_point) for x in xs]
             outputs = function(*leaves)
             ends = [t.abs().pow(2).sum() for t in _tensors(outputs) if t.requires_grad]
-            wanted = [x for x in leaves if x.requires_grad]
-            gradients = flow.autograd.grad(ends, wanted, allow_unused=True) if ends else ()
+            inputs = [x for x in leaves if x.requires_grad]
+            gradients = flow.autograd.grad(ends, inputs, allow_unused=True) if ends else ()
         return outputs, [g for g in gradients if g is not None]
 
     return both
@@ -652,8 +652,8 @@ class ShardFiles:
 
     @functools.cached_property
     def _folder(self) -> Path:
-        self._kept = tempfile.TemporaryDirectory()
-        folder = Path(self._kept.name)
+        self._owner = tempfile.TemporaryDirectory()
+        folder = Path(self._owner.name)
         values = {"a": flow.ones(4, 2), "b": flow.arange(3)}
         for k in range(2):
             flow.save(
@@ -716,8 +716,8 @@ class RunFiles:
 
     @functools.cached_property
     def _folder(self) -> Path:
-        self._kept = tempfile.TemporaryDirectory()
-        return Path(self._kept.name)
+        self._owner = tempfile.TemporaryDirectory()
+        return Path(self._owner.name)
 
     @functools.cached_property
     def _columns(self) -> tuple[str, Places, dict[str, Any]]:
@@ -817,8 +817,8 @@ class CacheFiles:
 
     @functools.cached_property
     def _entry(self) -> tuple[Path, str, bytes]:
-        self._kept = tempfile.TemporaryDirectory()
-        folder = Path(self._kept.name)
+        self._owner = tempfile.TemporaryDirectory()
+        folder = Path(self._owner.name)
         jit.set_cache_dir(folder)
         try:
             jit.native(triple, "int64(int64)", facts="campaign")

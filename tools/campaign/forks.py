@@ -69,7 +69,7 @@ def check(case: Case) -> str:
     threads = [
         threading.Thread(target=_work, args=(name, stop), daemon=True) for name in case["threads"]
     ]
-    kept, cache.write = cache.write, lambda *args: None  # what is compiled here is of no use later
+    write, cache.write = cache.write, lambda *args: None  # what is compiled here is of no use later
     try:
         for thread in threads:
             thread.start()
@@ -81,7 +81,7 @@ def check(case: Case) -> str:
         stop.set()
         for thread in threads:
             thread.join(PATIENCE_S)
-        cache.write = kept
+        cache.write = write
     assert not any(t.is_alive() for t in threads), "a thread of the parent hangs"
     assert (flow.arange(100) * 2).sum().item() == 9900
     return "well"
@@ -184,12 +184,12 @@ def _child(pending: str, end: str, number: int) -> None:
         finally:
             os._exit(code)
     os.close(writer)
-    said, late = _said(reader, pid)
+    output, late = _output_of(reader, pid)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     what = f"a child beside pending {pending} that ends by {end}"
-    assert not late, f"{what} hangs: {said}"
-    assert code == 0, f"{what} ended with {code}: {said}"
-    assert not said, f"{what} said: {said}"
+    assert not late, f"{what} hangs: {output}"
+    assert code == 0, f"{what} ended with {code}: {output}"
+    assert not output, f"{what} said: {output}"
 
 
 def _leave() -> None:
@@ -211,16 +211,16 @@ def _compute(value: Any, expected: float, number: int) -> None:
     flow.vm.sync()
 
 
-def _said(reader: int, pid: int) -> tuple[str, bool]:
+def _output_of(reader: int, pid: int) -> tuple[str, bool]:
     """Return the text that a child printed, and True if the child did not end in time."""
-    said, until = b"", time.monotonic() + PATIENCE_S
+    output, until = b"", time.monotonic() + PATIENCE_S
     with os.fdopen(reader, "rb", buffering=0) as pipe:
         while True:
             ready, _, _ = select.select([pipe], [], [], max(0.0, until - time.monotonic()))
             if not ready:
                 os.kill(pid, signal.SIGKILL)
-                return said.decode(errors="replace"), True
+                return output.decode(errors="replace"), True
             more = pipe.read(1 << 16)
             if not more:
-                return said.decode(errors="replace"), False
-            said += more
+                return output.decode(errors="replace"), False
+            output += more

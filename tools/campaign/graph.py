@@ -123,19 +123,19 @@ class Program:
         t = {**dict(zip(INPUTS, (x, y), strict=True))}
         t.update(zip(VARIABLES, self.variables, strict=True))
         t.update(zip(LOCALS, (x + 0, y + 0, x + y), strict=True))
-        given = set(INPUTS)  # whose memory an input is, as views spread it
+        inputs = set(INPUTS)  # whose memory an input is, as views spread it
         for kind, which, stream, out, p, q, k in self.case["steps"]:
             with flow.stream(self.streams[stream]):
                 if kind == "new":
                     t[out] = NEW[which](t[p], t[q], k)
                 elif kind == "select":
                     t[out] = flow.index_select(t[p], 0, places)
-                elif kind == "update" and (p not in given or self.case["writes"]):
+                elif kind == "update" and (p not in inputs or self.case["writes"]):
                     UPDATE[which](t[p], t[q].clone(), k)
                 elif kind == "view":
                     t[out] = VIEW[which](t[p])
                 if kind != "update":
-                    (given.add if kind == "view" and p in given else given.discard)(out)
+                    (inputs.add if kind == "view" and p in inputs else inputs.discard)(out)
         return tuple(t[name] for name in self.case["returned"])
 
 
@@ -155,7 +155,7 @@ class Run:
             self._call(0, "", [flow.tensor(a) for a in _drawn(case, 1)[:2]])
             for v, a in zip(self.program.variables, self.program.start, strict=True):
                 v.copy_(flow.tensor(a))
-        self.kept: list[Any] = []
+        self.stored: list[Any] = []
         self.before: list[Any] = []
         self.inputs = [flow.tensor(a) for a in _drawn(case, 1)[:2]]
 
@@ -177,18 +177,18 @@ class Run:
                 self.before = [u.clone() for u in (*v, *self.inputs)]
             with flow.stream(self.streams[stream]):
                 outs = self._call(number, how, inputs)
-            self.kept += outs
+            self.stored += outs
             with flow.stream(self.streams[other]):
                 if how == "inside":
                     break
                 if between == "update":
                     v[0].mul_(2).add_(outs[0])
                 elif between == "use":
-                    self.kept.append(v[1] - outs[-1])
+                    self.stored.append(v[1] - outs[-1])
                 elif between == "delete":
-                    self.kept.clear()
+                    self.stored.clear()
                 elif between == "again":
-                    self.kept.append(inputs[0])
+                    self.stored.append(inputs[0])
                     inputs = self.inputs = [outs[0] + 0, inputs[1]]
             del outs
         return self
@@ -196,7 +196,7 @@ class Run:
     def results(self) -> list[Any]:
         """Arrays, or the number of the call whose error was raised."""
         engine.wait_idle()
-        return [_value(t) for t in (*self.program.variables, *self.inputs, *self.kept)]
+        return [_value(t) for t in (*self.program.variables, *self.inputs, *self.stored)]
 
     def check_restored(self) -> None:
         """Raise all errors; then check that the graph's variables are readable, unless half
@@ -204,13 +204,13 @@ class Run:
 
         Other whole values are readable when they are restored.
         """
-        for t in (*self.program.variables, *self.kept):
+        for t in (*self.program.variables, *self.stored):
             with contextlib.suppress(OutOfRangeError):
                 t.numpy()
-        kept = {storage for storage, _ in persistent()}
+        stays = {storage for storage, _ in persistent()}
         whole = [t for t in self.program.variables if not engine.words[_place(t) + STO.TORN]]
         for t in whole:
-            if t._ref & OPERAND.STORAGE_MASK in kept:
+            if t._ref & OPERAND.STORAGE_MASK in stays:
                 t.numpy()
         flow.vm.restore()
         for t in whole:
@@ -262,11 +262,11 @@ def _check(case: Any) -> str:
     eager = Run(case, False).run()
     expected, earlier = eager.results(), [_value(t) for t in eager.before]
     replayed = Run(case, True)
-    with flow.vm.record() if case["verify"] else contextlib.nullcontext() as seen:
+    with flow.vm.record() if case["verify"] else contextlib.nullcontext() as recording:
         replayed.run()
         outputs = replayed.results()
-    if seen is not None and not seen.dropped:
-        flow.vm.verify(seen)
+    if recording is not None and not recording.dropped:
+        flow.vm.verify(recording)
     compare(case, outputs, expected, earlier)
     replayed.check_restored()
     AMOUNTS["launches"] += len(case["calls"])
@@ -274,11 +274,11 @@ def _check(case: Any) -> str:
     return "with errors" if any(isinstance(value, int) for value in outputs) else "right"
 
 
-def compare(case: Any, found: list[Any], expected: list[Any], earlier: list[Any]) -> None:
+def compare(case: Any, results: list[Any], expected: list[Any], earlier: list[Any]) -> None:
     """See the module."""
     wrong = {n for n, call in enumerate(case["calls"]) if call[1] in ("bad", "inside")}
-    assert len(found) == len(expected)
-    for k, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+    assert len(results) == len(expected)
+    for k, (ours, theirs) in enumerate(zip(results, expected, strict=True)):
         if isinstance(ours, int):
             assert ours in wrong, f"result {k}: an error of call {ours}, which did nothing wrong"
             continue

@@ -125,15 +125,15 @@ class _Parts:
 
         def new_graph() -> None:
             scale = 1 + next(_fresh) % 7
-            made = flow.compile(lambda t: nn.functional.gelu(t * scale).sum(0))
-            made(flow.ones(3, 5))
+            graph = flow.compile(lambda t: nn.functional.gelu(t * scale).sum(0))
+            graph(flow.ones(3, 5))
 
         def random_numbers() -> None:
             nn.functional.dropout(flow.randn(8), 0.5).sum().item()
 
         def launches() -> None:
-            given = [graph(ones) for _ in range(4)]
-            assert [y.item() for y in given] == [192.0] * 4
+            results = [graph(ones) for _ in range(4)]
+            assert [y.item() for y in results] == [192.0] * 4
 
         def hooks() -> None:
             with train.model.register_forward_hook(lambda *_: None):
@@ -166,8 +166,8 @@ class _Parts:
                     held.sum().item()
 
             for _ in range(5):  # closed, for of one that is dropped CPython ignores what comes
-                with contextlib.closing(numbers()) as made:
-                    next(made)
+                with contextlib.closing(numbers()) as generator:
+                    next(generator)
 
         def loader_threads() -> None:
             for batch in DataLoader(rows, batch_size=8, num_workers=2, threads=True):
@@ -221,8 +221,8 @@ class _Parts:
 
     def wrong(self, may_lose: bool) -> str:
         """Return the difference from the state before, in words; this check takes a while."""
-        for made in (self.train, self.step.train):
-            loss = made.loss(made.x).item()
+        for program in (self.train, self.step.train):
+            loss = program.loss(program.x).item()
             if abs(loss - self.loss) > 1e-6:
                 return f"the loss is {loss}, was {self.loss}"
         loss = self.step(self.step.train.x).item()
@@ -305,29 +305,29 @@ def without(case: dict[str, Any], k: int) -> dict[str, Any]:
 
 def check(case: dict[str, Any]) -> str:
     """Run, and compare after each interrupt."""
-    made, before = _parts(), known.state()
+    parts, before = _parts(), known.state()
     may_lose = _may_lose(case)
-    made.begin()
+    parts.begin()
     with _watching():
         for number, (name, how) in enumerate(case["steps"], 1):
-            where, problem = _WAYS[how[0]](made.by_name[name], *how[1:])
+            where, problem = _WAYS[how[0]](parts.by_name[name], *how[1:])
             AMOUNTS["interrupts"] += bool(where)
             AMOUNTS[f"by {how[0]}"] += bool(where)
             problem = problem or _left_taken(how[0]) or known.wrong_now(before)
             if not problem and (number % LOOK == 0 or number == len(case["steps"])):
-                problem = made.wrong(may_lose)
+                problem = parts.wrong(may_lose)
             assert not problem, f"step {number}, {name}, {how}, {where or 'nothing'}: {problem}"
     return "fine"
 
 
 def _left_taken(way: str) -> str:
     """Return the libraries' locks that this thread has left taken, in words."""
-    here = threading.get_ident()
-    left = [one.name for one in locks.taken() if one.owner in (0, here)]
+    own = threading.get_ident()
+    names = [one.name for one in locks.held_locks() if one.owner in (0, own)]
     if way in ("ctrl-c", "kill"):  # which are put off there
-        return f"{', '.join(left)} is left taken" if left else ""
+        return f"{', '.join(names)} is left taken" if names else ""
     locks.give_back()
-    return "llvmlite's lock is left taken" if "llvmlite's lock" in left else ""
+    return "llvmlite's lock is left taken" if "llvmlite's lock" in names else ""
 
 
 # --- ways -------------------------------------------------------------------------------------
@@ -339,7 +339,7 @@ _ignored: list[str] = []  # where CPython ignored an exception
 def _watching() -> Any:
     """Takes note of exceptions that CPython ignores; threads change often."""
     hook, interval = sys.unraisablehook, sys.getswitchinterval()
-    sys.unraisablehook = lambda said: _ignored.append(f"{said.exc_value!r} in {said.object!r}")
+    sys.unraisablehook = lambda event: _ignored.append(f"{event.exc_value!r} in {event.object!r}")
     sys.setswitchinterval(1e-5)
     try:
         yield
@@ -449,7 +449,9 @@ def _signalled(
                 deadline = time.monotonic() + 5
                 while time.monotonic() < deadline:
                     time.sleep(0.0005)
-                problem = "the Ctrl-C was swallowed"
+                problem = (
+                    f"the Ctrl-C was swallowed, handled at {handled}, ignored {_ignored[ignored:]}"
+                )
             elif handled and len(_ignored) == ignored:
                 problem = "the exception was swallowed"
         except BaseException as raised:
@@ -457,8 +459,10 @@ def _signalled(
             if not handled or not (isinstance(raised, KeyboardInterrupt) or _is_ours(raised)):
                 problem = f"another exception came out: {raised!r}"
     finally:
-        while signal.getsignal(signum) is handle:
-            with contextlib.suppress(*ERRORS):  # it comes in this very call, and is to be repeated
+        while True:
+            with contextlib.suppress(*ERRORS):  # it comes in one of these calls: both once more
+                if signal.getsignal(signum) is not handle:
+                    break
                 signal.signal(signum, before)
     del error
     return handled[0] if handled else "", problem

@@ -131,9 +131,9 @@ def _limited(case: Case) -> int:
     """Run the programs, and large ones, with little more address space than is taken."""
     failed = 0
     with open("/proc/self/statm") as file:
-        taken = int(file.read().split()[0]) * resource.getpagesize()
+        size = int(file.read().split()[0]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (taken + (case["at"] << 12), hard))
+    resource.setrlimit(resource.RLIMIT_AS, (size + (case["at"] << 12), hard))
     try:
         for name, n in case["programs"]:
             try:
@@ -169,7 +169,7 @@ class Counting:
     """An `aligned_alloc` that fails once."""
 
     def __init__(self) -> None:
-        self.asked, self.fails_at = 0, -1
+        self.requests, self.fails_at = 0, -1
         real = ctypes.CDLL(None).aligned_alloc
         real.restype, real.argtypes = ctypes.c_void_p, [ctypes.c_size_t, ctypes.c_size_t]
         self.real = real
@@ -177,8 +177,8 @@ class Counting:
         self.function = kind(self)  # kept: the VM calls it as long as there is one
 
     def __call__(self, alignment: int, size: int) -> int | None:
-        self.asked += 1
-        if self.asked == self.fails_at:
+        self.requests += 1
+        if self.requests == self.fails_at:
             return None
         block: int | None = self.real(alignment, size)
         return block
@@ -200,19 +200,19 @@ def _system(case: Case) -> int:
         while True:
             fails_at += 1
             flow.vm.empty_cache()
-            counting.asked, counting.fails_at = 0, fails_at
+            counting.requests, counting.fails_at = 0, fails_at
             try:
                 _large(name, n)
                 flow.vm.sync()  # what was poisoned need not have been read
             except MemoryError:
                 failed += 1
             else:
-                assert counting.asked < fails_at, f"nobody heard that block {fails_at} failed"
+                assert counting.requests < fails_at, f"nobody heard that block {fails_at} failed"
                 break
             finally:
                 flow.vm.empty_cache()  # behind what is in flight
                 counting.fails_at = -1
-            assert counting.asked >= fails_at
+            assert counting.requests >= fails_at
         assert fails_at > 1, f"{name} asks the system for nothing"
     return failed
 
@@ -250,17 +250,31 @@ def _python(case: Case) -> int:
     """
     failed = 0
     for name, n in case["programs"]:
-        live, fails_at = _live(), 0
-        while True:
-            fails_at += 1
-            called, raised = _called(name, n % 5 + 2, fails_at)
-            failed += raised
-            flow.vm.sync()
-            if flow.vm.stats()["live_bytes"] > live:
-                assert _live() <= live, f"call {fails_at} of {name}: more bytes are live"
-            if called < fails_at:
-                break
+        failed += _each_call(name, n % 5 + 2)  # calls of a first use among them
+        _settle(name, n % 5 + 2)
+        failed += _each_call(name, n % 5 + 2)  # behind them, all calls of a later one
     return failed
+
+
+def _each_call(name: str, n: int) -> int:
+    """Run a program with a failure at its first call, at its second, and on to its last one."""
+    live, failed, fails_at = _live(), 0, 0
+    while True:
+        fails_at += 1
+        called, raised = _called(name, n, fails_at)
+        failed += raised
+        flow.vm.sync()
+        if flow.vm.stats()["live_bytes"] > live:
+            assert _live() <= live, f"call {fails_at} of {name}: more bytes are live"
+        if called < fails_at:
+            return failed
+
+
+def _settle(name: str, n: int) -> None:
+    """Run a program until two runs make the same number of calls: caches are filled."""
+    counts = [-1]
+    while counts.count(counts[-1]) < 2 and len(counts) < 20:
+        counts.append(_called(name, n, 0)[0])
 
 
 def _called(name: str, n: int, fails_at: int) -> tuple[int, bool]:

@@ -58,9 +58,9 @@ def without(case: Case, k: int) -> Case:
     threads = []
     for steps in case["threads"]:
         runs = _runs(steps)
-        kept = [run for i, run in enumerate(runs) if i != k]
+        rest = [run for i, run in enumerate(runs) if i != k]
         k -= len(runs)
-        threads.append([step for run in kept for step in run])
+        threads.append([step for run in rest for step in run])
     return {"threads": threads, "firsts": [f for i, f in enumerate(case["firsts"]) if i != k]}
 
 

@@ -146,7 +146,7 @@ class Model:
     def __init__(self, arrays: list[Array]) -> None:
         self.values = [(Memory(), array) for array in arrays]
         self.failed: set[int] = set()
-        self.seen: set[int] = set()
+        self.named: set[int] = set()
 
     def causes(self, *names: int) -> frozenset[int]:
         """Return the steps that poisoned one of these tensors."""
@@ -260,19 +260,19 @@ class Program:
         assert (value == expected).all(), f"step {number}: {value} instead of {expected}"
 
     def _sync(self, number: int, which: str, out: int, p: int, q: int, k: int) -> None:
-        due = frozenset(self.model.failed - self.model.seen)
+        due = frozenset(self.model.failed - self.model.named)
         try:
             flow.vm.sync()
         except OutOfRangeError as error:
             self._hear(error, due)
-            self.model.seen |= due  # it names the others
+            self.model.named |= due  # it names the others
             return
         assert not due, f"step {number}: sync said nothing of {set(due)}"
 
     def _hear(self, error: BaseException, causes: frozenset[int]) -> None:
         cause = cause_of(error)
         assert cause in causes, f"an error of step {cause} where one of {set(causes)} is due"
-        self.model.seen.add(cause)
+        self.model.named.add(cause)
         error.__traceback__ = None  # the VM keeps its errors, and these frames keep our tensors
 
 
@@ -313,7 +313,7 @@ def _check(case: Any) -> str:
         Program(steps, case["values"] + t, streams) for t, steps in enumerate(case["programs"])
     ]
     recorded = flow.vm.record() if case["verify"] else contextlib.nullcontext()
-    with recorded as seen, _scheduling(case, streams):
+    with recorded as recording, _scheduling(case, streams):
         if len(programs) == 1:
             programs[0].run()
         else:
@@ -325,13 +325,13 @@ def _check(case: Any) -> str:
     for program in programs:
         if program.error is not None:
             raise program.error
-    if seen is not None and not seen.dropped:
-        flow.vm.verify(seen)
-        AMOUNTS["instructions verified"] += len(seen.instructions)
+    if recording is not None and not recording.dropped:
+        flow.vm.verify(recording)
+        AMOUNTS["instructions verified"] += len(recording.instructions)
     failed = sum(len(program.model.failed) for program in programs)
     AMOUNTS["instructions"] += _word(CTL.N_DISPATCHED) - before
     AMOUNTS["errors"] += failed
-    del programs, program, seen
+    del programs, program, recording
     assert gc.isenabled()
     gc.collect()  # errors and the frames that they name refer to each other
     settle()

@@ -198,9 +198,9 @@ def source(case: Any, tag: str) -> str:
     """The program's text; `tag` tells its twin's environment from its own."""
     lines = [HEAD, f"tag = {tag!r}"]
     for n, name in enumerate(case["places"]):
-        made, read, put = (text.replace("_N", f"_{n}") for text in PLACES[name])
+        definition, read, put = (text.replace("_N", f"_{n}") for text in PLACES[name])
         body = "\n".join(f"  {line}" for line in put.splitlines())
-        lines += [made, f"def change_{n}(v):\n{body}", f"def state_{n}(): return {read}"]
+        lines += [definition, f"def change_{n}(v):\n{body}", f"def state_{n}(): return {read}"]
     lines.append("def function(x):\n  y = x + 0")
     for what, at, which in case["steps"]:
         read = PLACES[case["places"][at]][1].replace("_N", f"_{at}")
@@ -262,8 +262,8 @@ def check(case: Any) -> str:
             eager.change(at, value)
             replayed.change(at, value)
         x = flow.tensor([1, 2, 3]) + number
-        expected, found = eager.function(x).tolist(), graph(x).tolist()
-        assert found == expected, f"call {number}: {found}, not {expected}"
+        expected, actual = eager.function(x).tolist(), graph(x).tolist()
+        assert actual == expected, f"call {number}: {actual}, not {expected}"
         assert replayed.state(count) == eager.state(count), f"call {number} left another state"
     AMOUNTS["calls"] += len(case["calls"])
     AMOUNTS["captures"] += len(graph.plans)

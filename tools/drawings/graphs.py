@@ -33,11 +33,11 @@ def plan() -> Canvas:
     per_row = (len(PASSES) + 1) // 2
     for k, name in enumerate(PASSES):
         row, column = divmod(k, per_row)
-        left, wide = 34 + column * 934 / per_row, 934 / per_row - 8
+        edge, wide = 34 + column * 934 / per_row, 934 / per_row - 8
         label = name + (" *" if name in ON_DEVICES else "")
-        canvas.box(left, 196 + 30 * row, wide, 24, radius=4)
+        canvas.box(edge, 196 + 30 * row, wide, 24, radius=4)
         canvas.text(
-            left + wide / 2, 212 + 30 * row, label, size="small", anchor="middle", room=wide
+            edge + wide / 2, 212 + 30 * row, label, size="small", anchor="middle", room=wide
         )
 
     canvas.arrow([(130, 260), (130, 296)])

@@ -75,38 +75,38 @@ def threads() -> Canvas:
 
 def record() -> Canvas:
     """A record of the ring for `a + b`, two of its words bit by bit, an entry, a slot."""
-    cell, left = 30, 20
+    cell, edge = 30, 20
     canvas = Canvas(1000, 640, "The words of a record, of an entry and of a slot")
-    canvas.text(left, 32, "A record: what the call a + b writes", size="title", bold=True)
-    canvas.text(left, 52, f"one of the slots of RING: {RING.WORDS} words of 8 bytes",
+    canvas.text(edge, 32, "A record: what the call a + b writes", size="title", bold=True)
+    canvas.text(edge, 52, f"one of the slots of RING: {RING.WORDS} words of 8 bytes",
                 size="small", colour="dim")  # fmt: skip
     last = RING.OPERANDS
     words = {RING.MARK: ("MARK", "red"), RING.ENTRY: ("ENTRY", "orange"),
              last: ("out", "green"), last - 1: ("a", "blue"), last - 2: ("b", "blue")}  # fmt: skip
     y = 66.0
     for k in range(RING.WORDS):
-        at = left + cell * k
+        at = edge + cell * k
         known = words.get(k)
         canvas.box(at, y, cell, cell, radius=0, fill="box" if known else "empty",
                    rim=known[1] if known else "rim")  # fmt: skip
         canvas.text(at + cell / 2, y + 20, str(k), size="small", anchor="middle",
                     colour=known[1] if known else "dim")  # fmt: skip
     for step, (k, (name, colour)) in enumerate(sorted(words.items())):
-        x = left + cell * (k + 0.5)
+        x = edge + cell * (k + 0.5)
         depth = y + cell + 20 + 17 * step
         canvas.arrow([(x, depth - 4), (x, y + cell + 1)], colour=colour)
         canvas.text(x - 4, depth + 7, name, size="small", colour=colour, anchor="end", bold=True)
-    first = left + cell * (last - 2)
-    canvas.arrow([(left + 480, y + 56), (first - 46, y + 56)], colour="dim")
-    canvas.text(left, y + 60, "written upwards; the last store, MARK, publishes it", colour="dim")
-    canvas.text(left, y + 80, "scalars follow the operands, downwards", colour="dim")
+    first = edge + cell * (last - 2)
+    canvas.arrow([(edge + 480, y + 56), (first - 46, y + 56)], colour="dim")
+    canvas.text(edge, y + 60, "written upwards; the last store, MARK, publishes it", colour="dim")
+    canvas.text(edge, y + 80, "scalars follow the operands, downwards", colour="dim")
 
     y = 232
     half = 470
     low = OPERAND.STORAGE_BITS
     for x, name, parts in (
-        (left, "an operand", ((64 - low, "byte offset"), (low, "storage id"))),
-        (left + half + 20, "ENTRY",
+        (edge, "an operand", ((64 - low, "byte offset"), (low, "storage id"))),
+        (edge + half + 20, "ENTRY",
          ((64 - ENT.BITS, "stream"), (ENT.BITS, "number of the entry"))),
     ):  # fmt: skip
         canvas.text(x, y - 8, name, bold=True)
@@ -118,7 +118,7 @@ def record() -> Canvas:
                         anchor="middle", room=wide)  # fmt: skip
             place += wide
     note = "MARK is the sequence number + 1: a slot with an older record is told from a new one."
-    canvas.text(left, y + 52, note, size="small", colour="dim")
+    canvas.text(edge, y + 52, note, size="small", colour="dim")
 
     y = _grid(canvas, 330, "Its entry: what all calls of a kind share", "one of ENT",
               array.names_of(ENT), ENT.WORDS)  # fmt: skip

@@ -89,13 +89,13 @@ def arrows_between() -> tuple[Arrows, dict[str, Arrows], dict[str, set[str]]]:
 
 def settled(arrows: Arrows) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
     """Return the arrows that make layers, and the ones against them: the rarest of each circle."""
-    kept = set(arrows)
+    arrows_left = set(arrows)
     against: set[tuple[str, str]] = set()
-    while circle := _circle(kept):
+    while circle := _circle(arrows_left):
         rarest = min(circle, key=lambda pair: (arrows[pair], pair))
-        kept.discard(rarest)
+        arrows_left.discard(rarest)
         against.add(rarest)
-    return kept, against
+    return arrows_left, against
 
 
 def _circle(arrows: set[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -144,14 +144,14 @@ class _Group:
 
     def __init__(self, name: str, rooms: set[str], arrows: Arrows) -> None:
         self.name = name
-        kept, self.against = settled(arrows)
-        self.arrows = reduced(kept)
+        arrows_left, self.against = settled(arrows)
+        self.arrows = reduced(arrows_left)
         self.rooms = {r: f"{name}: its own files" if r == "." else r for r in rooms}
         if name == BASE:  # one box: its files import one another at will
             self.arrows, self.against = set(), set()
         if name == BASE or len(rooms) == 1:
             self.rooms = {}
-        levels = ranks(self.rooms, kept)
+        levels = ranks(self.rooms, arrows_left)
         self.columns = [
             sorted(r for r in self.rooms if levels[r] == k)
             for k in range(max(levels.values(), default=-1), -1, -1)
@@ -209,9 +209,9 @@ GAP, BOX, STEP, WIDTH = 44, 28, 42, 1180
 def rooms() -> Canvas:
     """Draw all rooms; each group is above the groups that it imports."""
     outer, inner, members = arrows_between()
-    kept, against = settled(outer)
-    arrows, levels = reduced(kept), ranks(members, kept)
-    apart = [g for g in members if not any(g in pair for pair in kept if pair[1] != BASE)]
+    arrows_left, against = settled(outer)
+    arrows, levels = reduced(arrows_left), ranks(members, arrows_left)
+    apart = [g for g in members if not any(g in pair for pair in arrows_left if pair[1] != BASE)]
     for group in set(apart) - {BASE}:  # it imports when it is called: on top
         levels[group] = max(levels.values())
     groups = {g: _Group(g, members[g], inner.get(g, Counter())) for g in members}

@@ -25,7 +25,7 @@ from flowvm.graph.logical.printer import size_text
 from flowvm.graph.passes.buckets import BUCKET
 from tools.scale.links import ALGORITHMS, BANDWIDTH_GBS, LATENCY_US, Link, Network
 from tools.scale.memory import Held, held
-from tools.scale.models import MODELS, made
+from tools.scale.models import MODELS, program
 from tools.scale.ranks import Mix, Prediction, predict
 from tools.scale.real import Compared, compare
 from tools.scale.recording import Work, record
@@ -52,17 +52,19 @@ def mixes(ranks: int, forward: int, weak: bool) -> list[Mix]:
     return list(dict.fromkeys(mixes_of_ranks))
 
 
-def asked(text: str, ranks: int, weak: bool) -> Mix:
+def mix_of(text: str, ranks: int, weak: bool) -> Mix:
     """Return the mix of `data=2,tensor=4`; data-parallel ranks are the rest of `ranks`."""
-    said: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for word in text.split(","):
         name, _, value = word.partition("=")
-        if name not in FIELDS or not value.isdecimal() or name in said:
+        if name not in FIELDS or not value.isdecimal() or name in sizes:
             raise ArgumentError(f"--mix is {', '.join(f'{f}=N' for f in FIELDS)}, got {text!r}")
-        said[name] = int(value)
-    zero, micro = said.get("zero", 0), said.get("micro", 1)
-    mix = Mix(said.get("data", 1), said.get("tensor", 1), said.get("stages", 1), zero, micro, weak)
-    if "data" not in said:
+        sizes[name] = int(value)
+    zero, micro = sizes.get("zero", 0), sizes.get("micro", 1)
+    mix = Mix(
+        sizes.get("data", 1), sizes.get("tensor", 1), sizes.get("stages", 1), zero, micro, weak
+    )
+    if "data" not in sizes:
         others = mix.tensor * mix.stages
         if ranks % others:
             raise ArgumentError(f"--mix {text}: {ranks} ranks are not a multiple of {others}")
@@ -103,16 +105,16 @@ def simulated(args: argparse.Namespace) -> int:
         host = Link(1e-6 * args.host_latency_us, 1e9 * args.host_bandwidth_gbs)
         network = Network(inside, host, args.host_ranks, args.algorithm)
     weak, bucket = not args.strong, round(args.bucket_mb * (1 << 20))
-    wanted = [asked(text, ranks, weak) for text in args.mix for ranks in args.ranks]
-    graph, inputs = made(args.model, args.width, args.layers, args.batch)
+    mixes_to_run = [mix_of(text, ranks, weak) for text in args.mix for ranks in args.ranks]
+    graph, inputs = program(args.model, args.width, args.layers, args.batch)
     work = record(graph, *inputs, launches=args.launches)
     forward = sum(task.phase == "forward" for task in work.tasks)
-    if not wanted:
-        wanted = [mix for ranks in args.ranks for mix in mixes(ranks, forward, weak)]
-    wanted = list(dict.fromkeys([Mix(weak=weak), *wanted]))
+    if not mixes_to_run:
+        mixes_to_run = [mix for ranks in args.ranks for mix in mixes(ranks, forward, weak)]
+    mixes_to_run = list(dict.fromkeys([Mix(weak=weak), *mixes_to_run]))
     rows = [
         (predict(work, m, network, bucket, 1e-6 * args.handover_us), held(work, m, bucket))
-        for m in wanted
+        for m in mixes_to_run
     ]
     if args.json:
         print(json.dumps({

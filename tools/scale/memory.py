@@ -53,7 +53,7 @@ class _Stage:
         if mix.stages > 1:  # what is sent on is needed no longer here
             self.lives = {k: self.life(k) for k in self.touched}
         # of each micro-batch in flight
-        self.kept = {k for p in self.own if p.task.phase == "backward" for k in p.task.reads}
+        self.stored = {k for p in self.own if p.task.phase == "backward" for k in p.task.reads}
 
     def life(self, k: int) -> tuple[int, int]:
         """The first and the last of the stage's steps that touch a place."""
@@ -92,13 +92,13 @@ class _Stage:
             for k, place in enumerate(self.work.places)
             if place.role in ("input", "output", "constant") and k in self.touched
         )
-        kept = self.of("gradient") / shared if mix.micro > 1 else 0.0  # from one to the next
+        accumulated = self.of("gradient") / shared if mix.micro > 1 else 0.0  # from one to the next
         gradients, activations = max(
             (self.alive(part.number, shared) for part in self.steps),
             key=sum, default=(0.0, 0.0),
         )  # fmt: skip
         return Held(
-            self.stage, round(parameters), round(max(kept, gradients)), round(states),
+            self.stage, round(parameters), round(max(accumulated, gradients)), round(states),
             round(activations + fixed), round(buckets),
         )  # fmt: skip
 
@@ -115,5 +115,5 @@ class _Stage:
                     gradients += self.size(k) / shared
                 elif place.role in ("activation", "other"):
                     copies = mix.ahead(self.stage) if place.role == "activation" else 1
-                    rest += self.size(k) * mix.share * (copies if k in self.kept else 1)
+                    rest += self.size(k) * mix.share * (copies if k in self.stored else 1)
         return gradients, rest

@@ -74,7 +74,7 @@ def batch(name: str, width: int, size: int) -> tuple[Any, Any]:
 MODELS = ("transformer", "mlp")
 
 
-def made(name: str, width: int, layers: int, size: int) -> tuple[Any, tuple[Any, ...]]:
+def program(name: str, width: int, layers: int, size: int) -> tuple[Any, tuple[Any, ...]]:
     """Return a graph that trains, and its inputs.  ArgumentError: there is no such model."""
     if name in MODELS:
         return Step(network(name, width, layers)), batch(name, width, size)

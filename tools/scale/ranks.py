@@ -132,10 +132,10 @@ def predict(
         for s in range(mix.stages)
     ]
     idle = 1 - sum(computing) / mix.stages / seconds if seconds > 0 else 0.0
-    done = work.seconds * (mix.data if mix.weak else 1)
+    work_seconds = work.seconds * (mix.data if mix.weak else 1)
     return Prediction(
         mix, seconds, max(computing), max(exchanging), max(0.0, idle),
-        done / (mix.ranks * seconds) if seconds > 0 else 0.0, len(actors),
+        work_seconds / (mix.ranks * seconds) if seconds > 0 else 0.0, len(actors),
     )  # fmt: skip
 
 
@@ -143,7 +143,7 @@ class _Builder:
     def __init__(self, work: Work, mix: Mix, network: Network, bucket: int) -> None:
         self.work, self.mix, self.network, self.bucket = work, mix, network, bucket
         self.split: Split = split(work, mix.stages, mix.tensor > 1)
-        self.made = _Built()
+        self.table = _Built()
         self.updates: list[int] = []
         self.sources: list[list[int]] = [[] for _ in range(mix.stages)]  # who reads parameters
         self.final = {  # of each gradient: the task that writes it last
@@ -168,7 +168,7 @@ class _Builder:
                 behind = self.send(stage, BACK, end)
             self.flight(stage, end)
             self.update(stage, end)
-        return self.made.actors
+        return self.table.actors
 
     def send(self, stage: int, stream: int, producer: int) -> int:
         """The activations behind a stage to the next, or their gradients from it to the one in
@@ -178,7 +178,7 @@ class _Builder:
         place = stage if stream == ON else stage - 1
         nbytes = sum(map(self.held, self.split.crossing[place])) * mix.share
         seconds = self.network.send(nbytes, mix.data * mix.tensor)
-        return self.made.add(stage * STREAMS + stream, seconds, [producer], ahead=mix.ahead(place))
+        return self.table.add(stage * STREAMS + stream, seconds, [producer], ahead=mix.ahead(place))
 
     def chain(self, stage: int, phase: str, *waits: int) -> int:
         """The actors of a phase: the number of the last that computes."""
@@ -192,7 +192,7 @@ class _Builder:
 
         def cut() -> int:
             nonlocal inputs, seconds
-            number = self.made.add(at + COMPUTE, seconds, inputs, ahead=ahead)
+            number = self.table.add(at + COMPUTE, seconds, inputs, ahead=ahead)
             if not computing and phase == "forward":
                 self.sources[stage].append(number)
             computing.append(number)
@@ -209,7 +209,7 @@ class _Builder:
             seconds += self.seconds(part)
             if part.summed and self.mix.tensor > 1:
                 cost = self.network.all_reduce(part.summed * self.mix.share, self.mix.tensor)
-                inputs = [self.made.add(at + COLLECTIVES, cost, [cut()], ahead=ahead)]
+                inputs = [self.table.add(at + COLLECTIVES, cost, [cut()], ahead=ahead)]
             nbytes += self.gradients(part)
             if nbytes >= self.bucket:
                 self.reduce(stage, nbytes, cut())
@@ -254,7 +254,7 @@ class _Builder:
         nbytes = sum(self.held(k) for k in places)
         cost = self.network.all_gather(nbytes, self.mix.data, self.mix.tensor)
         ready = computing[-2:-1] or computing[:1]
-        return self.made.add(stage * STREAMS + COLLECTIVES, cost, ready)
+        return self.table.add(stage * STREAMS + COLLECTIVES, cost, ready)
 
     def reduce(self, stage: int, nbytes: float, ready: int) -> None:
         """A bucket of gradients, once a step unless each rank keeps its part alone."""
@@ -262,13 +262,13 @@ class _Builder:
         whole = network.all_gather if mix.zero else network.all_reduce
         every = 1 if mix.zero >= 2 else mix.micro
         cost = whole(nbytes, mix.data, mix.tensor)
-        number = self.made.add(stage * STREAMS + COLLECTIVES, cost, [ready], every)
+        number = self.table.add(stage * STREAMS + COLLECTIVES, cost, [ready], every)
         self.exchanged.append((number, nbytes))
 
     def flight(self, stage: int, end: int) -> None:
         """Let forward be ahead of backward by as many micro-batches as there are stages behind."""
         for source in self.sources[stage]:
-            self.made.actors[source].desc.credits.append((end, self.mix.stages - stage))
+            self.table.actors[source].desc.credits.append((end, self.mix.stages - stage))
 
     def update(self, stage: int, end: int) -> None:
         """The optimizer's step behind backward, for each bucket when its gradients are there."""
@@ -282,11 +282,11 @@ class _Builder:
         each = whole / max(1, work.nbytes("parameter")) / (mix.data if mix.zero else 1)
         alone = max(0.0, own - sum(nbytes for _, nbytes in self.exchanged))
         for exchange, nbytes in (*self.exchanged, (-1, alone)):
-            number = self.made.add(at + COMPUTE, each * nbytes, [end, exchange], mix.micro)
+            number = self.table.add(at + COMPUTE, each * nbytes, [end, exchange], mix.micro)
             self.updates.append(number)
             if mix.zero in (1, 2) and mix.data > 1 and nbytes:
                 cost = self.network.all_gather(nbytes, mix.data, mix.tensor)
-                number = self.made.add(at + COLLECTIVES, cost, [number], mix.micro)
+                number = self.table.add(at + COLLECTIVES, cost, [number], mix.micro)
             for source in self.sources[stage]:
-                self.made.actors[source].desc.credits.append((number, 1))
+                self.table.actors[source].desc.credits.append((number, 1))
         self.exchanged = []

@@ -56,10 +56,10 @@ def compare(name: str, width: int, layers: int, size: int, ranks: int, launches:
             sys.executable, "-m", "flowvm", "launch", "-n", str(ranks), "--threads", "1",
             "-m", "tools.scale.real", *values,
         ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode or not out.exists():
-            raise CommunicationError(f"--real: {ranks} ranks ended with {done.returncode}:\n"
-                                     f"{done.stdout}{done.stderr}")  # fmt: skip
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+        if process.returncode or not out.exists():
+            raise CommunicationError(f"--real: {ranks} ranks ended with {process.returncode}:\n"
+                                     f"{process.stdout}{process.stderr}")  # fmt: skip
         outcome = json.loads(out.read_text())
     work = Work.from_json(outcome["work"])
     link = fitted(outcome["few"], outcome["many"], MANY, ranks)

@@ -98,9 +98,9 @@ def record(step: Callable[..., Any], *inputs: Any, launches: int = 20, least: bo
         raise ArgumentError(f"{plan.name} was compiled in {len(step.plans)} parts; one is played")
     if plan.actors or plan.stream:
         raise ArgumentError(f"{plan.name} is on several streams or a device; one rank's is on one")
-    run, found, lasted = replays(step, inputs, launches)
-    middle = int(np.argsort(lasted, kind="stable")[0 if least else len(found) // 2])
-    own = run.task_launch == found[middle]
+    run, tasks, lasted = replays(step, inputs, launches)
+    middle = int(np.argsort(lasted, kind="stable")[0 if least else len(tasks) // 2])
+    own = run.task_launch == tasks[middle]
     spent = run.task_times[own, 1] - run.task_times[own, 0]
     seconds = np.bincount(run.task_number[own], spent, len(plan.tasks)) * 1e-9
     return of_plan(plan, seconds.tolist(), float(lasted[middle]))
@@ -161,8 +161,8 @@ def of_plan(plan: Plan, seconds: list[float], whole: float) -> Work:
     return Work(plan.name, tasks, tuple(places), max(0.0, whole - sum(seconds)))
 
 
-def _role(k: int, kind: BufferKind, kept: bool, tasks: Sequence[Task]) -> str:
-    """Return the purpose of a place; `kept` if it exists beside the launch."""
+def _role(k: int, kind: BufferKind, stays: bool, tasks: Sequence[Task]) -> str:
+    """Return the purpose of a place; `stays` if it exists beside the launch."""
     reading = {task.phase for task in tasks if k in task.reads}
     writing = {task.phase for task in tasks if k in task.writes}
     if kind is BufferKind.INPUT:
@@ -173,6 +173,6 @@ def _role(k: int, kind: BufferKind, kept: bool, tasks: Sequence[Task]) -> str:
         if "optimizer" not in writing:
             return "constant"
         return "parameter" if "forward" in reading else "state"
-    if kept:
+    if stays:
         return "output"
     return "activation" if "forward" in writing and "backward" in reading else "other"

@@ -126,13 +126,13 @@ def _by_stages(
 
 def _cuts(weights: Sequence[float], stages: int) -> list[int]:
     """Numbers 0 to stages - 1 that do not fall, in runs of about the same weight."""
-    left, rest, now, own = sum(weights), stages, 0, 0.0
+    weight_left, rest, now, own = sum(weights), stages, 0, 0.0
     cuts: list[int] = []
     for k, weight in enumerate(weights):
         most = len(weights) - k  # tasks that are left
-        enough = own > 0 and own + weight / 2 >= left / rest
+        enough = own > 0 and own + weight / 2 >= weight_left / rest
         if now < stages - 1 and cuts and cuts[-1] == now and (enough or most < rest):
-            left, rest, now, own = left - own, rest - 1, now + 1, 0.0
+            weight_left, rest, now, own = weight_left - own, rest - 1, now + 1, 0.0
         cuts.append(now)
         own += weight
     return cuts
@@ -195,9 +195,9 @@ def _cut(work: Work) -> tuple[list[bool], list[int], set[int]]:
     return divided, summed, cut
 
 
-def _only(work: Work, k: int, made: int, number: int) -> bool:
+def _only(work: Work, k: int, task: int, number: int) -> bool:
     """Return True if only one task reads another's result, which then is one of its summands."""
-    behind = [n for n in range(made + 1, len(work.tasks)) if k in work.tasks[n].reads]
+    behind = [n for n in range(task + 1, len(work.tasks)) if k in work.tasks[n].reads]
     return behind[:1] == [number] and (len(behind) == 1 or k in work.tasks[number].writes)
 
 

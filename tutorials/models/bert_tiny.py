@@ -56,11 +56,14 @@ def make(lib: Any) -> Any:
 
 def training(lib: Any, model: Any, compiled: Callable[..., Any]) -> Any:
     """A function that takes one step."""
-    kept = ("bias", "norm")
+    undecayed = ("bias", "norm")
     named = list(model.named_parameters())
     groups = [
-        {"params": [p for n, p in named if not any(k in n for k in kept)], "weight_decay": 0.01},
-        {"params": [p for n, p in named if any(k in n for k in kept)], "weight_decay": 0.0},
+        {
+            "params": [p for n, p in named if not any(k in n for k in undecayed)],
+            "weight_decay": 0.01,
+        },
+        {"params": [p for n, p in named if any(k in n for k in undecayed)], "weight_decay": 0.0},
     ]
     optimizer = lib.optim.AdamW(groups, lr=2e-3)
     criterion = lib.nn.CrossEntropyLoss(ignore_index=IGNORED)
@@ -79,7 +82,7 @@ def training(lib: Any, model: Any, compiled: Callable[..., Any]) -> Any:
 
 def masked(count: int, samples: int) -> list[Batch]:
     """(characters, labels), each (samples, LENGTH), rows of unlike lengths."""
-    rng, found = np.random.default_rng(1), []
+    rng, rows = np.random.default_rng(1), []
     for x, _ in batches(count, samples, LENGTH):
         ends = rng.integers(LENGTH // 2, LENGTH + 1, (samples, 1))
         inside = np.arange(LENGTH) < ends
@@ -88,8 +91,8 @@ def masked(count: int, samples: int) -> list[Batch]:
         how, other = rng.random(x.shape), rng.integers(0, len(CHARACTERS), x.shape)
         y = np.where(chosen, x, IGNORED)
         x = np.where(chosen & (how < 0.8), MASK, np.where(chosen & (how < 0.9), other, x))
-        found.append((np.where(inside, x, PAD), y))
-    return found
+        rows.append((np.where(inside, x, PAD), y))
+    return rows
 
 
 # %% The same 20 steps, each way.

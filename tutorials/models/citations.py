@@ -125,8 +125,8 @@ for name, make in (("GCN", make_gcn), ("GAT", make_gat)):
     model, _ = compare(make, training, [batch] * 20)
     trained(flow, training(flow, model, eager), [batch] * 60)
     with flow.no_grad():
-        told = model(flow.tensor(words)).argmax(1)
-    right = (told == flow.tensor(subject))[flow.tensor(~known)].sum().item()
+        prediction = model(flow.tensor(words)).argmax(1)
+    right = (prediction == flow.tensor(subject))[flow.tensor(~known)].sum().item()
     print(f"{name}: {right} of {PAPERS - KNOWN} subjects are told right")
     if right < 0.8 * (PAPERS - KNOWN):
         raise SystemExit(f"{name} has not learned what is cited with what")

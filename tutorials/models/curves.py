@@ -47,12 +47,12 @@ def decoded(numbers: Any) -> str:
 def batches(count: int, samples: int, length: int) -> list[Batch]:
     """(characters, the ones that follow them), each (samples, length), from seed 0."""
     rng, whole = np.random.default_rng(0), encoded(TEXT)
-    found = []
+    result = []
     for _ in range(count):
         starts = rng.integers(0, len(whole) - length - 1, samples)
         rows = np.stack([whole[s : s + length + 1] for s in starts])
-        found.append((rows[:, :-1].copy(), rows[:, 1:].copy()))
-    return found
+        result.append((rows[:, :-1].copy(), rows[:, 1:].copy()))
+    return result
 
 
 def digits(count: int, samples: int, size: int = 8, channels: int = 1) -> list[Batch]:
@@ -61,12 +61,12 @@ def digits(count: int, samples: int, size: int = 8, channels: int = 1) -> list[B
     The images are 8x8 and grey; each pixel becomes a square, the same in each channel.
     """
     rng, (images, labels) = np.random.default_rng(0), digits_arrays("train")
-    found = []
+    result = []
     for _ in range(count):
         rows = rng.integers(0, len(labels), samples)
         x = images[rows].repeat(size // 8, 2).repeat(size // 8, 3).repeat(channels, 1)
-        found.append((x, labels[rows]))
-    return found
+        result.append((x, labels[rows]))
+    return result
 
 
 def next_character(lib: Any, model: Any, compiled: Callable[[Step], Step]) -> Step:
@@ -136,7 +136,7 @@ def compare(
             times[name].append(time.perf_counter() - began)
             apart[name] = max(apart[name], abs(losses[name] - losses["eager"]))
         print(f"{i:>6}", *(f"{loss:>10.5f}" for loss in losses.values()))
-    print(f"{'ms':>6}", *(f"{min(taken[WARM:]) * 1e3:>10.2f}" for taken in times.values()))
+    print(f"{'ms':>6}", *(f"{min(seconds[WARM:]) * 1e3:>10.2f}" for seconds in times.values()))
     for name, distance in apart.items():
         if not distance <= 1e-3:  # nor is NaN
             raise SystemExit(f"{name} is {distance:.2g} away from eager code")

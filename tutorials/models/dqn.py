@@ -98,10 +98,10 @@ def play(cart: CartPole, choose: Callable[[np.ndarray], int], memory: deque[Move
     state, steps = cart.reset(), 0
     while True:
         action = choose(state)
-        following, reward, fell, done = cart.step(action)
+        following, reward, fell, over = cart.step(action)
         memory.append((state, action, reward, following, fell))
         state, steps = following, steps + 1
-        if fell or done:
+        if fell or over:
             return steps
 
 

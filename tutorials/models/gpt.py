@@ -86,11 +86,11 @@ def written(lib: Any, model: Any, start: str, count: int, cached: bool) -> str:
     """`start` and `count` more characters, each the most likely one."""
     numbers = list(encoded(start))
     cache: Any = {} if cached else None
-    done = 0  # places whose keys and values the cache has
+    cached_length = 0  # places whose keys and values the cache has
     with lib.no_grad():
         for _ in range(count):
-            scores = model(lib.tensor(numbers[done:]).unsqueeze(0), cache, done)
-            done = len(numbers) if cached else 0
+            scores = model(lib.tensor(numbers[cached_length:]).unsqueeze(0), cache, cached_length)
+            cached_length = len(numbers) if cached else 0
             numbers.append(scores[0, -1].argmax().item())
     return decoded(numbers)
 

@@ -121,8 +121,8 @@ model, _ = compare(make, training, [batch] * 20)
 # %% More of them, and who is told right.
 trained(flow, training(flow, model, eager), [batch] * 80)
 with flow.no_grad():
-    told = model(flow.tensor(batch[0]), flow.tensor(batch[1])).argmax(1)
-right = (told == flow.tensor(SIDES)).sum().item()
+    prediction = model(flow.tensor(batch[0]), flow.tensor(batch[1])).argmax(1)
+right = (prediction == flow.tensor(SIDES)).sum().item()
 print(f"{right} of {MEMBERS} members are told right")
 if right < 0.9 * MEMBERS:
     raise SystemExit("it has not learned who is whose friend")

@@ -58,13 +58,13 @@ if theirs is not None:
 def written(lib: Any, model: Any, start: str, count: int) -> str:
     """`start` and `count` more characters."""
     x, state = lib.tensor(encoded(start)).unsqueeze(0), None
-    found = []
+    letters = []
     with lib.no_grad():
         for _ in range(count):
             scores, state = model(x, state, keep=True)
             x = scores[:, -1:].argmax(-1)
-            found.append(x.item())
-    return start + decoded(found)
+            letters.append(x.item())
+    return start + decoded(letters)
 
 
 text = written(flow, model, "Licensed", 24)

@@ -81,11 +81,11 @@ def training(lib: Any, model: Any, compiled: Callable[..., Any]) -> Any:
 def noisy(count: int, samples: int) -> list[Batch]:
     """(images under noise, where the ink is), each (samples, 1, 32, 32)."""
     rng = np.random.default_rng(1)
-    found = []
+    batches = []
     for x, _ in digits(count, samples, size=32):
         noise = rng.normal(0, 0.3, x.shape)
-        found.append(((x + noise).astype(np.float32), (x > 0.5).astype(np.float32)))
-    return found
+        batches.append(((x + noise).astype(np.float32), (x > 0.5).astype(np.float32)))
+    return batches
 
 
 # %% The same 20 steps, each way.

@@ -10,8 +10,8 @@ import time
 import flowvm as flow
 from flowvm.ops import elementwise
 
-made = time.time_ns() % 1_000_000  # a constant that no cache has seen
-fresh = elementwise("fresh", f"x * {made} + 1", types="float", doc="x times a number, plus 1.")
+constant = time.time_ns() % 1_000_000  # a constant that no cache has seen
+fresh = elementwise("fresh", f"x * {constant} + 1", types="float", doc="x times a number, plus 1.")
 x = flow.ones(1000)
 with flow.profiler.profile() as p:
     fresh(x).sum().item()

@@ -116,7 +116,7 @@ _PACKAGES = (
 _MAGIC = b"flowvm.p"
 _DIGEST = hashlib.sha256().digest_size
 _lock = threading.RLock()  # guards the caches in memory
-_made: dict[str, tuple[str, str]] = {}
+_compiled_texts: dict[str, tuple[str, str]] = {}
 
 
 def ptx(kernel: Kernel, signature: Signature, cc: Capability) -> tuple[str, str]:
@@ -129,14 +129,14 @@ def ptx(kernel: Kernel, signature: Signature, cc: Capability) -> tuple[str, str]
     key = f"{_toolchain()}\n{made_of}"
     digest = hashlib.sha256(key.encode()).hexdigest()[:40]
     with _lock:
-        if digest not in _made:
+        if digest not in _compiled_texts:
             entry = _from_cache(digest)
             if entry is None:
                 # a capture on this thread does not watch what Numba reads, and no Ctrl-C strikes it
                 entry = apart(_compile, kernel, signature, cc)
                 _to_cache(digest, *entry)
-            _made[digest] = entry
-        return _made[digest]
+            _compiled_texts[digest] = entry
+        return _compiled_texts[digest]
 
 
 _VERSION = re.compile(r"^\.version (\d+)\.(\d+)", re.MULTILINE)
@@ -247,16 +247,16 @@ def _attempt_python(function: Any, arguments: tuple[Any, ...]) -> tuple[bool, An
         return False, 0
 
 
-def _attempt_define() -> Any:
+def _attempt_define() -> Callable[..., object]:
     return frontend.define_attempt()
 
 
-def _status_python(function: Any, arguments: tuple[Any, ...], raised: int) -> int:
+def _status_python(function: object, arguments: tuple[object, ...], raised: int) -> int:
     fine, status = _attempt_python(function, arguments)
     return int(status or 0) if fine else raised
 
 
-def _status_define() -> Any:
+def _status_define() -> Callable[..., object]:
     return frontend.define_status()
 
 

@@ -11,7 +11,9 @@ import contextlib
 import functools
 import importlib.metadata
 import types as pytypes
-from typing import Any
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
 
 from flowvm.compiler.native import Intrinsic, Overloaded
 from flowvm.cuda.compiler.indices import special
@@ -25,6 +27,17 @@ from flowvm.private.numba_cuda import (
     global_type,
     type_of,
 )
+
+if TYPE_CHECKING:
+    from flowvm.private.code_types import (
+        Builder,
+        CodeContext,
+        Signature,
+        Type,
+        TypingContext,
+        Value,
+    )
+
 
 # the lowered code is equal for all capabilities that flowvm supports
 LOWERED_FOR = (7, 0)
@@ -47,7 +60,7 @@ class Frontend:
         self.intrinsics: dict[Intrinsic, Any] = {}
 
     @functools.lru_cache(maxsize=8)  # noqa: B019  the front end lives as long as the process
-    def library(self, kernel: Any, signature: Any) -> Any:
+    def library(self, kernel: Any, signature: Any) -> tuple[Any, Any]:
         """`kernel` lowered, ready for code of any capability; with the name of its entry."""
         from numba.cuda import types
 
@@ -72,7 +85,7 @@ class Frontend:
         except CompileError as error:
             raise CompileError(f"{kernel.__qualname__} cannot be compiled: {error}") from error
 
-    def lower(self, function: Any, args: tuple[Any, ...], result: Any = None) -> Any:
+    def lower(self, function: Any, args: tuple[object, ...], result: object = None) -> Any:
         """Numba's compile result of `function`, without machine code."""
         compiler, flags = NUMBA_CUDA.compiler, NUMBA_CUDA.CUDAFlags()
         flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
@@ -92,7 +105,7 @@ class Frontend:
             compiled.library.finalize()
         return compiled
 
-    def type_of(self, value: Any) -> Any:
+    def type_of(self, value: object) -> Any:
         """Return the type of a value that only flowvm knows, or None."""
         if isinstance(value, pytypes.FunctionType):
             return self.function_type(value)
@@ -102,7 +115,7 @@ class Frontend:
             return self.intrinsic_type(value)
         return None
 
-    def function_type(self, function: Any) -> Any:
+    def function_type(self, function: FunctionType) -> Any:
         if function not in self.dispatchers:
             self.dispatchers[function] = self.dispatcher_class(function, {"device": True})
         return type_of(self.dispatchers[function])
@@ -124,6 +137,8 @@ class Frontend:
 
         if value.cuda is value.python:
             return value.python
+        if value.cuda is None:
+            raise CompileError(f"{value.__name__} is for functions of a module with WORDS_ONLY")
         defined = value.cuda()
         if isinstance(defined, types.Type):
             raise CompileError(f"{defined} is a C function, which CUDA kernels cannot call")
@@ -195,13 +210,13 @@ def _typing_context(owner: Frontend) -> Any:
     base: Any = NUMBA_CUDA.TypingContext
 
     class TypingContext(base):  # type: ignore[misc]
-        def resolve_value_type(self, value: Any) -> Any:
+        def resolve_value_type(self, value: object) -> object:
             if isinstance(value, pytypes.FunctionType):
                 known = global_type(self, value)  # an @overload of Numba's
                 return owner.type_of(value) if known is None else known
             return owner.type_of(value) or super().resolve_value_type(value)
 
-        def can_convert(self, fromty: Any, toty: Any) -> Any:
+        def can_convert(self, fromty: object, toty: object) -> object:
             if toty == types.bfloat16 and fromty == types.boolean:
                 return NUMBA_CUDA.Conversion.unsafe  # Numba knows it of every other dtype
             return super().can_convert(fromty, toty)
@@ -209,7 +224,7 @@ def _typing_context(owner: Frontend) -> Any:
     return TypingContext()
 
 
-def _target_context(typing: Any) -> Any:
+def _target_context(typing: object) -> object:
     from llvmlite import ir
     from numba.cuda import types
 
@@ -220,7 +235,7 @@ def _target_context(typing: Any) -> Any:
     class AnyNonzero(model):  # type: ignore[misc]
         """A bool in memory: one byte, true if any of its bits is set."""
 
-        def from_data(self, builder: Any, value: Any) -> Any:
+        def from_data(self, builder: Builder, value: Value) -> object:
             return builder.icmp_unsigned("!=", value, value.type(0))
 
     class TargetContext(base):  # type: ignore[misc]
@@ -232,20 +247,20 @@ def _target_context(typing: Any) -> Any:
             ours.register(types.Boolean, AnyNonzero)
             self.data_model_manager = ours.chain(self.data_model_manager)
 
-        def get_function(self, fn: Any, sig: Any, _firstcall: bool = True) -> Any:
+        def get_function(self, fn: object, sig: object, _firstcall: bool = True) -> object:
             return special(self, fn, sig) or super().get_function(fn, sig, _firstcall)
 
-        def cast(self, builder: Any, value: Any, source: Any, wanted: Any) -> Any:
-            if source == wanted:
-                return super().cast(builder, value, source, wanted)
+        def cast(self, builder: Builder, value: object, source: object, target: object) -> Value:
+            if source == target:
+                return super().cast(builder, value, source, target)
             if source in reduced:
                 single = widened(builder, value, reduced[source])
-                return self.cast(builder, single, types.float32, wanted)
-            if wanted in reduced:
+                return self.cast(builder, single, types.float32, target)
+            if target in reduced:
                 single = self.cast(builder, value, source, types.float32)
-                stored = narrowed(builder, single, reduced[wanted])
+                stored = narrowed(builder, single, reduced[target])
                 return builder.bitcast(stored, ir.IntType(16))
-            return super().cast(builder, value, source, wanted)
+            return super().cast(builder, value, source, target)
 
     return TargetContext()
 
@@ -258,7 +273,7 @@ def _dispatcher_class(owner: Frontend) -> Any:
 
         targetdescr = owner.target
 
-        def compile_device(self, args: Any, return_type: Any = None) -> Any:
+        def compile_device(self, args: Any, return_type: Any = None) -> object:
             if args not in self.overloads:
                 with compiling(self):
                     compiled = owner.lower(self.py_func, args, return_type)
@@ -283,31 +298,31 @@ def _overloaded_type(owner: Frontend) -> Any:
 
         def _chosen(self, args: Any) -> tuple[Any, tuple[Any, ...]]:
             name, implementation = self.value.choose([_name_of(a) for a in args])
-            wanted = getattr(types, "boolean" if name == "bool" else name)
+            kind = getattr(types, "boolean" if name == "bool" else name)
             context = owner.target.typing_context
-            return context.resolve_value_type(implementation), (wanted,) * len(args)
+            return context.resolve_value_type(implementation), (kind,) * len(args)
 
-        def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
-            implementation, wanted = self._chosen(args)
-            return implementation.get_call_type(context, wanted, kws)
+        def get_call_type(self, context: object, args: object, kws: object) -> object:
+            implementation, kind = self._chosen(args)
+            return implementation.get_call_type(context, kind, kws)
 
-        def get_call_signatures(self) -> Any:
+        def get_call_signatures(self) -> tuple[tuple[()], bool]:
             return (), True
 
-        def get_impl_key(self, signature: Any) -> Any:
+        def get_impl_key(self, signature: Any) -> object:
             implementation, _ = self._chosen(signature.args)
             return implementation.get_impl_key(signature)
 
     register_model(OverloadedType)(core_models.OpaqueModel)
 
     @NUMBA_CUDA.imputils.lower_constant(OverloadedType)  # type: ignore[untyped-decorator]
-    def no_value(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    def no_value(context: CodeContext, builder: Builder, kind: object, value: Value) -> Value:
         return context.get_dummy_value()
 
     return OverloadedType
 
 
-def _name_of(kind: Any) -> str:
+def _name_of(kind: object) -> str:
     from numba.cuda import types
 
     if kind == types.bfloat16:
@@ -316,54 +331,69 @@ def _name_of(kind: Any) -> str:
 
 
 def _attempted(
-    context: Any, builder: Any, function: Any, called: Any, arguments: Any, kinds: Any
-) -> Any:
+    context: CodeContext,
+    builder: Builder,
+    function: Value,
+    called: Value,
+    arguments: Value,
+    kinds: Sequence[Type],
+) -> tuple[Value, Value]:
     """Call a function without passing its status on.  Return the status and the result."""
     compiled = function.dispatcher.overloads[tuple(called.args)]
     passed = [
-        context.cast(builder, value, kind, taken)
-        for value, kind, taken in zip(
+        context.cast(builder, value, kind, to)
+        for value, kind, to in zip(
             NUMBA_CUDA.cgutils.unpack_tuple(builder, arguments), kinds, called.args, strict=True
         )
     ]
     context.active_code_library.add_linking_library(compiled.library)
     convention = compiled.fndesc.call_conv
-    status, got = convention.call_internal_no_propagate(builder, compiled.fndesc, called, passed)
-    return status, got
+    status, result = convention.call_internal_no_propagate(builder, compiled.fndesc, called, passed)
+    return status, result
 
 
-def define_attempt() -> Any:
+def define_attempt() -> Callable[..., Any]:
     """Define the lowering of `compilation.attempt`."""
     from numba.cuda import types
 
-    def attempt(typingctx: Any, function: Any, arguments: Any) -> Any:
+    def attempt(typingctx: TypingContext, function: Type, arguments: Type) -> object:
         called = typingctx.resolve_function_type(function, arguments.types, {})
         result = types.Tuple([types.boolean, called.return_type])
 
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            status, got = _attempted(context, builder, function, called, values[1], arguments.types)
-            return context.make_tuple(builder, result, [builder.not_(status.is_error), got])
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> object:
+            status, value = _attempted(
+                context, builder, function, called, values[1], arguments.types
+            )
+            return context.make_tuple(builder, result, [builder.not_(status.is_error), value])
 
         return result(function, arguments), codegen
 
     return attempt
 
 
-def define_status() -> Any:
+def define_status() -> Callable[..., Any]:
     """Define the lowering of `compilation.status_of`."""
     from llvmlite import ir
     from numba.cuda import types
 
-    def status_of(typingctx: Any, function: Any, arguments: Any, raised: Any) -> Any:
+    def status_of(
+        typingctx: TypingContext, function: Type, arguments: Type, raised: object
+    ) -> object:
         called = typingctx.resolve_function_type(function, arguments.types, {})
         kind = getattr(called.return_type, "type", called.return_type)  # of an optional
 
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            status, got = _attempted(context, builder, function, called, values[1], arguments.types)
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> object:
+            status, result = _attempted(
+                context, builder, function, called, values[1], arguments.types
+            )
             number = ir.IntType(64)(0)
             if kind != types.none:
                 number = builder.select(
-                    status.is_none, number, context.cast(builder, got, kind, types.int64)
+                    status.is_none, number, context.cast(builder, result, kind, types.int64)
                 )
             return builder.select(status.is_error, values[2], number)
 

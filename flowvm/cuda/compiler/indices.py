@@ -13,16 +13,20 @@ order="reversed")`).
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import CompileError
 from flowvm.private.numba_cuda import NUMBA_CUDA
 
+if TYPE_CHECKING:
+    from flowvm.private.code_types import Builder, CodeContext, Signature, Type, Value
+
+
 Lowered = Callable[..., Any]
 
 
-def special(context: Any, function: Any, signature: Any) -> Lowered | None:
+def special(context: CodeContext, function: object, signature: Signature) -> Lowered | None:
     """Return the lowering of `function` for `signature` if `context` has one of its own; else
     None.
     """
@@ -50,10 +54,10 @@ def special(context: Any, function: Any, signature: Any) -> Lowered | None:
 class _Lowered:
     """An implementation for one signature, as `BaseContext.get_function` answers it."""
 
-    def __init__(self, context: Any, implementation: Any, signature: Any) -> None:
+    def __init__(self, context: object, implementation: Any, signature: Signature) -> None:
         self.context, self.implementation, self.signature = context, implementation, signature
 
-    def __call__(self, builder: Any, values: Any, loc: Any = None) -> Any:
+    def __call__(self, builder: Builder, values: Sequence[Value], loc: Value = None) -> Value:
         return self.implementation(self.context, builder, self.signature, values)
 
 
@@ -66,12 +70,16 @@ def _parts(kind: Any) -> tuple[Any, ...]:
     return tuple(kind.types) if isinstance(kind, types.BaseTuple) else (kind,)
 
 
-def _read(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+def _read(
+    context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+) -> Value:
     place = _place(context, builder, signature, values)
     return NUMBA_CUDA.arrays.load_item(context, builder, signature.args[0], place)
 
 
-def _written(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+def _written(
+    context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+) -> Value:
     kind, _, value_kind = signature.args
     value = context.cast(builder, values[2], value_kind, kind.dtype)
     place = _place(context, builder, signature, values)
@@ -79,7 +87,9 @@ def _written(context: Any, builder: Any, signature: Any, values: Any) -> Any:
     return context.get_dummy_value()
 
 
-def _part_of(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+def _part_of(
+    context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+) -> Value:
     cgutils, arrays = NUMBA_CUDA.cgutils, NUMBA_CUDA.arrays
     kind, index = signature.args
     array, count = arrays.make_array(kind)(context, builder, values[0]), len(_parts(index))
@@ -90,7 +100,9 @@ def _part_of(context: Any, builder: Any, signature: Any, values: Any) -> Any:
     return view._getvalue()
 
 
-def _place(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+def _place(
+    context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+) -> Value:
     """Return a pointer to the first element.  It is derived from a pointer, so NVVM knows that it
     is global memory.
     """
@@ -115,13 +127,13 @@ def _place(context: Any, builder: Any, signature: Any, values: Any) -> Any:
     return builder.bitcast(place, array.data.type)
 
 
-def _is_tuple(kind: Any) -> bool:
+def _is_tuple(kind: object) -> bool:
     from numba.cuda import types
 
     return isinstance(kind, types.BaseTuple)
 
 
-def _sliced(context: Any, named: Any, signature: Any) -> Lowered | None:
+def _sliced(context: CodeContext, named: Any, signature: Signature) -> Lowered | None:
     """Return Numba's own lowering for indices with slices; their unsigned integers are converted
     first.
     """
@@ -135,7 +147,7 @@ def _sliced(context: Any, named: Any, signature: Any) -> Lowered | None:
     plain = types.Tuple(kinds) if _is_tuple(index) else kinds[0]
     inner = context.get_function(named, signature.replace(args=(array, plain, *rest)))
 
-    def lowered(builder: Any, values: Any, loc: Any = None) -> Any:
+    def lowered(builder: Builder, values: Sequence[Value], loc: object = None) -> Value:
         index_values = cgutils.unpack_tuple(builder, values[1]) if _is_tuple(index) else [values[1]]
         elements = [
             _plain_value(context, builder, *pair)
@@ -154,7 +166,7 @@ def _plain(kind: Any) -> Any:
     return types.uint64 if isinstance(kind, types.Integer) and kind.signed else kind
 
 
-def _plain_value(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+def _plain_value(context: CodeContext, builder: Builder, kind: Type, value: Value) -> Value:
     """`value` of `kind` as one of `_plain(kind)`, and of 64 bits if it is an integer."""
     from llvmlite import ir
     from numba.cuda import types
@@ -171,10 +183,12 @@ def _plain_value(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 # --- range ----------------------------------------------------------------------------------------
 
 
-def _range_begun(kind: Any) -> Any:
+def _range_begun(kind: object) -> Callable[..., Any]:
     cgutils, imputils = NUMBA_CUDA.cgutils, NUMBA_CUDA.imputils
 
-    def begun(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def begun(
+        context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+    ) -> Value:
         state = cgutils.create_struct_proxy(kind)(context, builder, values[0])
         struct = cgutils.create_struct_proxy(signature.return_type)(context, builder)
         struct.iter = cgutils.alloca_once_value(builder, state.start)
@@ -194,7 +208,13 @@ def _range_went_on(kind: Any) -> Any:
 
     signed = kind.yield_type.signed
 
-    def went_on(context: Any, builder: Any, signature: Any, values: Any, result: Any) -> None:
+    def went_on(
+        context: CodeContext,
+        builder: Builder,
+        signature: Signature,
+        values: Sequence[Value],
+        result: Value,
+    ) -> None:
         at = cgutils.create_struct_proxy(kind)(context, builder, values[0])
         value = builder.load(at.iter)
         if signed:

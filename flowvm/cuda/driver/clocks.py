@@ -19,19 +19,19 @@ import ctypes
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from flowvm.cuda.driver.runtime import Runtime
 from flowvm.errors import FlowError
+from flowvm.meta.arrays import Array
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.device_words import DEV, EVENT, TIME
 from flowvm.vm.machine.words import REC, STR
 from flowvm.vm.watch.flight import DeviceTimes
 from flowvm.vm.workers.device_times import FRESH
 
-Array = np.ndarray[Any, Any]
 COMPARISONS: Final = 5
 
 
@@ -91,7 +91,7 @@ class _Clock:
 
 
 _lock = threading.RLock()  # guards the tables below
-_kept = engine.flight.level > 2  # whether workers keep times
+_keeps_times = engine.flight.level > 2  # whether workers keep times
 _attached: dict[int, tuple[Runtime, Array]] = {}  # by VM stream, with its block
 _clocks: dict[Runtime, _Clock] = {}
 _started: set[Runtime] = set()  # runtimes whose clocks run since times are recorded
@@ -102,7 +102,7 @@ def attach(stream: int, runtime: Runtime, block: Array) -> None:
     """Register a new stream of a device, so that its times can be recorded."""
     with _lock:
         _attached[stream] = runtime, block
-        if _kept:
+        if _keeps_times:
             _start(stream, runtime, block)
 
 
@@ -118,10 +118,10 @@ def _on_level(level: int) -> None:
     """Start or stop the recording of times when the profiling level changes.  A new start clears
     the times recorded before.
     """
-    global _kept
+    global _keeps_times
     with _lock:
-        before, _kept = _kept, level > 2
-        if before or not _kept:
+        before, _keeps_times = _keeps_times, level > 2
+        if before or not _keeps_times:
             return
         _started.clear()
         for stream, (runtime, block) in _attached.items():

@@ -69,7 +69,7 @@ class Driver:
             self.functions[name] = function_type(name)(address)
             self.table[INDEX[name]] = address
 
-    def call(self, name: str, *args: Any) -> None:
+    def call(self, name: str, *args: object) -> None:
         """Call a function; raise the exception of a result other than 0."""
         if result := self.functions[name](*args):
             raise error_of(result, name)
@@ -190,10 +190,10 @@ def _why(result: int) -> str:
         return ""
     if _driver.fake is not None:
         return str(_driver.fake.why(result))
-    return "" if result in results.NAMES else _said(_driver, result)
+    return "" if result in results.NAMES else _error_text(_driver, result)
 
 
-def _said(of: Driver, result: int) -> str:
+def _error_text(of: Driver, result: int) -> str:
     texts = []
     for name in ("cuGetErrorName", "cuGetErrorString"):
         text = ctypes.c_char_p()
@@ -222,11 +222,11 @@ def _failed_instruction(details: Sequence[int]) -> FlowError:
 
 def nccl_error(result: int, doing: str) -> FlowError:
     """Return the exception for a result of NCCL, with NCCL's own error text."""
-    said = []
+    details = []
     for name, argument in (("ncclGetErrorString", result), ("ncclGetLastError", None)):
         at = _driver.functions[name](argument) if _driver is not None else 0
-        said.append(ctypes.string_at(at).decode(errors="replace").strip() if at else "")
-    return results.nccl_error(result, doing, *said)
+        details.append(ctypes.string_at(at).decode(errors="replace").strip() if at else "")
+    return results.nccl_error(result, doing, *details)
 
 
 def _called(address: int) -> str:

@@ -119,5 +119,5 @@ _KINDS: Final[dict[str, Any]] = {
 
 def function_type(name: str) -> Any:
     """The ctypes type of function `name`, which calls through an address or makes a callback."""
-    result: Any = ctypes.c_void_p if name in TEXTS else ctypes.c_int
+    result = ctypes.c_void_p if name in TEXTS else ctypes.c_int
     return ctypes.CFUNCTYPE(result, *(_KINDS[k] for k in FUNCTIONS[name]))

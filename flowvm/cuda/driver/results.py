@@ -194,7 +194,7 @@ def error(code: int, doing: str, more: str = "") -> FlowError:
 
 
 def too_old(needed: int, actual: int) -> FlowError:
-    """Return the exception for a driver of CUDA version `found`, older than the oldest one
+    """Return the exception for a driver of CUDA version `actual`, older than the oldest one
     supported, `needed`.  Versions count as the driver's: 1000 * major + 10 * minor.
     """
     return DeviceError(

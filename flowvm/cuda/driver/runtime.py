@@ -96,7 +96,7 @@ class Runtime:
     # --- kernels ----------------------------------------------------------------------------------
 
     def function(
-        self, kernel: Callable[..., Any], signature: tuple[Any, ...], shared: int = 0
+        self, kernel: Callable[..., object], signature: tuple[object, ...], shared: int = 0
     ) -> int:
         """The handle by which cuLaunchKernel launches `kernel`, compiled for `signature` (see
         `flowvm.cuda.compiler.compilation`), with up to `shared` bytes of dynamic shared memory.
@@ -104,7 +104,7 @@ class Runtime:
         with self._lock:
             key = kernel, signature
             if key not in self._functions:
-                handle = self._functions[key] = self._made(kernel, signature)
+                handle = self._functions[key] = self._compile(kernel, signature)
                 name = getattr(kernel, "__qualname__", repr(kernel))
                 self.driver.kernels[handle] = f"the launch of {name}"
             handle = self._functions[key]
@@ -112,7 +112,7 @@ class Runtime:
                 self._allow(handle, kernel, shared)
             return handle
 
-    def _made(self, kernel: Callable[..., Any], signature: tuple[Any, ...]) -> int:
+    def _compile(self, kernel: Callable[..., Any], signature: tuple[Any, ...]) -> int:
         fake = self.driver.fake
         if fake is not None and not fake.ptx:
             return int(fake.register(kernel, signature, self.index))
@@ -122,7 +122,7 @@ class Runtime:
             self._loaded[text, entry] = self._load(kernel, text, entry)
         return self._loaded[text, entry]
 
-    def _load(self, kernel: Callable[..., Any], text: str, entry: str) -> int:
+    def _load(self, kernel: Callable[..., object], text: str, entry: str) -> int:
         self.enter()
         name = getattr(kernel, "__qualname__", repr(kernel))
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
@@ -135,7 +135,7 @@ class Runtime:
         self.driver.call("cuModuleGetFunction", ctypes.byref(function), module, entry.encode())
         return int(function.value or 0)
 
-    def _allow(self, handle: int, kernel: Callable[..., Any], shared: int) -> None:
+    def _allow(self, handle: int, kernel: Callable[..., object], shared: int) -> None:
         most = self.properties.shared_memory_per_block_optin
         if shared > most:
             raise DeviceError(

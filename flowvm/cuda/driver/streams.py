@@ -173,7 +173,7 @@ def _twin(runtime: Runtime, priority: int) -> int:
     """The address of a block to capture graphs with."""
     twin = _caller(runtime, priority)
     _twins.append((runtime, twin))
-    return _kept(twin)
+    return _permanent_address(twin)
 
 
 def _caller(runtime: Runtime, priority: int) -> Words:
@@ -185,7 +185,7 @@ def _caller(runtime: Runtime, priority: int) -> Words:
     block[DEV.STREAM] = runtime.stream(priority)
     block[DEV.CONTEXT] = runtime.context
     block[DEV.WAIT_EVENT] = runtime.event()
-    block[DEV.CALL] = _kept(np.zeros(CALL_AREA, np.int64))
+    block[DEV.CALL] = _permanent_address(np.zeros(CALL_AREA, np.int64))
     return block
 
 
@@ -195,14 +195,17 @@ def _block(runtime: Runtime, priority: int, stages: bool) -> Words:
     block[DEV.LINES] = pinned(runtime, 8 * LINES.WORDS * RING.SLOTS)
     events = np.zeros((EVENT.LENGTH, EVENT.WORDS), np.int64)
     events[:, EVENT.EVENT] = [runtime.event() for _ in range(EVENT.LENGTH)]
-    block[DEV.EVENTS] = _kept(events)
+    block[DEV.EVENTS] = _permanent_address(events)
     if stages:
         pairs = [(pinned(runtime, STAGE_BYTES), runtime.event()) for _ in range(DEV.STAGE_COUNT)]
-        block[DEV.STAGES], block[DEV.STAGE_BYTES] = _kept(np.array(pairs, np.int64)), STAGE_BYTES
+        block[DEV.STAGES], block[DEV.STAGE_BYTES] = (
+            _permanent_address(np.array(pairs, np.int64)),
+            STAGE_BYTES,
+        )
     return block
 
 
-def _kept(words: Words) -> int:
+def _permanent_address(words: Words) -> int:
     """Keep words for ever.  Return their address."""
     engine.keep.append(words)
     return int(words.ctypes.data)
@@ -239,7 +242,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 def forget() -> None:
     """Forget the streams of drivers that tests have put away."""
     with _lock:
-        here = drivers.loaded()
-        for owner in [m for m in _streams if m.driver is not here]:
+        driver = drivers.loaded()
+        for owner in [m for m in _streams if m.driver is not driver]:
             del _streams[owner]
             clocks.drop(owner)

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from flowvm.cuda.simulator.memory import Fault, Memory
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import DType, bfloat16, float16, float32, float64
 
 INVALID_VALUE: Final = 7  # of cuBLAS's results
@@ -48,7 +49,7 @@ class Matrix:
             last = (self.count - 1) * self.stride + (self.columns - 1) * self.leading + self.rows
             memory.check(self.address, last * itemsize, f"{name} of a matrix product", device)
 
-    def view(self) -> np.ndarray[Any, Any]:
+    def view(self) -> Array:
         """The memory, as it is stored."""
         itemsize, stored = self.dtype.itemsize, self.dtype.storage
         if not self.rows * self.columns * self.count:
@@ -93,11 +94,11 @@ class Gemm:
             out[...] = self.c.dtype.stored(product)
 
 
-def _same(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _same(x: Array) -> Array:
     return x
 
 
-def _tf32(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _tf32(x: Array) -> Array:
     """float32 rounded to nearest with 10 bits of fraction."""
     bits = x.view(np.int32)
     rounded = (bits + 0x0FFF + ((bits >> 13) & 1)) & ~0x1FFF

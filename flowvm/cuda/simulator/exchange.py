@@ -29,7 +29,7 @@ class Communicator:
     exchanges: int = 0  # collectives that were called
     sent: Counter[int] = field(default_factory=Counter)  # messages by target
     received: Counter[int] = field(default_factory=Counter)  # by source
-    kept: list[str] = field(default_factory=list)  # files of the last collective, or group of them
+    files: list[str] = field(default_factory=list)  # files of the last collective, or group of them
     ended: bool = False
     error: int = 0  # that comes up while nothing is called
 
@@ -94,9 +94,9 @@ class Exchanging:
         # all have written these collectives, so all have read those before
         for comm in {id(part.comm): part.comm for part in self.parts}.values():
             own = [p.reads[comm.rank] for p in self.parts if p.comm is comm and len(p.reads) > 1]
-            for name in comm.kept if own else ():
+            for name in comm.files if own else ():
                 (comm.folder / name).unlink(missing_ok=True)
-            comm.kept = own or comm.kept
+            comm.files = own or comm.files
 
 
 def _write(folder: Path, name: str, data: bytes) -> None:

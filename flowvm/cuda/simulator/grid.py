@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.private.numba_cuda import SIMULATOR, memories
 
 Triple = tuple[int, int, int]
@@ -39,8 +40,8 @@ _WAITS = {
 
 
 def run_grid(
-    kernel: Callable[..., Any],
-    arguments: Sequence[Any],
+    kernel: Callable[..., object],
+    arguments: Sequence[object],
     grid: Triple,
     block: Triple,
     shared: int = 0,
@@ -64,7 +65,7 @@ def run_grid(
             run(kernel, values, module, _points(grid), _threads(block, order))
 
 
-class _Plain(np.ndarray[Any, Any]):
+class _Plain(Array):
     """An array whose indices are not negative."""
 
     def __getitem__(self, index: Any) -> Any:
@@ -76,7 +77,7 @@ class _Plain(np.ndarray[Any, Any]):
         super().__setitem__(index, value)
 
 
-def _look(index: Any) -> None:
+def _look(index: object) -> None:
     parts = index if isinstance(index, tuple) else (index,)
     if any(isinstance(part, int | np.integer) and part < 0 for part in parts):
         raise IndexError(f"an index of a kernel is negative: {index}")
@@ -103,9 +104,9 @@ def _threads(block: Triple, order: str) -> list[_Strand]:
 # --- what a kernel reaches ----------------------------------------------------------------------
 
 
-def reached(kernel: Any) -> list[Any]:
+def reached(kernel: object) -> list[Any]:
     """The functions that `kernel` may call, itself first."""
-    functions: dict[int, Any] = {}
+    functions: dict[int, object] = {}
     _visit(kernel, functions)
     return list(functions.values())
 
@@ -126,7 +127,7 @@ def _visit(value: Any, functions: dict[int, Any]) -> None:
             _visit(part, functions)
 
 
-def _foreign(function: Any) -> bool:
+def _foreign(function: object) -> bool:
     top = (function.__module__ or "").partition(".")[0]
     return top in sys.stdlib_module_names or top in ("numpy", "numba", "llvmlite")
 
@@ -152,11 +153,11 @@ def _named(function: Any) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def _swapped(functions: list[Any], module: Any) -> Iterator[None]:
+def _swapped(functions: list[Any], module: object) -> Iterator[None]:
     """Replace `numba.cuda` by `module` in the globals of these functions."""
     from numba import cuda
 
-    changed: list[tuple[dict[str, Any], str]] = []
+    changed = []
     for space in {id(f.__globals__): f.__globals__ for f in functions}.values():
         for name in [n for n, value in space.items() if value is cuda]:
             space[name] = module
@@ -180,11 +181,11 @@ def _module(grid: Triple, block: Triple, shared: int) -> Any:
         current: _Strand
 
         @property
-        def threadIdx(self) -> Any:  # noqa: N802
+        def threadIdx(self) -> _Place:  # noqa: N802
             return self.current.thread
 
         @property
-        def blockIdx(self) -> Any:  # noqa: N802
+        def blockIdx(self) -> _Place:  # noqa: N802
             return self.current.block
 
         @property
@@ -194,52 +195,52 @@ def _module(grid: Triple, block: Triple, shared: int) -> Any:
         def syncthreads(self) -> None:
             self.current.gather(None, whole=True)
 
-        def syncthreads_count(self, value: Any) -> int:
+        def syncthreads_count(self, value: object) -> int:
             return sum(map(bool, self.current.gather(value, whole=True).values()))
 
-        def syncthreads_and(self, value: Any) -> int:
+        def syncthreads_and(self, value: object) -> int:
             return int(all(self.current.gather(value, whole=True).values()))
 
-        def syncthreads_or(self, value: Any) -> int:
+        def syncthreads_or(self, value: object) -> int:
             return int(any(self.current.gather(value, whole=True).values()))
 
         def syncwarp(self, mask: int = 0xFFFFFFFF) -> None:
             self.current.gather(None)
 
-        def shfl_sync(self, mask: int, value: Any, lane: int) -> Any:
+        def shfl_sync(self, mask: int, value: object, lane: int) -> object:
             return self._from(value, int(lane) % WARP)
 
-        def shfl_xor_sync(self, mask: int, value: Any, lanes: int) -> Any:
+        def shfl_xor_sync(self, mask: int, value: object, lanes: int) -> object:
             return self._from(value, self.current.lane ^ int(lanes))
 
-        def shfl_up_sync(self, mask: int, value: Any, lanes: int) -> Any:
+        def shfl_up_sync(self, mask: int, value: object, lanes: int) -> object:
             return self._from(value, self.current.lane - int(lanes))
 
-        def shfl_down_sync(self, mask: int, value: Any, lanes: int) -> Any:
+        def shfl_down_sync(self, mask: int, value: object, lanes: int) -> object:
             return self._from(value, self.current.lane + int(lanes))
 
-        def _from(self, value: Any, lane: int) -> Any:
+        def _from(self, value: object, lane: int) -> Any:
             return self.current.gather(value).get(lane, value)
 
-        def all_sync(self, mask: int, value: Any) -> bool:
+        def all_sync(self, mask: int, value: object) -> bool:
             return all(self.current.gather(value).values())
 
-        def any_sync(self, mask: int, value: Any) -> bool:
+        def any_sync(self, mask: int, value: object) -> bool:
             return any(self.current.gather(value).values())
 
-        def ballot_sync(self, mask: int, value: Any) -> Any:
+        def ballot_sync(self, mask: int, value: object) -> object:
             votes = self.current.gather(value)
             return np.uint32(sum(1 << lane for lane, vote in votes.items() if vote))
 
-        def clz(self, value: Any) -> int:
+        def clz(self, value: object) -> int:
             bits, number = _unsigned(value)
             return bits - number.bit_length()
 
-        def ffs(self, value: Any) -> int:
+        def ffs(self, value: object) -> int:
             _, number = _unsigned(value)
             return (number & -number).bit_length()
 
-        def popc(self, value: Any) -> int:
+        def popc(self, value: object) -> int:
             return _unsigned(value)[1].bit_count()
 
     module = Module(grid, block, shared)
@@ -261,7 +262,7 @@ def _dtype(kind: Any) -> Any:
 class _Local:
     """`cuda.local`: memory of one thread, which holds anything at first."""
 
-    def array(self, shape: Any, dtype: Any, alignment: Any = None) -> Any:
+    def array(self, shape: object, dtype: object, alignment: object = None) -> Any:
         return _poisoned(shape, _dtype(dtype))
 
 
@@ -277,7 +278,7 @@ class _Shared:
         self.arrays.clear()
         self.dynamic.fill(0xA5)
 
-    def array(self, shape: Any, dtype: Any, alignment: Any = None) -> Any:
+    def array(self, shape: object, dtype: object, alignment: object = None) -> Any:
         kind = _dtype(dtype)
         if shape == 0:
             whole = self.dynamic.size // kind.itemsize
@@ -317,7 +318,7 @@ class _Strand:
         self.held: _Block
         self.greenlet: Any
 
-    def gather(self, value: Any, whole: bool = False) -> dict[int, Any]:
+    def gather(self, value: object, whole: bool = False) -> dict[int, Any]:
         """Wait for the rest of the warp or, `whole`, the block: what each lane (thread) brought."""
         return self.held.meet(self, value, -1 if whole else self.warp)
 
@@ -388,7 +389,7 @@ class _Block:
                 f"in a shuffle of warps {sorted(where for where in self.waiting if where >= 0)}"
             )
 
-    def meet(self, strand: _Strand, value: Any, where: int) -> dict[int, Any]:
+    def meet(self, strand: _Strand, value: object, where: int) -> dict[int, Any]:
         brought = self.brought.setdefault(where, {})
         brought[strand.number if where < 0 else strand.lane] = value
         if not self._let_go(where):

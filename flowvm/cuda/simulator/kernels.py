@@ -67,7 +67,7 @@ class _Bfloat:
     """The dtype of `Bfloats`, for kernels."""
 
     @staticmethod
-    def type(number: Any) -> Any:
+    def type(number: object) -> Any:
         """Return the number rounded to bfloat16."""
         return bfloat16.loaded(bfloat16.stored(np.array(number)))[()]
 
@@ -75,7 +75,7 @@ class _Bfloat:
 class Bfloats(np.ndarray[Any, Any]):
     """Memory with bfloat16 in it: an element is read as a float32, and rounded when written."""
 
-    dtype: Any = _Bfloat()
+    dtype: _Bfloat = _Bfloat()
 
     def __getitem__(self, at: Any) -> Any:
         value = super().__getitem__(at)
@@ -216,7 +216,7 @@ def _word(address: int) -> int:
 
 
 def _arguments(function: Function, addresses: list[int]) -> list[Any]:
-    values: list[Any] = []
+    values = []
     place = 0
     for kind in function.signature:
         if isinstance(kind, str):

@@ -9,15 +9,18 @@ import ctypes
 import secrets
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
 from flowvm.cuda.driver.functions import ID_BYTES, UniqueId
 from flowvm.cuda.simulator.exchange import Communicator, Exchanging, Part
 from flowvm.cuda.simulator.memory import Fault, Memory
+from flowvm.cuda.simulator.streams import Scheduler, Stream
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import DType, dtype_named
 
 VERSION: Final = 22703
@@ -44,18 +47,29 @@ class Nccl:
     """Functions of NCCL, for simulated devices."""
 
     communicators: dict[int, Communicator]
-    texts_of_nccl: dict[str, Any]
+    texts_of_nccl: dict[str, ctypes.Array[ctypes.c_char]]
+    memory: Memory
+    streams: Scheduler
+    local: threading.local
+    last_fault: str
+
+    if TYPE_CHECKING:  # the simulator's own
+
+        def refuse(self, code: int, why: str) -> int: ...
+        def _handle(self) -> int: ...
+        def _device(self) -> int: ...
+        def _stream(self, handle: int, /) -> Stream: ...
 
     # --- communicators --------------------------------------------------------------------------
 
-    def ncclGetVersion(self: Any, out: int) -> None:
+    def ncclGetVersion(self: object, out: int) -> None:
         ctypes.c_int.from_address(out).value = VERSION
 
-    def ncclGetUniqueId(self: Any, out: int) -> None:
+    def ncclGetUniqueId(self: object, out: int) -> None:
         name = secrets.token_hex(16).encode()
         ctypes.memmove(out, name.ljust(ID_BYTES, b"\0"), ID_BYTES)
 
-    def ncclCommInitRank(self: Any, out: int, size: int, unique: UniqueId, rank: int) -> int:
+    def ncclCommInitRank(self, out: int, size: int, unique: UniqueId, rank: int) -> int:
         if not 0 <= rank < size:
             return int(self.refuse(INVALID_ARGUMENT, f"rank {rank} of {size}"))
         folder = Path(tempfile.gettempdir(), f"flowvm-nccl-{unique.bytes.decode()}")
@@ -65,10 +79,10 @@ class Nccl:
         ctypes.c_size_t.from_address(out).value = handle
         return 0
 
-    def ncclCommDestroy(self: Any, comm: int) -> int:
-        return self.ncclCommAbort(comm)  # type: ignore[no-any-return]
+    def ncclCommDestroy(self, comm: int) -> int:
+        return self.ncclCommAbort(comm)
 
-    def ncclCommAbort(self: Any, comm: int) -> int:
+    def ncclCommAbort(self, comm: int) -> int:
         ended = self.communicators.pop(comm, None)
         if ended is None:
             return INVALID_ARGUMENT
@@ -76,32 +90,32 @@ class Nccl:
         shutil.rmtree(ended.folder, ignore_errors=True)
         return 0
 
-    def ncclCommGetAsyncError(self: Any, comm: int, out: int) -> int:
+    def ncclCommGetAsyncError(self, comm: int, out: int) -> int:
         if comm not in self.communicators:
             return INVALID_ARGUMENT
         ctypes.c_int.from_address(out).value = self.communicators[comm].error
         return 0
 
-    def ncclGetErrorString(self: Any, code: int) -> int:
+    def ncclGetErrorString(self, code: int) -> int:
         return int(
             self._kept_text(TEXTS[code] if 0 <= code < len(TEXTS) else "unknown result code")
         )
 
-    def ncclGetLastError(self: Any, comm: int) -> int:
+    def ncclGetLastError(self, comm: int) -> int:
         return int(self._kept_text(self.last_fault))
 
     def _kept_text(self, text: str) -> int:
-        kept = self.texts_of_nccl.setdefault(text, ctypes.create_string_buffer(text.encode()))
-        return ctypes.addressof(kept)
+        buffer = self.texts_of_nccl.setdefault(text, ctypes.create_string_buffer(text.encode()))
+        return ctypes.addressof(buffer)
 
     # --- exchanges ------------------------------------------------------------------------------
 
-    def ncclGroupStart(self: Any) -> None:
+    def ncclGroupStart(self) -> None:
         self.local.depth = getattr(self.local, "depth", 0) + 1
         if self.local.depth == 1:
             self.local.parts = []
 
-    def ncclGroupEnd(self: Any) -> int:
+    def ncclGroupEnd(self) -> int:
         if not getattr(self.local, "depth", 0):
             return int(self.refuse(INVALID_USAGE, "a group ends that nobody began"))
         self.local.depth -= 1
@@ -110,13 +124,13 @@ class Nccl:
         return 0
 
     def ncclAllReduce(
-        self: Any, sent: int, to: int, count: int, kind: int, op: int, comm: int, stream: int
+        self, sent: int, to: int, count: int, kind: int, op: int, comm: int, stream: int
     ) -> int:
         return int(self._collective(comm, stream, "all_reduce", kind, count, sent,
             lambda of, came: _store(self, of, to, _reduced(came, kind, op))))  # fmt: skip
 
     def ncclReduce(
-        self: Any, sent: int, to: int, count: int, kind: int, op: int, root: int, comm: int,
+        self, sent: int, to: int, count: int, kind: int, op: int, root: int, comm: int,
         stream: int,
     ) -> int:  # fmt: skip
         def then(of: Communicator, came: Out) -> None:
@@ -126,7 +140,7 @@ class Nccl:
         return int(self._collective(comm, stream, f"reduce to {root}", kind, count, sent, then))
 
     def ncclReduceScatter(
-        self: Any, sent: int, to: int, count: int, kind: int, op: int, comm: int, stream: int
+        self, sent: int, to: int, count: int, kind: int, op: int, comm: int, stream: int
     ) -> int:
         def then(of: Communicator, came: Out) -> None:
             begin = of.rank * count
@@ -136,7 +150,7 @@ class Nccl:
         return int(self._collective(comm, stream, "reduce_scatter", kind, count * size, sent, then))
 
     def ncclAllGather(
-        self: Any, sent: int, to: int, count: int, kind: int, comm: int, stream: int
+        self, sent: int, to: int, count: int, kind: int, comm: int, stream: int
     ) -> int:
         def then(of: Communicator, came: Out) -> None:
             _store(self, of, to, np.concatenate([_loaded(came[r], kind) for r in came]))
@@ -144,16 +158,14 @@ class Nccl:
         return int(self._collective(comm, stream, "all_gather", kind, count, sent, then))
 
     def ncclBroadcast(
-        self: Any, sent: int, to: int, count: int, kind: int, root: int, comm: int, stream: int
+        self, sent: int, to: int, count: int, kind: int, root: int, comm: int, stream: int
     ) -> int:
         of = self.communicators.get(comm)
         source = sent if of is not None and of.rank == root else 0
         return int(self._collective(comm, stream, f"broadcast of {root}", kind, count, source,
             lambda of, came: _store(self, of, to, _loaded(came[root], kind))))  # fmt: skip
 
-    def ncclSend(
-        self: Any, sent: int, count: int, kind: int, peer: int, comm: int, stream: int
-    ) -> int:
+    def ncclSend(self, sent: int, count: int, kind: int, peer: int, comm: int, stream: int) -> int:
         of = self.communicators.get(comm)
         if of is None or not 0 <= peer < of.size:
             return int(self.refuse(INVALID_ARGUMENT, f"no rank {peer} to send to"))
@@ -168,16 +180,16 @@ class Nccl:
         return 0
 
     def ncclRecv(self, to: int, count: int, kind: int, peer: int, comm: int, stream: int) -> int:
-        here: Any = self  # the devices
-        of = here.communicators.get(comm)
+        devices = self  # the devices
+        of = devices.communicators.get(comm)
         if of is None or not 0 <= peer < of.size:
-            return int(here.refuse(INVALID_ARGUMENT, f"no rank {peer} to receive from"))
+            return int(devices.refuse(INVALID_ARGUMENT, f"no rank {peer} to receive from"))
         size = count * _dtype(kind).itemsize
 
         def then(came: list[bytes]) -> None:
             if len(came[0]) != size:
                 raise Fault(700, f"{len(came[0])} bytes came where {size} are received")
-            _store(here, of, to, _loaded(came[0], kind))
+            _store(devices, of, to, _loaded(came[0], kind))
             (of.folder / part.reads[0]).unlink(missing_ok=True)
 
         def begins() -> tuple[dict[str, bytes], tuple[str, ...]]:
@@ -185,11 +197,11 @@ class Nccl:
             return {}, (f"{peer}to{of.rank}.{of.received[peer]}",)
 
         part = Part(of, begins, then)
-        here._add(part, stream)
+        devices._add(part, stream)
         return 0
 
     def _collective(
-        self: Any, comm: int, stream: int, what: str, kind: int, count: int, sent: int,
+        self, comm: int, stream: int, what: str, kind: int, count: int, sent: int,
         then: Callable[[Communicator, Out], None],
     ) -> int:  # fmt: skip
         """An exchange to which each rank brings `count` elements at `sent`; 0: none."""
@@ -205,23 +217,23 @@ class Nccl:
             names = tuple(f"{of.exchanges}.{r}" for r in range(of.size))
             return {names[of.rank]: own}, names
 
-        def done(came: list[bytes]) -> None:
+        def finish(came: list[bytes]) -> None:
             for other, data in enumerate(came):
                 if not data.startswith(label):
                     raise Fault(700, f"rank {other} makes another exchange than {label.decode()}")
             then(of, {r: data[len(label) :] for r, data in enumerate(came)})
 
-        self._add(Part(of, begins, done), stream)
+        self._add(Part(of, begins, finish), stream)
         return 0
 
-    def _add(self: Any, part: Part, stream: int) -> None:
+    def _add(self, part: Part, stream: int) -> None:
         """Start an exchange at once, or with the open group."""
         if getattr(self.local, "depth", 0):
             self.local.parts.append((part, stream))
         else:
             self._exchange([(part, stream)])
 
-    def _exchange(self: Any, parts: list[tuple[Part, int]]) -> None:
+    def _exchange(self, parts: list[tuple[Part, int]]) -> None:
         """Enqueue exchanges that belong together on the first one's stream."""
         stream = self._stream(parts[0][1])
         self.streams.enqueue(stream, Exchanging([part for part, _ in parts]).work())
@@ -237,12 +249,12 @@ def _bytes(devices: Devices, of: Communicator, at: int, size: int) -> bytes:
     return ctypes.string_at(at, size)
 
 
-def _loaded(data: bytes, kind: int) -> np.ndarray[Any, Any]:
+def _loaded(data: bytes, kind: int) -> Array:
     dtype = _dtype(kind)
     return np.frombuffer(data, dtype.storage)
 
 
-def _reduced(came: Out, kind: int, op: int) -> np.ndarray[Any, Any]:
+def _reduced(came: Out, kind: int, op: int) -> Array:
     dtype = _dtype(kind)
     values = [_loaded(came[r], kind) for r in came]
     if dtype.name in ("float16", "bfloat16"):
@@ -252,7 +264,7 @@ def _reduced(came: Out, kind: int, op: int) -> np.ndarray[Any, Any]:
     return np.asarray(REDUCTIONS[op].reduce(values, dtype=values[0].dtype))
 
 
-def _store(devices: Devices, of: Communicator, to: int, values: np.ndarray[Any, Any]) -> None:
+def _store(devices: Devices, of: Communicator, to: int, values: Array) -> None:
     if values.nbytes:
         devices.memory.check(to, values.nbytes, "where NCCL writes to", of.device)
         ctypes.memmove(to, np.ascontiguousarray(values).ctypes.data, values.nbytes)

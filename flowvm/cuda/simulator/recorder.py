@@ -84,13 +84,13 @@ class Recorder(Simulator):
         """Return True if the work of `first` is always done before the work of `second` begins.
         Streams' order, events or waits of the host ensure it, whatever the GPU does.
         """
-        seen, todo = set(), [second.number]
+        visited, todo = set(), [second.number]
         while todo:
             for number in self.calls[todo.pop()].before:
                 if number == first.number:
                     return True
-                if number not in seen:
-                    seen.add(number)
+                if number not in visited:
+                    visited.add(number)
                     todo.append(number)
         return False
 

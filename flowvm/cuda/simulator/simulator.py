@@ -27,7 +27,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from flowvm.cuda.driver.driver import Driver
 from flowvm.cuda.driver.functions import NAMES as FUNCTIONS
@@ -41,6 +41,12 @@ from flowvm.cuda.simulator.nccl import Nccl
 from flowvm.cuda.simulator.streams import Event, Graph, Replay, Scheduler, Stream, Work
 from flowvm.errors import ConfigError
 from flowvm.vm.callers.interrupt import protected
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from flowvm.cuda.simulator.blas import Gemm
+
 
 VERSION: Final = 12080
 NOT_INITIALIZED = 3
@@ -126,7 +132,9 @@ class Simulator(Nccl):
         }
         return Driver(self.name, addresses, fake=self)
 
-    def register(self, kernel: Callable[..., Any], signature: tuple[Any, ...], device: int) -> int:
+    def register(
+        self, kernel: Callable[..., object], signature: tuple[object, ...], device: int
+    ) -> int:
         """A handle for cuLaunchKernel that runs `kernel` as it is."""
         with self.lock:
             handle = self._handle()
@@ -145,7 +153,7 @@ class Simulator(Nccl):
         method = getattr(self, name)
 
         @protected  # ctypes drops exceptions of a callback
-        def call(*args: Any) -> int:
+        def call(*args: object) -> int:
             if os.getpid() != self.pid:  # in a forked child, where the lock may be held for ever
                 return NOT_INITIALIZED
             with self.lock:
@@ -153,7 +161,7 @@ class Simulator(Nccl):
 
         return call
 
-    def called(self, name: str, method: Callable[..., int | None], args: tuple[Any, ...]) -> int:
+    def called(self, name: str, method: Callable[..., int | None], args: tuple[object, ...]) -> int:
         """Run a function of the table: its result."""
         try:
             return method(*args) or 0
@@ -201,7 +209,7 @@ class Simulator(Nccl):
 
     def _event(self, handle: int) -> Event:
         self._device()
-        entry: Event = _known(self.events, handle, "event")
+        entry: Event = _lookup(self.events, handle, "event")
         return entry
 
     def _number(self, index: int) -> int:
@@ -325,7 +333,7 @@ class Simulator(Nccl):
             raise Fault(907, "the event was recorded in a capture")
         self.streams.some()
         self._device()
-        return NOT_READY if mark.happened < mark.wanted else 0
+        return NOT_READY if mark.happened < mark.requested else 0
 
     def cuEventSynchronize(self, event: int) -> None:
         mark = self._event(event)
@@ -336,9 +344,9 @@ class Simulator(Nccl):
 
     def cuEventElapsedTime(self, out: int, start: int, end: int) -> int:
         first, last = self._event(start), self._event(end)
-        if not (first.timing and last.timing and first.wanted and last.wanted):
+        if not (first.timing and last.timing and first.requested and last.requested):
             raise Fault(INVALID_HANDLE, "events without timing, or never recorded")
-        if first.happened < first.wanted or last.happened < last.wanted:
+        if first.happened < first.requested or last.happened < last.requested:
             return NOT_READY
         _put(out, ctypes.c_float, 1e3 * (last.seconds - first.seconds))
         return 0
@@ -378,7 +386,7 @@ class Simulator(Nccl):
             raise Fault(INVALID_VALUE, f"{address:#x} is not memory of the driver's")
         host = block.device == HOST
         device = self._device() if host else block.device
-        values: dict[int, tuple[Any, int]] = {
+        values = {
             1: (ctypes.c_size_t, self._context(device)), 2: (ctypes.c_int, 1 if host else 2),
             3: (ctypes.c_size_t, address), 9: (ctypes.c_int, device),
             11: (ctypes.c_size_t, block.address), 12: (ctypes.c_size_t, block.size),
@@ -388,8 +396,8 @@ class Simulator(Nccl):
         _put(out, *values[attribute])
 
     def cuMemcpyHtoDAsync_v2(self, to: int, source: int, size: int, stream: int) -> None:
-        kept = None if self.memory.find(source) else ctypes.string_at(source, size)
-        self._copy("copy h2d", to, source, size, stream, kept)
+        data = None if self.memory.find(source) else ctypes.string_at(source, size)
+        self._copy("copy h2d", to, source, size, stream, data)
 
     def cuMemcpyDtoHAsync_v2(self, to: int, source: int, size: int, stream: int) -> None:
         self._copy("copy d2h", to, source, size, stream, None)
@@ -400,7 +408,7 @@ class Simulator(Nccl):
         self._copy("copy d2d", to, source, size, stream, None)
 
     def _copy(
-        self, what: str, to: int, source: int, size: int, stream: int, kept: bytes | None
+        self, what: str, to: int, source: int, size: int, stream: int, data: bytes | None
     ) -> None:
         reads, writes = what[-3] == "d", what[-1] == "d"
 
@@ -409,7 +417,7 @@ class Simulator(Nccl):
                 self.memory.check(source, size, f"the source of a {what}")
             if writes or self.memory.find(to):
                 self.memory.check(to, size, f"the destination of a {what}")
-            ctypes.memmove(to, source if kept is None else kept, size)
+            ctypes.memmove(to, source if data is None else data, size)
 
         if size:
             for on_device, address in ((reads, source), (writes, to)):
@@ -420,11 +428,11 @@ class Simulator(Nccl):
     def cuMemcpyPeerAsync(
         self, to: int, to_context: int, source: int, source_context: int, size: int, stream: int
     ) -> None:
-        there, here = self._of_context(to_context), self._of_context(source_context)
+        target, own_context = self._of_context(to_context), self._of_context(source_context)
 
         def run() -> None:
-            self.memory.check(source, size, "the source of a copy", here)
-            self.memory.check(to, size, "the destination of a copy", there)
+            self.memory.check(source, size, "the source of a copy", own_context)
+            self.memory.check(to, size, "the destination of a copy", target)
             ctypes.memmove(to, source, size)
 
         if size:
@@ -464,7 +472,7 @@ class Simulator(Nccl):
 
     def cuModuleGetFunction(self, out: int, module: int, name: int) -> None:
         entry = ctypes.string_at(name).decode()
-        parameters = _known(self.modules, module, "module").get(entry)
+        parameters = _lookup(self.modules, module, "module").get(entry)
         if parameters is None:
             raise Fault(NOT_FOUND, f"the module has no {entry}")
         handle = self._handle()
@@ -473,7 +481,7 @@ class Simulator(Nccl):
         _put(out, ctypes.c_size_t, handle)
 
     def cuFuncSetAttribute(self, function: int, attribute: int, value: int) -> None:
-        kernel = _known(self.functions, function, "function")
+        kernel = _lookup(self.functions, function, "function")
         if attribute == MAX_DYNAMIC_SHARED:
             if not 0 <= value <= ATTRIBUTES[97]:
                 raise Fault(INVALID_VALUE, f"{value} bytes of shared memory")
@@ -483,7 +491,7 @@ class Simulator(Nccl):
         self, function: int, gx: int, gy: int, gz: int, bx: int, by: int, bz: int, shared: int,
         stream: int, params: int, extra: int,
     ) -> None:  # fmt: skip
-        kernel = _known(self.functions, function, "function")
+        kernel = _lookup(self.functions, function, "function")
         on = self._stream(stream)
         if kernel.device != on.device:
             raise Fault(INVALID_HANDLE, f"a kernel of cuda:{kernel.device} on cuda:{on.device}")
@@ -526,17 +534,17 @@ class Simulator(Nccl):
 
     def cuGraphInstantiateWithFlags(self, out: int, graph: int, flags: int) -> None:
         handle = self._handle()
-        self.executables[handle] = list(_known(self.graphs, graph, "graph").work)
+        self.executables[handle] = list(_lookup(self.graphs, graph, "graph").work)
         _put(out, ctypes.c_size_t, handle)
 
     def cuGraphExecUpdate_v2(self, executable: int, graph: int, result: int) -> None:
-        nodes, news = _known(self.executables, executable, "graph"), self.graphs[graph].work
+        nodes, news = _lookup(self.executables, executable, "graph"), self.graphs[graph].work
         if [(w.what, w.needs) for w in nodes] != [(w.what, w.needs) for w in news]:
             raise Fault(UPDATE_FAILURE, "the graphs differ in more than arguments")
         nodes[:] = news
 
     def cuGraphLaunch(self, executable: int, stream: int) -> None:
-        work = list(_known(self.executables, executable, "graph"))
+        work = list(_lookup(self.executables, executable, "graph"))
         if any(one.poll is not None for one in work):
             replay = Replay(work)
             one = Work("graph", run=replay.run, poll=replay.poll)
@@ -551,11 +559,11 @@ class Simulator(Nccl):
         self.do(stream, "graph", run)
 
     def cuGraphDestroy(self, graph: int) -> None:
-        _known(self.graphs, graph, "graph")
+        _lookup(self.graphs, graph, "graph")
         del self.graphs[graph]
 
     def cuGraphExecDestroy(self, executable: int) -> None:
-        _known(self.executables, executable, "graph")
+        _lookup(self.executables, executable, "graph")
         del self.executables[executable]
 
     # --- cuBLAS -----------------------------------------------------------------------------------
@@ -595,18 +603,18 @@ class Simulator(Nccl):
         self.gemm(gemm, stream, self._stream(stream).device)
         return 0
 
-    def gemm(self, gemm: Any, stream: int, device: int) -> None:
+    def gemm(self, gemm: Gemm, stream: int, device: int) -> None:
         """Enqueue a matrix product whose arguments were read."""
         self.do(stream, "gemm", lambda: gemm.run(self.memory, device))
 
 
-def _put(out: int, kind: Any, value: Any) -> None:
+def _put(out: int, kind: Any, value: int | float) -> None:
     if not out:
         raise Fault(INVALID_VALUE, "a result has no place to go")
     kind.from_address(out).value = value
 
 
-def _known(things: dict[int, Any], handle: int, kind: str) -> Any:
+def _lookup(things: Mapping[int, object], handle: int, kind: str) -> Any:
     if handle not in things:
         raise Fault(INVALID_HANDLE, f"{handle:#x} is not a {kind}")
     return things[handle]

@@ -30,12 +30,12 @@ STEPS = 3  # the most tasks that run during a query
 
 @dataclass
 class Event:
-    """An event: its `wanted`-th recording was asked for, its `happened`-th is done."""
+    """An event: its `requested`-th recording was asked for, its `happened`-th is done."""
 
     handle: int
     device: int
     timing: bool
-    wanted: int = 0
+    requested: int = 0
     happened: int = 0
     seconds: float = 0.0
     # recorded in a capture: the graph, the stream, the stream's progress, and the numbers in front
@@ -111,7 +111,7 @@ class Replay:
 
     def __init__(self, graph: list[Work]) -> None:
         self.graph = graph
-        self.left = list(range(len(graph)))
+        self.waiting = list(range(len(graph)))
         self.error: Exception | None = None
 
     def poll(self) -> bool:
@@ -121,13 +121,13 @@ class Replay:
         went = True
         while went and self.error is None:
             went = False
-            for k in self.left[:]:
+            for k in self.waiting[:]:
                 work = self.graph[k]
-                if work.needs.isdisjoint(self.left) and work.ready:
+                if work.needs.isdisjoint(self.waiting) and work.ready:
                     self._run(work)
-                    self.left.remove(k)
+                    self.waiting.remove(k)
                     went = True
-        return not self.left or self.error is not None
+        return not self.waiting or self.error is not None
 
     def _run(self, work: Work) -> None:
         try:
@@ -187,8 +187,8 @@ class Scheduler:
             event.captured = graph, handle, graph.counts[handle], graph.last[handle]
             return
         event.captured = None
-        event.wanted += 1
-        self.enqueue(stream, Work("record", event=event, number=event.wanted))
+        event.requested += 1
+        self.enqueue(stream, Work("record", event=event, number=event.requested))
 
     def wait(self, stream: Stream, event: Event) -> None:
         """cuStreamWaitEvent."""
@@ -196,8 +196,8 @@ class Scheduler:
             self._join(stream, *event.captured)
         elif stream.capture is not None:
             raise Fault(ISOLATION, "a captured stream waits for an event outside of the capture")
-        elif event.wanted:
-            self.enqueue(stream, Work("wait", after=event, count=event.wanted))
+        elif event.requested:
+            self.enqueue(stream, Work("wait", after=event, count=event.requested))
 
     def _join(
         self, stream: Stream, graph: Graph, source: int, position: int, last: frozenset[int]
@@ -239,11 +239,11 @@ class Scheduler:
         """Return captured work in an order that its waits allow: a random one if work is late."""
         if not self.late:
             return graph
-        left, done, order = set(range(len(graph))), set[int](), []
-        while left:
-            chosen = self.random.choice(sorted(k for k in left if graph[k].needs <= done))
-            left.remove(chosen)
-            done.add(chosen)
+        pending, finished, order = set(range(len(graph))), set[int](), []
+        while pending:
+            chosen = self.random.choice(sorted(k for k in pending if graph[k].needs <= finished))
+            pending.remove(chosen)
+            finished.add(chosen)
             order.append(graph[chosen])
         return order
 
@@ -279,14 +279,14 @@ class Scheduler:
 
     def happen(self, event: Event) -> None:
         """Run until the last recording of `event` has happened."""
-        wanted = event.wanted
-        self._until(lambda: event.happened >= wanted)
+        number = event.requested
+        self._until(lambda: event.happened >= number)
 
     def _any(self) -> bool:
         return any(s.queue for s in self.streams.values())
 
-    def _until(self, done: Callable[[], bool]) -> None:
-        while not done():
+    def _until(self, is_over: Callable[[], bool]) -> None:
+        while not is_over():
             if not self._stepped():
                 self.pause()
 

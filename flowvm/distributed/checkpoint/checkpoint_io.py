@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -32,25 +32,31 @@ from flowvm.ranks.world import Group, world_size
 # public: distributed.checkpoint
 
 
-def _state(state_dict: Any, what: str) -> dict[str, Any]:
+def _state(state_dict: Mapping[str, object] | Mapping[str, object], what: str) -> dict[str, Any]:
     if not isinstance(state_dict, Mapping):
         raise ArgumentTypeError(f"{what}: a dict is needed, got a {type(state_dict).__name__}")
     return {k: v.state_dict() if isinstance(v, Stateful) else v for k, v in state_dict.items()}
 
 
-def _storage(what: str, given: Any, path: Any, kind: Any, default: Any) -> Any:
-    if given is None:
+def _storage(
+    what: str,
+    storage: StorageWriter | StorageReader | None,
+    path: Any,
+    kind: type[StorageWriter] | type[StorageReader],
+    default: type[FileSystemWriter] | type[FileSystemReader],
+) -> Any:
+    if storage is None:
         if path is None:
             raise ArgumentError(f"{what}: say where: checkpoint_id, or a storage of its own")
         return default(path)
-    if not isinstance(given, kind):
-        raise ArgumentTypeError(f"{what}: expected a {kind.__name__}, got {type(given).__name__}")
+    if not isinstance(storage, kind):
+        raise ArgumentTypeError(f"{what}: expected a {kind.__name__}, got {type(storage).__name__}")
     if path is not None:
-        given.path = type(given.path)(path)
-    return given
+        storage.path = type(storage.path)(path)
+    return storage
 
 
-def _all_ranks(what: str, group: Any, no_dist: bool) -> None:
+def _all_ranks(what: str, group: Group | Iterable[int] | None, no_dist: bool) -> None:
     if world_size() > 1 and (no_dist or Group.of(group).size != world_size()):
         raise ArgumentError(
             f"{what}: all {world_size()} ranks call it together; it takes no process_group of some "
@@ -64,7 +70,7 @@ def save(
     checkpoint_id: str | os.PathLike[str] | None = None,
     storage_writer: StorageWriter | None = None,
     planner: SavePlanner | None = None,
-    process_group: Any = None,
+    process_group: Group | Iterable[int] | None = None,
     no_dist: bool = False,
     use_collectives: bool = True,
 ) -> None:
@@ -94,15 +100,15 @@ def save(
 
 
 def async_save(
-    state_dict: Mapping[str, Any],
+    state_dict: Mapping[str, object],
     *,
     checkpoint_id: str | os.PathLike[str] | None = None,
     storage_writer: StorageWriter | None = None,
     planner: SavePlanner | None = None,
-    process_group: Any = None,
+    process_group: Group | Iterable[int] | None = None,
     no_dist: bool = False,
     use_collectives: bool = True,
-    **more: Any,
+    **more: object,
 ) -> Future[None]:
     """Save the present values as `save` does.  A thread writes the files while the program goes on.
 
@@ -137,9 +143,9 @@ def async_save(
 
 
 def save_state_dict(
-    state_dict: Mapping[str, Any],
+    state_dict: Mapping[str, object],
     storage_writer: StorageWriter,
-    process_group: Any = None,
+    process_group: Group | Iterable[int] | None = None,
     coordinator_rank: int = 0,
     no_dist: bool = False,
     planner: SavePlanner | None = None,
@@ -187,7 +193,7 @@ def load(
     checkpoint_id: str | os.PathLike[str] | None = None,
     storage_reader: StorageReader | None = None,
     planner: LoadPlanner | None = None,
-    process_group: Any = None,
+    process_group: Group | Iterable[int] | None = None,
     no_dist: bool = False,
 ) -> None:
     """Read what a state dict names into it; all ranks call it together, however many had saved.
@@ -213,10 +219,10 @@ def load(
     partial = bool(getattr(planner, "allow_partial_load", False))
     state = _state(state_dict, "load")
 
-    def read() -> Any:
+    def read() -> tuple[Any, Any]:
         known = reader.read_metadata().state_dict_metadata
-        wanted = _wanted(state, known, partial, str(reader.path))
-        return known, reader.read(wanted)
+        targets = _target_metas(state, known, partial, str(reader.path))
+        return known, reader.read(targets)
 
     known, tensors = together(f"load: {str(reader.path)!r}", read)
     with no_grad():
@@ -228,11 +234,11 @@ def load(
                 state_dict[key] = loaded_value
 
 
-def _wanted(
-    state: dict[str, Any], known: dict[str, Any], partial: bool, where: str
+def _target_metas(
+    state: Mapping[str, object], known: Mapping[str, object], partial: bool, where: str
 ) -> dict[str, TensorMeta]:
     """The metas of the tensors to be read, by their names in the checkpoint."""
-    wanted: dict[str, TensorMeta] = {}
+    targets: dict[str, TensorMeta] = {}
     missing = []
     for path, value in leaves(state):
         if path not in known:
@@ -250,13 +256,13 @@ def _wanted(
                     f"load: {path!r} has shape {tuple(value.shape)} here, and {about.size} in "
                     f"{where!r}"
                 )
-            own: Any = value._meta
+            own: TensorMeta = value._meta
             if isinstance(own, GlobalMeta):
                 if partial_sum in own.sbp:
                     raise ArgumentError(f"load: {path!r} is a partial sum, which is not read into")
                 meta = GlobalMeta.make(about.size, about.dtype, own.device, own.sbp)
-        wanted.setdefault(about.name, meta)
-        if wanted[about.name] != meta:  # one tensor under two names, held in two ways
+        targets.setdefault(about.name, meta)
+        if targets[about.name] != meta:  # one tensor under two names, held in two ways
             raise ArgumentError(
                 f"load: {path!r} and another name were saved as one tensor, and here the two "
                 "are held in different ways"
@@ -266,10 +272,10 @@ def _wanted(
             f"load: {where!r} has no {', '.join(missing[:5])}{', ...' * (len(missing) > 5)}; "
             f"DefaultLoadPlanner(allow_partial_load=True) lets that be"
         )
-    return wanted
+    return targets
 
 
-def _filled(value: Any, path: str, known: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
+def _filled(value: Any, path: str, known: Mapping[str, object], tensors: dict[str, Tensor]) -> Any:
     """Return the value with loaded data.  Dicts, lists and tensors are changed in place."""
     if isinstance(value, dict):
         for key in value:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from flowvm.distributed.checkpoint.hf_storage import consolidate
 from flowvm.files.shards import together
@@ -39,7 +38,7 @@ def consolidate_safetensors_files_on_every_rank(
     output_dir: str,
     fqn_to_index_mapping: dict[str, int],
     num_threads: int = 1,
-    process_group: Any = None,
+    process_group: object = None,
 ) -> None:
     """Consolidate safetensors files as `consolidate_safetensors_files` does.  All ranks call this;
     the first rank does the work and the others wait.

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from flowvm.loading.listing import listing
 
 # public: distributed.checkpoint
@@ -65,6 +63,6 @@ class DefaultLoadPlanner(LoadPlanner):
         flatten_state_dict: bool = True,
         flatten_sharded_tensors: bool = True,
         allow_partial_load: bool = False,
-        **more: Any,
+        **more: object,
     ) -> None:
         self.allow_partial_load = allow_partial_load

@@ -35,12 +35,12 @@ def dcp_to_torch_save(
     folder = Path(dcp_checkpoint_dir)
     if not shards.is_shards(folder):
         raise FileError(f"dcp_to_torch_save: there is no checkpoint in {str(folder)!r}")
-    tree, said = shards.contents(folder)
+    tree, index = shards.contents(folder)
     metas: dict[str, TensorMeta] = {
         name: TensorMeta.of(tuple(about["shape"]), dtype_named(about["dtype"]))
-        for name, about in said.items()
+        for name, about in index.items()
     }
-    tensors = shards.gathered(folder, said, metas, serialization.load)
+    tensors = shards.gathered(folder, index, metas, serialization.load)
     structure = serialization.structure_of(tree, tensors, repr(str(folder)))
     serialization.save(structure, torch_save_path)
 

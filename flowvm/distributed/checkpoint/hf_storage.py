@@ -65,8 +65,8 @@ def put_whole(folder: Path, tensors: Mapping[str, Tensor], places: Mapping[str, 
         put(target, serialization.as_safetensors(own, {"format": "pt"}), "save")
         total += sum(t.nbytes for t in own.values())
         weights.update(dict.fromkeys(own, target.name))
-    said = {"metadata": {"total_size": total}, "weight_map": weights}
-    put(folder / INDEX, json.dumps(said, indent=2), "save")
+    contents = {"metadata": {"total_size": total}, "weight_map": weights}
+    put(folder / INDEX, json.dumps(contents, indent=2), "save")
 
 
 # public: distributed.checkpoint
@@ -104,20 +104,22 @@ class HuggingFaceStorageWriter(StorageWriter):
         self.save_distributed = save_distributed
         self.enable_consolidation = enable_consolidation
 
-    def write(self, state: Mapping[str, Any]) -> None:
+    def write(self, state: Mapping[str, object]) -> None:
         """See StorageWriter."""
-        self._made(state)()
+        self._save_job(state)()
 
-    def prepared(self, state: Mapping[str, Any]) -> Callable[[float], None]:
+    def prepared(self, state: Mapping[str, object]) -> Callable[[float], None]:
         """ArgumentError: `async_save` writes flowvm's own folders."""
         raise ArgumentError("async_save: a HuggingFaceStorageWriter writes while save waits")
 
-    def _made(self, state: Mapping[str, Any]) -> Callable[[], None]:
+    def _save_job(self, state: Mapping[str, object]) -> Callable[[], None]:
         tensors = dict(leaves(state))
         for name, t in tensors.items():
             if not isinstance(t, Tensor):
-                got = type(t).__name__
-                raise ArgumentTypeError(f"HuggingFaceStorageWriter: {name!r} is a {got}, no tensor")
+                kind = type(t).__name__
+                raise ArgumentTypeError(
+                    f"HuggingFaceStorageWriter: {name!r} is a {kind}, no tensor"
+                )
         places = dict.fromkeys(tensors, 1) if self.mapping is None else self.mapping
         if without := [name for name in tensors if name not in places]:
             raise ArgumentError(f"fqn_to_index_mapping: it has no {', '.join(without[:5])}")
@@ -127,15 +129,17 @@ class HuggingFaceStorageWriter(StorageWriter):
             whole = {n: shards.whole_of(t) for n, t in tensors.items()}
             return partial(shards.together, what, partial(self._whole, whole, places))
         own = partial(file_name, 1, max(places.values(), default=1))
-        mine, said = shards.parts(tensors, lambda owner: own(owner + 1))
-        return partial(self._parts, what, mine, said, places)
+        mine, index = shards.parts(tensors, lambda owner: own(owner + 1))
+        return partial(self._parts, what, mine, index, places)
 
     def _whole(self, tensors: dict[str, Tensor], places: dict[str, int]) -> None:
         if rank() == 0:
             self.path.mkdir(parents=True, exist_ok=True)
             put_whole(self.path, tensors, places)
 
-    def _parts(self, what: str, mine: Any, said: Any, places: dict[str, int]) -> None:
+    def _parts(
+        self, what: str, mine: dict[str, Tensor], described: Any, places: dict[str, int]
+    ) -> None:
         folder = self.path / _FOLDER if self.enable_consolidation else self.path
         count = max(places.values(), default=1)
 
@@ -146,7 +150,7 @@ class HuggingFaceStorageWriter(StorageWriter):
                 own = {n: t for n, t in mine.items() if places[n] == index}
                 begin = {
                     n: {_OFFSETS: [low for low, _ in part["bounds"]]}
-                    for n in own for part in said[n]["parts"] if part["file"] == name
+                    for n in own for part in described[n]["parts"] if part["file"] == name
                 }  # fmt: skip
                 metadata = {"format": "pt", _SHARDING: json.dumps(begin), "DCP_VERSION": "1.0"}
                 target = folder / file_name(index, count, rank() + 1)
@@ -172,14 +176,14 @@ class HuggingFaceStorageReader(StorageReader):
 
     def __init__(self, path: str | os.PathLike[str], thread_count: int = 1) -> None:
         self.path = Path(path)
-        self._said: dict[str, Any] = {}
+        self._index: dict[str, Any] = {}
 
     def read_metadata(self) -> Metadata:
         """See StorageReader; FileError if there are no such files, or parts are missing."""
         files = sorted(self.path.glob("*.safetensors"))
         if not files:
             raise FileError(f"load: there are no safetensors files in {str(self.path)!r}")
-        said: dict[str, Any] = {}
+        index: dict[str, Any] = {}
         for path in files:
             header = serialization.header_of(path)
             metadata = header.pop("__metadata__", {})
@@ -195,10 +199,10 @@ class HuggingFaceStorageReader(StorageReader):
                         f"{what} says other dimensions of {cropped(name)!r} than it has"
                     )
                 bounds = [[b, b + n] for b, n in zip(begin, entry["shape"], strict=True)]
-                about = said.setdefault(name, {"dtype": _NAMES[entry["dtype"]], "parts": []})
+                about = index.setdefault(name, {"dtype": _NAMES[entry["dtype"]], "parts": []})
                 about["parts"].append({"file": path.name, "bounds": bounds})
         sizes: dict[str, int] = {}
-        for name, about in said.items():
+        for name, about in index.items():
             what = f"load: tensor {cropped(name)!r} of {str(self.path)!r}"
             if len({len(p["bounds"]) for p in about["parts"]}) != 1:
                 raise FileError(f"{what} has parts of other dimensions: a file is damaged")
@@ -207,14 +211,14 @@ class HuggingFaceStorageReader(StorageReader):
                 for along in zip(*(p["bounds"] for p in about["parts"]), strict=True)
             )
             shards.check_parts(self.path, what, {**about, "dtype": about["dtype"].name}, sizes)
-        self._said = said
+        self._index = index
         return Metadata(
-            {n: TensorStorageMetadata(n, a["shape"], a["dtype"]) for n, a in said.items()}
+            {n: TensorStorageMetadata(n, a["shape"], a["dtype"]) for n, a in index.items()}
         )
 
-    def read(self, wanted: dict[str, TensorMeta]) -> dict[str, Tensor]:
+    def read(self, metas: dict[str, TensorMeta]) -> dict[str, Tensor]:
         """See StorageReader."""
-        return shards.gathered(self.path, self._said, wanted, serialization.load)
+        return shards.gathered(self.path, self._index, metas, serialization.load)
 
 
 def consolidate(folder: Path, output: Path, places: Mapping[str, int]) -> None:

@@ -4,7 +4,7 @@ one number of ranks saves so, any other loads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +76,7 @@ def plain_name(model: Module, name: str) -> str:
     """The name of a parameter without what wrappers add to it."""
     for wrapped in WRAPPED:
         name = name.replace(wrapped, "")
-    inner: Any = model
+    inner: object = model
     parts = []
     for part in name.split("."):
         if not (isinstance(inner, DistributedDataParallel) and part == "module"):
@@ -99,7 +99,7 @@ def _named(model: Module, options: StateDictOptions) -> dict[str, Any]:
     return {n: v for n, v in named.items() if n not in left_out}
 
 
-def _made(state: dict[str, Any], options: StateDictOptions) -> dict[str, Any]:
+def _state_of_rank(state: dict[str, Any], options: StateDictOptions) -> dict[str, Any]:
     """Return the state dict that a rank gets: whole tensors or parts, on the CPU if asked for."""
     if options.full_state_dict:
         state = _changed(state, whole_of)
@@ -108,7 +108,7 @@ def _made(state: dict[str, Any], options: StateDictOptions) -> dict[str, Any]:
     return _changed(state, lambda t: t.cpu()) if options.cpu_offload else state
 
 
-def _changed(value: Any, change: Any) -> Any:
+def _changed(value: object, change: Callable[[Tensor], Tensor] | Callable[[Any], Any]) -> Any:
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):
@@ -118,8 +118,8 @@ def _changed(value: Any, change: Any) -> Any:
     return value
 
 
-def _optimizers(given: Optimizer | Iterable[Optimizer]) -> list[Optimizer]:
-    listed = [given] if isinstance(given, Optimizer) else list(given)
+def _optimizers(optimizers: Optimizer | Iterable[Optimizer]) -> list[Optimizer]:
+    listed = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
     for one in listed:
         if not isinstance(one, Optimizer):
             raise ArgumentTypeError(f"an Optimizer is needed, got {type(one).__name__}")
@@ -142,11 +142,11 @@ def get_model_state_dict(
     state = _named(model, how)
     if submodules is not None:
         state = dict(_below(model, state, submodules, how.keep_submodule_prefixes))
-    return _made(state, how)
+    return _state_of_rank(state, how)
 
 
 def _below(
-    model: Module, state: dict[str, Any], submodules: set[Module], keep: bool
+    model: Module, state: Mapping[str, object], submodules: set[Module], keep: bool
 ) -> Iterator[tuple[str, Any]]:
     for name, module in model.named_modules():
         if module in submodules:
@@ -187,7 +187,7 @@ def get_optimizer_state_dict(
             state_dict["param_groups"].append({**group, "params": own})
     if how.flatten_optimizer_state_dict:
         state_dict = _flat(state_dict)
-    return _made(state_dict, how)
+    return _state_of_rank(state_dict, how)
 
 
 def _names(
@@ -205,7 +205,7 @@ def _names(
 
 
 def _flat(state: dict[str, Any]) -> dict[str, Any]:
-    entries: dict[str, Any] = {}
+    entries = {}
     for name, entry in state["state"].items():
         entries.update({f"state.{name}.{key}": value for key, value in entry.items()})
     for group in state["param_groups"]:
@@ -221,15 +221,15 @@ def _begin(optimizer: Optimizer) -> None:
     params = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     if optimizer.state or any(p.grad is not None for p in params):
         return
-    kept = [(group, group["lr"]) for group in optimizer.param_groups if "lr" in group]
+    rates = [(group, group["lr"]) for group in optimizer.param_groups if "lr" in group]
     with no_grad():
         values = [p.detach().clone() for p in params]
         for p in params:
             p.grad = zeros_like(p)
-        for group, lr in kept:
+        for group, lr in rates:
             group["lr"] = zeros_like(lr) if isinstance(lr, Tensor) else 0.0
         optimizer.step()
-        for group, lr in kept:
+        for group, lr in rates:
             group["lr"] = lr
         for p, value in zip(params, values, strict=True):
             p.copy_(value)
@@ -273,14 +273,14 @@ def set_model_state_dict(
     1.0
     """
     how = StateDictOptions() if options is None else options
-    given = from_first(model_state_dict) if how.broadcast_from_rank0 else dict(model_state_dict)
+    values = from_first(model_state_dict) if how.broadcast_from_rank0 else dict(model_state_dict)
     with cut_states.to(True):
         state = Module.state_dict(model)
     names = {plain_name(model, name): name for name in state}
     for name, own in names.items():
-        if name in given and isinstance(state[own], Tensor):
-            given[name] = held_as(given[name], state[own])
-    renamed = {names.get(name, name): value for name, value in given.items()}
+        if name in values and isinstance(state[own], Tensor):
+            values[name] = held_as(values[name], state[own])
+    renamed = {names.get(name, name): value for name, value in values.items()}
     if how.ignore_frozen_params:
         for name, p in model.named_parameters(remove_duplicate=False):
             if not p.requires_grad:
@@ -291,7 +291,7 @@ def set_model_state_dict(
 def set_optimizer_state_dict(
     model: Module,
     optimizers: Optimizer | Iterable[Optimizer],
-    optim_state_dict: Mapping[str, Any],
+    optim_state_dict: Mapping[str, object],
     *,
     options: StateDictOptions | None = None,
 ) -> None:
@@ -311,13 +311,13 @@ def set_optimizer_state_dict(
     0.5
     """
     how = StateDictOptions() if options is None else options
-    given = from_first(optim_state_dict) if how.broadcast_from_rank0 else optim_state_dict
+    state = from_first(optim_state_dict) if how.broadcast_from_rank0 else optim_state_dict
     for optimizer in _optimizers(optimizers):
-        optimizer.load_state_dict(loadable(model, optimizer, given, how))
+        optimizer.load_state_dict(loadable(model, optimizer, state, how))
 
 
 def loadable(
-    model: Module, optimizer: Optimizer, given: Mapping[str, Any], how: StateDictOptions
+    model: Module, optimizer: Optimizer, saved_state: Mapping[str, object], how: StateDictOptions
 ) -> dict[str, Any]:
     """Return the argument of an optimizer's own `load_state_dict`, by numbers, from a state by
     names.
@@ -325,41 +325,43 @@ def loadable(
     names = _names(model, how)
     params = [p for group in optimizer.param_groups for p in group["params"]]
     numbers = {id(p): i for i, p in enumerate(params)}
-    state: dict[int, Any] = {}
+    state = {}
     groups = []
     for group in optimizer.param_groups:
         known = [p for p in group["params"] if id(p) in names]
-        saved = _group_of([names[id(p)] for p in known], given, group)
+        saved = _group_of([names[id(p)] for p in known], saved_state, group)
         groups.append({**saved, "params": [numbers[id(p)] for p in group["params"]]})
         for p in known:
-            entry = _entry_of(names[id(p)], given)
+            entry = _entry_of(names[id(p)], saved_state)
             if entry is None:
                 continue
             state[numbers[id(p)]] = {k: held_as(v, p) for k, v in entry.items()}
     return {"state": state, "param_groups": groups}
 
 
-def _entry_of(name: str, given: Mapping[str, Any]) -> dict[str, Any] | None:
-    if "state" in given:
-        entry = given["state"].get(name)
+def _entry_of(name: str, state: Mapping[str, Any]) -> dict[str, Any] | None:
+    if "state" in state:
+        entry = state["state"].get(name)
         return None if entry is None else dict(entry)
     prefix = f"state.{name}."
-    entries = {k.removeprefix(prefix): v for k, v in given.items() if k.startswith(prefix)}
+    entries = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
     return {k: v for k, v in entries.items() if "." not in k} or None
 
 
-def _group_of(names: list[str], given: Mapping[str, Any], group: dict[str, Any]) -> dict[str, Any]:
+def _group_of(
+    names: list[str], state: Mapping[str, Any], group: Mapping[str, object]
+) -> dict[str, Any]:
     """Return the saved options of the group that has these parameters."""
     if not names:
         return {k: v for k, v in group.items() if k != "params"}
-    if "param_groups" in given:
-        for saved in given["param_groups"]:
+    if "param_groups" in state:
+        for saved in state["param_groups"]:
             if names[0] in saved["params"]:
                 return {k: v for k, v in saved.items() if k != "params"}
     else:
-        keys = [k for k in group if k != "params" and f"param_groups.{names[0]}.{k}" in given]
+        keys = [k for k in group if k != "params" and f"param_groups.{names[0]}.{k}" in state]
         if keys:
-            return {k: given[f"param_groups.{names[0]}.{k}"] for k in keys}
+            return {k: state[f"param_groups.{names[0]}.{k}"] for k in keys}
     raise ArgumentError(f"set_optimizer_state_dict: nothing was saved of a group with {names[0]!r}")
 
 
@@ -367,8 +369,8 @@ def set_state_dict(
     model: Module,
     optimizers: Optimizer | Iterable[Optimizer],
     *,
-    model_state_dict: Mapping[str, Any],
-    optim_state_dict: Mapping[str, Any],
+    model_state_dict: Mapping[str, object],
+    optim_state_dict: Mapping[str, object],
     options: StateDictOptions | None = None,
 ) -> IncompatibleKeys:
     """`set_model_state_dict` and `set_optimizer_state_dict`; what the first gives.

@@ -59,11 +59,11 @@ class StorageWriter:
 
     path: Path
 
-    def write(self, state: Mapping[str, Any]) -> None:
+    def write(self, state: Mapping[str, object]) -> None:
         """Write an object; all ranks together."""
         raise NotImplementedError
 
-    def prepared(self, state: Mapping[str, Any]) -> Callable[[float], None]:
+    def prepared(self, state: Mapping[str, object]) -> Callable[[float], None]:
         """Copy an object's values, all ranks together.  Return a function that writes them on any
         thread.
         """
@@ -84,7 +84,7 @@ class StorageReader:
         """Return the metadata of the checkpoint."""
         raise NotImplementedError
 
-    def read(self, wanted: dict[str, TensorMeta]) -> dict[str, Tensor]:
+    def read(self, metas: dict[str, TensorMeta]) -> dict[str, Tensor]:
         """Return tensors of these metas by name.  For a global tensor, return this rank's part."""
         raise NotImplementedError
 
@@ -107,7 +107,7 @@ class FileSystemWriter(StorageWriter):
         per_thread_copy_ahead: int = 10_000_000,
         cache_staged_state_dict: bool = False,
         overwrite: bool = True,
-        **more: Any,
+        **more: object,
     ) -> None:
         self.path, self.overwrite = Path(path), overwrite
 
@@ -115,13 +115,13 @@ class FileSystemWriter(StorageWriter):
         if not self.overwrite and shards.is_shards(self.path):
             raise FileError(f"save: {str(self.path)!r} is there already, and overwrite=False")
 
-    def write(self, state: Mapping[str, Any]) -> None:
+    def write(self, state: Mapping[str, object]) -> None:
         """See StorageWriter."""
         self._check()
         tree, tensors = serialization.folder_of(state)
         shards.write(self.path, tree, tensors, serialization.save, parents=True)
 
-    def prepared(self, state: Mapping[str, Any]) -> Callable[[float], None]:
+    def prepared(self, state: Mapping[str, object]) -> Callable[[float], None]:
         """See StorageWriter."""
         self._check()
         tree, tensors = serialization.folder_of(state)
@@ -137,29 +137,29 @@ class FileSystemReader(StorageReader):
     'step_100'
     """
 
-    def __init__(self, path: str | os.PathLike[str], **more: Any) -> None:
+    def __init__(self, path: str | os.PathLike[str], **more: object) -> None:
         self.path = Path(path)
-        self._said: dict[str, Any] = {}
+        self._index: dict[str, Any] = {}
 
     def read_metadata(self) -> Metadata:
         """See StorageReader; FileError if nothing was saved there."""
         if not shards.is_shards(self.path):
             raise FileError(f"load: there is no checkpoint in {str(self.path)!r}")
-        tree, self._said = shards.contents(self.path)
+        tree, self._index = shards.contents(self.path)
         known = {
             name: TensorStorageMetadata(name, tuple(about["shape"]), dtype_named(about["dtype"]))
-            for name, about in self._said.items()
+            for name, about in self._index.items()
         }
         structure = serialization.structure_of(tree, known, repr(str(self.path)))
         return Metadata(dict(leaves(structure)))
 
-    def read(self, wanted: dict[str, TensorMeta]) -> dict[str, Tensor]:
+    def read(self, metas: dict[str, TensorMeta]) -> dict[str, Tensor]:
         """See StorageReader."""
-        return shards.gathered(self.path, self._said, wanted, serialization.load)
+        return shards.gathered(self.path, self._index, metas, serialization.load)
 
 
 # not public
-def leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
+def leaves(value: object, path: str = "") -> list[tuple[str, Any]]:
     """Yield (path, value) of all entries in nested dicts, lists and tuples."""
     if isinstance(value, Mapping):
         items = value.items()
@@ -171,6 +171,6 @@ def leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
 
 
 # not public
-def joined(path: str, key: Any) -> str:
+def joined(path: str, key: object) -> str:
     """Return the path of the entry `key` below `path`."""
     return f"{path}.{key}" if path else str(key)

@@ -29,7 +29,7 @@ def held_as(value: Any, like: Tensor) -> Any:
     return every.to_global(sbp=sbps)
 
 
-def from_first(state: Mapping[str, Any]) -> dict[str, Any]:
+def from_first(state: Mapping[str, object]) -> dict[str, Any]:
     """The first rank's nested dict on all ranks; tensors are sent as they are."""
     tensors: list[Tensor] = []
 
@@ -47,7 +47,7 @@ def from_first(state: Mapping[str, Any]) -> dict[str, Any]:
     broadcast_object_list(texts, 0)
     waiting = iter(tensors)
 
-    def made(value: Any) -> Any:
+    def rebuild(value: object) -> Any:
         if isinstance(value, _Sent):
             own = (
                 next(waiting)
@@ -56,10 +56,10 @@ def from_first(state: Mapping[str, Any]) -> dict[str, Any]:
             )
             return broadcast(own, 0)
         if isinstance(value, Mapping):
-            return {k: made(v) for k, v in value.items()}
-        return [made(v) for v in value] if isinstance(value, list) else value
+            return {k: rebuild(v) for k, v in value.items()}
+        return [rebuild(v) for v in value] if isinstance(value, list) else value
 
-    result: dict[str, Any] = made(texts[0])
+    result: dict[str, Any] = rebuild(texts[0])
     return result
 
 

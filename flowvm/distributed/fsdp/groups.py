@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowvm.autograd.function import Function, once_differentiable
 from flowvm.autograd.graph import some_saved_tensors_hooks
@@ -44,6 +44,10 @@ from flowvm.ops.placed.boxing import boxed, global_of, part_of
 from flowvm.ops.shapes.join import cat
 from flowvm.ranks.world import Group, rank
 from flowvm.vm.machine.words import OPERAND
+
+if TYPE_CHECKING:
+    from flowvm.eager.modes import Recorder
+
 
 # the group whose module's forward runs on this thread, the innermost
 _running: Mode[ParameterGroup | None] = Mode(None)
@@ -112,9 +116,9 @@ class ParameterGroup:
         self.depth = 0
         self._whole: list[Tensor] | None = None
         self._made_at: Any = None
-        self.here = where.place_of(rank()) is not None
+        self.is_member = where.place_of(rank()) is not None
         self.group = self.others = None
-        if self.here:
+        if self.is_member:
             axes = [a for a in range(len(where.shape)) if a != axis]
             self.group = None if axis is None else Group.of(sorted(where.group(axis, rank())))
             self.others = [Group.of(sorted(where.group(a, rank()))) for a in axes]
@@ -129,7 +133,7 @@ class ParameterGroup:
 
     # --- gathering ----------------------------------------------------------------------------
 
-    def _stand(self) -> tuple[Any, ...]:
+    def _stand(self) -> tuple[Recorder | None, tuple[tuple[int, int, int], ...]]:
         """Return a key of the parameters' present values; new values give another key, and each
         capture has its own.
         """
@@ -182,7 +186,7 @@ class ParameterGroup:
 
     def call(self, module: Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a module's `forward` with whole parameters."""
-        if not self.here:
+        if not self.is_member:
             return forward(*args, **kwargs)
         outer = _running.now()
         alone = outer is None
@@ -229,36 +233,36 @@ class ParameterGroup:
         storages = {id(t.storage()): i for i, t in reversed([*enumerate(whole)])}
         stand = self._made_at
 
-        def wanted(t: Tensor) -> bool:
+        def is_dropped(t: Tensor) -> bool:
             return t._storage is not None and id(t._storage) in storages
 
-        def pack(t: Tensor) -> Any:
-            if not wanted(t):
+        def pack(t: Tensor) -> Tensor | tuple[int, TensorMeta, int]:
+            if not is_dropped(t):
                 return t
             which = storages[id(t._storage)]
             offset = (t._ref >> OPERAND.STORAGE_BITS) - (whole[which]._ref >> OPERAND.STORAGE_BITS)
             return which, t._meta, offset
 
-        def unpack(kept: Tensor | tuple[int, TensorMeta, int]) -> Tensor:
-            if isinstance(kept, Tensor):
-                return kept
+        def unpack(packed: Tensor | tuple[int, TensorMeta, int]) -> Tensor:
+            if isinstance(packed, Tensor):
+                return packed
             if self._stand() != stand:
                 raise AutogradError(
                     "fully_shard: parameters were changed between forward and backward, which "
                     "needs those of forward; step the optimizer behind backward"
                 )
-            which, meta, offset = kept
+            which, meta, offset = packed
             return alias(self.whole()[which], meta, offset)
 
-        return some_saved_tensors_hooks(wanted, pack, unpack)
+        return some_saved_tensors_hooks(is_dropped, pack, unpack)
 
     # --- backward -----------------------------------------------------------------------------
 
     def _backward_begins(self, g: Tensor) -> None:
         backward_run = current_backward()
-        if backward_run is None or self in backward_run.kept:
+        if backward_run is None or self in backward_run.notes:
             return
-        backward_run.kept[self] = None
+        backward_run.notes[self] = None
         with recording(False):
             self.unshard()
             for other in self.before_backward or self._next():
@@ -307,18 +311,18 @@ class ParameterGroup:
     def _averaged(self, grads: list[Tensor], cuts: list[Cut]) -> list[Tensor]:
         flat = parted(grads, cuts, self.ranks)
         op = "mean" if self.divisor is None else "sum"
-        here = 0
+        position = 0
         if self.group is not None:
             counts = [sum(c.count(k) for c in cuts) for k in range(self.ranks)]
-            here = self.group.ranks.index(rank())
+            position = self.group.ranks.index(rank())
             flat = reduce_scatter(flat, op, self.group, counts)
         for other in self.others or ():
             flat = all_reduce(flat, op, other)
         if self.divisor is not None:
             flat = flat / self.divisor
-        ends = [0, *accumulate(c.count(here) for c in cuts)]
+        ends = [0, *accumulate(c.count(position) for c in cuts)]
         return [
-            flat[low:high].reshape(c.part_shape(here))
+            flat[low:high].reshape(c.part_shape(position))
             for c, low, high in zip(cuts, ends, ends[1:], strict=False)
         ]
 
@@ -327,7 +331,7 @@ class _Gather(Function):
     """Whole local parameters of a group from the cut ones."""
 
     @staticmethod
-    def forward(ctx: Any, group: ParameterGroup, *params: Parameter) -> Any:
+    def forward(ctx: Any, group: ParameterGroup, *params: Parameter) -> tuple[Tensor, ...]:
         ctx.group = group
         ctx.set_materialize_grads(False)
         whole = [alias(t, t._meta) for t in group.whole()]
@@ -338,5 +342,5 @@ class _Gather(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Any) -> Any:
+    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         return (None, *ctx.group.take(grads))

@@ -110,7 +110,7 @@ class MixedPrecision:
     keep_low_precision_grads: bool = False
     cast_forward_inputs: bool = False
     cast_root_forward_inputs: bool = True
-    _module_classes_to_ignore: Any = ()
+    _module_classes_to_ignore: tuple[()] = ()
 
 
 @dataclass

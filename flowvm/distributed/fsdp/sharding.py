@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from flowvm.distributed.device_mesh import DeviceMesh, current_mesh
 from flowvm.distributed.fsdp.groups import Beside, ParameterGroup
@@ -15,6 +15,10 @@ from flowvm.meta.placements import Sbps, broadcast, split
 from flowvm.nn.module import Module
 from flowvm.nn.parameter import Parameter, set_data
 from flowvm.ops.placed.boxing import global_of, part_of
+
+if TYPE_CHECKING:
+    from flowvm.eager.tensor import Tensor
+
 
 M = TypeVar("M", bound=Module)
 
@@ -67,11 +71,13 @@ class FSDPModule(Module):
         for group in self._groups(recurse):
             group.syncs = bool(requires_gradient_sync)
 
-    def set_reshard_after_forward(self, reshard_after_forward: Any, recurse: bool = True) -> None:
+    def set_reshard_after_forward(
+        self, reshard_after_forward: object, recurse: bool = True
+    ) -> None:
         """Set if gathered parameters are dropped between forward and backward."""
         if not isinstance(reshard_after_forward, bool):
-            got = type(reshard_after_forward).__name__
-            raise ArgumentTypeError(f"set_reshard_after_forward takes a bool, got {got}")
+            kind = type(reshard_after_forward).__name__
+            raise ArgumentTypeError(f"set_reshard_after_forward takes a bool, got {kind}")
         for group in self._groups(recurse):
             group.reshard_after_forward = reshard_after_forward
 
@@ -119,19 +125,19 @@ class FSDPModule(Module):
             group.reshard()
 
     def _groups(self, recurse: bool) -> Iterator[ParameterGroup]:
-        seen: set[int] = set()
+        visited: set[int] = set()
         for module in self.modules() if recurse else (self,):
             group = getattr(module, "_fsdp_group", None)
-            if group is not None and id(group) not in seen:
-                seen.add(id(group))
+            if group is not None and id(group) not in visited:
+                visited.add(id(group))
                 yield group
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         for group in self._groups(True):
             group.reshard()
         return super()._apply(fn, recurse)
 
-    def __deepcopy__(self, memo: Any) -> NoReturn:
+    def __deepcopy__(self, memo: object) -> NoReturn:
         raise ArgumentError(
             f"{type(self).__name__}: a sharded module is not copied; copy the module first, and "
             f"shard the copy"
@@ -142,8 +148,8 @@ def _groups_of(what: str, modules: Iterable[Any]) -> list[ParameterGroup]:
     listed = list(modules)
     for module in listed:
         if not isinstance(module, FSDPModule):
-            got = type(module).__name__
-            raise ArgumentError(f"{what} takes modules that fully_shard was given, got a {got}")
+            kind = type(module).__name__
+            raise ArgumentError(f"{what} takes modules that fully_shard was given, got a {kind}")
     return [module._fsdp_group for module in listed]
 
 
@@ -171,13 +177,13 @@ def _class_of(kind: type[Module]) -> type[Module]:
 def become(module: Module, group: ParameterGroup) -> None:
     """Let a module's forward run with the whole parameters of `group`."""
     own = module.__dict__.get("forward")
-    kind: Any = type(module)
+    kind: object = type(module)
     module.__class__ = _class_of(kind)
     object.__setattr__(module, "_fsdp_group", group)
     if own is not None:  # of this module alone
 
         @functools.wraps(own)
-        def forward(*args: Any, **kwargs: Any) -> Any:
+        def forward(*args: object, **kwargs: object) -> Any:
             return group.call(module, own, args, kwargs)
 
         object.__setattr__(module, "forward", forward)
@@ -208,7 +214,7 @@ def register_fsdp_forward_method(module: Module, method_name: str) -> None:
     group = module._fsdp_group
 
     @functools.wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         return group.call(module, method, args, kwargs)
 
     object.__setattr__(module, method_name, call)
@@ -296,7 +302,7 @@ def _checked(p: Parameter, name: str, mesh: DeviceMesh, whole: bool) -> Beside |
     return Beside(meta.with_sbp(meta.sbp), both.flow_placement)
 
 
-def _dim(cuts: Callable[[Parameter], Any] | None, p: Parameter) -> int:
+def _dim(cuts: Callable[[Parameter], object] | None, p: Parameter) -> int:
     cut = None if cuts is None else cuts(p)
     if cut is None:
         return 0
@@ -367,8 +373,8 @@ def fully_shard(
             f"{where!r}"
         )
     if offload_policy is not None and not isinstance(offload_policy, OffloadPolicy):
-        got = type(offload_policy).__name__
-        raise ArgumentTypeError(f"fully_shard: offload_policy is an OffloadPolicy, got {got}")
+        kind = type(offload_policy).__name__
+        raise ArgumentTypeError(f"fully_shard: offload_policy is an OffloadPolicy, got {kind}")
     reshard = None if reshard_after_forward is None else bool(reshard_after_forward)
     policy = MixedPrecisionPolicy() if mp_policy is None else mp_policy
     group = grouped(

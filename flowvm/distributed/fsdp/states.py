@@ -50,18 +50,18 @@ def whole_params(
                         p.copy_(held_as(w.detach().to(p.dtype), p))
 
 
-def _put(group: ParameterGroup, tensors: list[Any]) -> None:
+def _put(group: ParameterGroup, tensors: Sequence[object]) -> None:
     """Set these tensors as the modules' parameters, in their tables too."""
     for module, name, which in group.places:
         module._parameters[name] = tensors[which]
         object.__setattr__(module, name, tensors[which])
 
 
-def given(module: Any, state: dict[str, Any], prefix: str, local_metadata: Any) -> None:
+def rename_saved(module: Any, state: dict[str, Any], prefix: str, local_metadata: Any) -> None:
     """The hook behind `state_dict`: names without the wrapper's, tensors whole where asked for."""
-    said: StateDictSettings = module._state_settings
-    whole = said.state_dict_type is StateDictType.FULL_STATE_DICT and not cut_states.now()
-    config = said.state_dict_config
+    settings: StateDictSettings = module._state_settings
+    whole = settings.state_dict_type is StateDictType.FULL_STATE_DICT and not cut_states.now()
+    config = settings.state_dict_config
     mine = [key for key in state if key.startswith(f"{prefix}{INNER}.")]
     for key in mine:
         value = state.pop(key)
@@ -74,7 +74,7 @@ def given(module: Any, state: dict[str, Any], prefix: str, local_metadata: Any) 
         state[prefix + key.removeprefix(f"{prefix}{INNER}.")] = value
 
 
-def taken(module: Any, state: dict[str, Any], prefix: str, *more: Any) -> None:
+def rename_loaded(module: Any, state: dict[str, Any], prefix: str, *more: object) -> None:
     """The hook before `load_state_dict` takes the module's part."""
     for key in [key for key in state if key.startswith(prefix)]:
         state[f"{prefix}{INNER}.{key.removeprefix(prefix)}"] = state.pop(key)

@@ -32,7 +32,7 @@ __dir__ = listing(globals())
 Wrapper = Callable[..., Module]
 
 
-def always_wrap_policy(*args: Any, **kwargs: Any) -> bool:
+def always_wrap_policy(*args: object, **kwargs: object) -> bool:
     """Wrap every module.
 
     >>> from flowvm.distributed.fsdp.wrap import always_wrap_policy
@@ -53,7 +53,7 @@ class ModuleWrapPolicy:
     def __init__(self, module_classes: Iterable[type[Module]]) -> None:
         self.classes = tuple(module_classes)
 
-    def __call__(self, module: Module, recurse: bool, *args: Any, **kwargs: Any) -> bool:
+    def __call__(self, module: Module, recurse: bool, *args: object, **kwargs: object) -> bool:
         return recurse or isinstance(module, self.classes)
 
 
@@ -70,12 +70,14 @@ class CustomPolicy:
 
     def arguments(self, module: Module) -> dict[str, Any] | None:
         """Return the arguments to wrap a module with, or None."""
-        said = self.function(module)
-        if not isinstance(said, (bool, dict)):
-            raise ArgumentError(f"CustomPolicy: the function gives a bool or a dict, got {said!r}")
-        return (said if isinstance(said, dict) else {}) if said else None
+        answer = self.function(module)
+        if not isinstance(answer, (bool, dict)):
+            raise ArgumentError(
+                f"CustomPolicy: the function gives a bool or a dict, got {answer!r}"
+            )
+        return (answer if isinstance(answer, dict) else {}) if answer else None
 
-    def __call__(self, module: Module, recurse: bool, *args: Any, **kwargs: Any) -> bool:
+    def __call__(self, module: Module, recurse: bool, *args: object, **kwargs: object) -> bool:
         return recurse or self.arguments(module) is not None
 
 
@@ -168,7 +170,7 @@ _wrapping: Mode[tuple[Wrapper, dict[str, Any]] | None] = Mode(None)
 
 
 @contextmanager
-def enable_wrap(*, wrapper_cls: Wrapper, **wrapper_kwargs: Any) -> Iterator[None]:
+def enable_wrap(*, wrapper_cls: Wrapper, **wrapper_kwargs: object) -> Iterator[None]:
     """Let `wrap` use this class with these arguments inside the with statement.
 
     >>> from flowvm.distributed.fsdp import FullyShardedDataParallel
@@ -181,7 +183,7 @@ def enable_wrap(*, wrapper_cls: Wrapper, **wrapper_kwargs: Any) -> Iterator[None
         yield
 
 
-def wrap(module: Module, **wrap_overrides: Any) -> Module:
+def wrap(module: Module, **wrap_overrides: object) -> Module:
     """The module, wrapped inside of `enable_wrap`.
 
     >>> from flowvm.distributed.fsdp.wrap import wrap
@@ -191,5 +193,5 @@ def wrap(module: Module, **wrap_overrides: Any) -> Module:
     inside = _wrapping.now()
     if inside is None:
         return module
-    wrapper, given = inside
-    return wrapper(module, **{**given, **wrap_overrides})
+    wrapper, arguments = inside
+    return wrapper(module, **{**arguments, **wrap_overrides})

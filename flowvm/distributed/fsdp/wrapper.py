@@ -30,7 +30,7 @@ from flowvm.distributed.fsdp.policies import (
     StateDictType,
 )
 from flowvm.distributed.fsdp.sharding import grouped
-from flowvm.distributed.fsdp.states import INNER, given, taken, whole_params
+from flowvm.distributed.fsdp.states import INNER, rename_loaded, rename_saved, whole_params
 from flowvm.distributed.fsdp.wrap import wrapped_below
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
@@ -77,7 +77,7 @@ class FullyShardedDataParallel(Module):
     def __init__(
         self,
         module: Module,
-        process_group: Any = None,
+        process_group: object = None,
         sharding_strategy: ShardingStrategy | None = None,
         cpu_offload: CPUOffload | None = None,
         auto_wrap_policy: Callable[..., bool] | None = None,
@@ -85,12 +85,12 @@ class FullyShardedDataParallel(Module):
         mixed_precision: MixedPrecision | None = None,
         ignored_modules: Iterable[Module] | None = None,
         param_init_fn: Callable[[Module], None] | None = None,
-        device_id: Any = None,
+        device_id: object = None,
         sync_module_states: bool = False,
         forward_prefetch: bool = False,
         limit_all_gathers: bool = True,
         use_orig_params: bool = False,
-        ignored_states: Iterable[Any] | None = None,
+        ignored_states: Iterable[object] | None = None,
         device_mesh: DeviceMesh | None = None,
     ) -> None:
         super().__init__()
@@ -134,15 +134,15 @@ class FullyShardedDataParallel(Module):
         self._fsdp_wrapped_module = module
         object.__setattr__(self, "_fsdp_group", group)
         self._state_settings = StateDictSettings(StateDictType.FULL_STATE_DICT, None, None)
-        self.register_state_dict_post_hook(given)
-        self.register_load_state_dict_pre_hook(taken)
+        self.register_state_dict_post_hook(rename_saved)
+        self.register_load_state_dict_pre_hook(rename_loaded)
 
     @property
     def module(self) -> Module:
         """The wrapped module."""
         return self._fsdp_wrapped_module
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> Any:
         precision = self.mixed_precision
         if precision.param_dtype is not None and precision.cast_root_forward_inputs and outermost():
             args, kwargs = as_dtype((args, kwargs), precision.param_dtype)
@@ -155,12 +155,14 @@ class FullyShardedDataParallel(Module):
     def __getitem__(self, key: int) -> Any:
         return self._fsdp_wrapped_module[key]  # type: ignore[index]
 
-    def __deepcopy__(self, memo: Any) -> NoReturn:
+    def __deepcopy__(self, memo: object) -> NoReturn:
         raise ArgumentError(
             "a FullyShardedDataParallel is not copied; copy the module before it is wrapped"
         )
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+    def _apply(
+        self, fn: Callable[[Tensor], Tensor], recurse: bool = True
+    ) -> FullyShardedDataParallel:
         for one in self.fsdp_modules(self):
             one._fsdp_group.reshard()
         return super()._apply(fn, recurse)
@@ -231,7 +233,7 @@ class FullyShardedDataParallel(Module):
         module: Module,
         state_dict_type: StateDictType,
         state_dict_config: StateDictConfig | None = None,
-        optim_state_dict_config: Any = None,
+        optim_state_dict_config: object = None,
     ) -> StateDictSettings:
         """Set the kind of state dicts of `module` and of its optimizers.  Return the settings
         before.
@@ -262,7 +264,7 @@ class FullyShardedDataParallel(Module):
         module: Module,
         state_dict_type: StateDictType,
         state_dict_config: StateDictConfig | None = None,
-        optim_state_dict_config: Any = None,
+        optim_state_dict_config: object = None,
     ) -> Iterator[None]:
         """Apply `set_state_dict_type` inside the with statement."""
         one = FullyShardedDataParallel
@@ -280,14 +282,14 @@ class FullyShardedDataParallel(Module):
         model: Module,
         optim: Optimizer,
         optim_state_dict: dict[str, Any] | None = None,
-        group: Any = None,
+        group: object = None,
     ) -> dict[str, Any]:
         """The state of an optimizer of the model's parameters by their names, whole or cut as
         `set_state_dict_type` says.
         """
-        said = FullyShardedDataParallel.get_state_dict_type(model)
-        whole = said.state_dict_type is StateDictType.FULL_STATE_DICT
-        config = said.optim_state_dict_config
+        settings = FullyShardedDataParallel.get_state_dict_type(model)
+        whole = settings.state_dict_type is StateDictType.FULL_STATE_DICT
+        config = settings.optim_state_dict_config
         state_dict = get_optimizer_state_dict(
             model, optim, options=StateDictOptions(full_state_dict=whole)
         )
@@ -300,7 +302,7 @@ class FullyShardedDataParallel(Module):
         optim_state_dict: dict[str, Any],
         is_named_optimizer: bool = False,
         load_directly: bool = False,
-        group: Any = None,
+        group: object = None,
     ) -> dict[str, Any]:
         """Return the argument of `optim.load_state_dict` for a result of `optim_state_dict`, which
         all ranks have.  `load_directly` loads it, too.
@@ -314,9 +316,9 @@ class FullyShardedDataParallel(Module):
     def full_optim_state_dict(
         model: Module,
         optim: Optimizer,
-        optim_input: Any = None,
+        optim_input: object = None,
         rank0_only: bool = True,
-        group: Any = None,
+        group: object = None,
     ) -> dict[str, Any]:
         """The state of an optimizer by names of parameters, whole; on the first rank alone with
         `rank0_only`.
@@ -330,24 +332,24 @@ class FullyShardedDataParallel(Module):
     def scatter_full_optim_state_dict(
         full_optim_state_dict: dict[str, Any] | None,
         model: Module,
-        optim_input: Any = None,
+        optim_input: object = None,
         optim: Optimizer | None = None,
-        group: Any = None,
+        group: object = None,
     ) -> dict[str, Any]:
         """The argument of `optim.load_state_dict` for what `full_optim_state_dict` gave the first
         rank.
         """
         if optim is None:
             raise ArgumentError("scatter_full_optim_state_dict: the optimizer is needed: optim=")
-        told = pickle.loads(broadcast_bytes(pickle.dumps(full_optim_state_dict), 0))
-        return FullyShardedDataParallel.optim_state_dict_to_load(model, optim, told)
+        state_dict = pickle.loads(broadcast_bytes(pickle.dumps(full_optim_state_dict), 0))
+        return FullyShardedDataParallel.optim_state_dict_to_load(model, optim, state_dict)
 
 
-def _again(module: Module, **given: Any) -> Module:
-    return FullyShardedDataParallel(module, **given)
+def _again(module: Module, **arguments: Any) -> Module:
+    return FullyShardedDataParallel(module, **arguments)
 
 
-def _mesh(group: Any, mesh: DeviceMesh | None, strategy: ShardingStrategy) -> DeviceMesh:
+def _mesh(group: object, mesh: DeviceMesh | None, strategy: ShardingStrategy) -> DeviceMesh:
     if group is not None and mesh is not None:
         raise ArgumentError("FullyShardedDataParallel: process_group or device_mesh, not both")
     if mesh is None:

@@ -12,7 +12,7 @@ from flowvm.distributed.device_mesh import DeviceMesh, current_mesh
 from flowvm.distributed.tensor.placement_types import Placement, as_placements
 from flowvm.eager.tensor import Tensor, refused
 from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.meta.placements import Sbps, as_sbps, broadcast, cut, here, placement
+from flowvm.meta.placements import Sbps, as_sbps, broadcast, cut, placement, rank_and_size
 from flowvm.nn.module import Module
 from flowvm.nn.parameter import Parameter
 from flowvm.ops.placed.tensors import global_of_local
@@ -48,7 +48,7 @@ class DTensor(metaclass=_Kind):
     ((Shard(dim=0),), tensor([1., 1.]))
     """
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> DTensor:
+    def __new__(cls, *args: object, **kwargs: object) -> DTensor:
         raise ArgumentTypeError("DTensor: made by DTensor.from_local or distribute_tensor")
 
     @staticmethod
@@ -130,8 +130,8 @@ def _redistribute(
     placements: Sequence[Placement] | None = None,
     *,
     async_op: bool = False,
-    forward_dtype: Any = None,
-    backward_dtype: Any = None,
+    forward_dtype: object = None,
+    backward_dtype: object = None,
 ) -> Tensor:
     """Return a tensor of equal values with other placements; `to_global` by PyTorch's names.
 
@@ -148,7 +148,7 @@ def _redistribute(
     for name, dtype in (("forward_dtype", forward_dtype), ("backward_dtype", backward_dtype)):
         if dtype is not None and dtype is not meta.dtype:
             raise ArgumentError(f"redistribute: {name} is the tensor's, {meta.dtype}, got {dtype}")
-    return x.to_global(mesh.flow_placement, held)  # type: ignore[no-any-return]
+    return x.to_global(mesh.flow_placement, held)
 
 
 def _full_tensor(x: Tensor, *, grad_placements: Sequence[Placement] | None = None) -> Tensor:
@@ -164,7 +164,7 @@ def _full_tensor(x: Tensor, *, grad_placements: Sequence[Placement] | None = Non
     [1.0, 1.0]
     """
     whole = (broadcast,) * len(_global_meta(x, "full_tensor").sbp)
-    return x.to_global(sbp=whole).to_local(grad_sbp=grad_placements)  # type: ignore[no-any-return]
+    return x.to_global(sbp=whole).to_local(grad_sbp=grad_placements)
 
 
 def _global_meta(x: Tensor, what: str) -> Any:
@@ -224,8 +224,8 @@ def distribute_module(
     module: Module,
     device_mesh: DeviceMesh | None = None,
     partition_fn: Callable[[str, Module, DeviceMesh], None] | None = None,
-    input_fn: Callable[..., Any] | None = None,
-    output_fn: Callable[..., Any] | None = None,
+    input_fn: Callable[..., object] | None = None,
+    output_fn: Callable[..., object] | None = None,
 ) -> Module:
     """Make the parameters and buffers of a module global.
 
@@ -261,8 +261,8 @@ def _maker(name: str) -> Callable[..., Tensor]:
         *size: Any,
         device_mesh: DeviceMesh | None = None,
         placements: Sequence[Placement] | None = None,
-        layout: Any = None,
-        **kwargs: Any,
+        layout: object = None,
+        **kwargs: object,
     ) -> Tensor:
         mesh = current_mesh() if device_mesh is None else device_mesh
         shape = np.ravel(size[0] if name == "full" or len(size) == 1 else size)
@@ -295,7 +295,7 @@ def compute_local_shape_and_global_offset(
 
     Both are () on a rank that is not in the mesh, as in PyTorch.
     """
-    place = mesh.flow_placement.place_of(here()[0])
+    place = mesh.flow_placement.place_of(rank_and_size()[0])
     if place is None:
         return (), ()
     shape, offset = [int(n) for n in global_shape], [0] * len(global_shape)

@@ -9,6 +9,7 @@ arXiv:1909.08053.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from fnmatch import fnmatch
 from typing import Any
 
@@ -39,16 +40,16 @@ class ParallelStyle:
         raise NotImplementedError
 
 
-def _held(x: Any, now: Layouts, wanted: Layouts, mesh: DeviceMesh, local: bool = False) -> Any:
-    """Return `x` held as `wanted`; None leaves it as it is.  `now` is the present layout of a local
+def _held(x: Any, now: Layouts, target: Layouts, mesh: DeviceMesh, local: bool = False) -> Any:
+    """Return `x` held as `target`; None leaves it as it is.  `now` is the present layout of a local
     `x`.
     """
     if not isinstance(x, Tensor) or (now is None and not x.is_global):
         return x
     if not x.is_global:
         x = _shared(x, now, mesh)
-    if wanted is not None:
-        held = tuple(wanted.as_sbp(x.ndim) for _ in range(mesh.ndim))
+    if target is not None:
+        held = tuple(target.as_sbp(x.ndim) for _ in range(mesh.ndim))
         if x.sbp != held:
             x = x.to_global(mesh.flow_placement, held)
     return x.to_local() if local else x
@@ -63,10 +64,10 @@ def _shared(x: Tensor, now: Layouts, mesh: DeviceMesh) -> Any:
     known = x.extra().get("shared") if inner else None
     if known is not None and all(a is b or a == b for a, b in zip(known[0], key, strict=True)):
         return known[1]
-    made = DTensor.from_local(x, mesh, [now] * mesh.ndim)  # type: ignore[list-item]
+    shared = DTensor.from_local(x, mesh, [now] * mesh.ndim)  # type: ignore[list-item]
     if inner:
-        x.extra()["shared"] = key, made
-    return made
+        x.extra()["shared"] = key, shared
+    return shared
 
 
 def _one_dimension(style: object, mesh: DeviceMesh) -> None:
@@ -81,7 +82,7 @@ class _OfWeights(ParallelStyle):
     """A style of Linear and Embedding: where parameters are cut, and the layouts."""
 
     cuts: Mapping[type[Module], Mapping[str, Placement]]
-    wanted: Mapping[type[Module], Placement]  # how the input is to be held, and local ones are
+    layouts: Mapping[type[Module], Placement]  # how the input is to be held, and local ones are
     usual: Placement  # how the output is held
 
     def __init__(
@@ -105,14 +106,14 @@ class _OfWeights(ParallelStyle):
             if parameter is not None:
                 where = self.cuts[kind].get(name, Replicate())
                 setattr(module, name, distribute_tensor(parameter, mesh, [where]))
-        wanted, outputs = self.wanted[kind], self.outputs
-        inputs = self.inputs or wanted
+        layout, outputs = self.layouts[kind], self.outputs
+        inputs = self.inputs or layout
 
-        def before(module: Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
-            return (_held(given[0], inputs, wanted, mesh), *given[1:])
+        def before(module: Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+            return (_held(args[0], inputs, layout, mesh), *args[1:])
 
-        def after(module: Module, given: tuple[Any, ...], found: Any) -> Any:
-            return _held(found, None, outputs, mesh, self.local)
+        def after(module: Module, args: tuple[Any, ...], output: Any) -> Any:
+            return _held(output, None, outputs, mesh, self.local)
 
         module.register_forward_pre_hook(before)
         module.register_forward_hook(after)
@@ -136,7 +137,7 @@ class ColwiseParallel(_OfWeights):
     cuts = {  # noqa: RUF012 - declared above
         Linear: {"weight": Shard(0), "bias": Shard(0)}, Embedding: {"weight": Shard(1)},
     }  # fmt: skip
-    wanted = {Linear: Replicate(), Embedding: Replicate()}  # noqa: RUF012
+    layouts = {Linear: Replicate(), Embedding: Replicate()}  # noqa: RUF012
     usual = Shard(-1)
 
 
@@ -158,7 +159,7 @@ class RowwiseParallel(_OfWeights):
     cuts = {  # noqa: RUF012 - declared above
         Linear: {"weight": Shard(1)}, Embedding: {"weight": Shard(0)},
     }  # fmt: skip
-    wanted = {Linear: Shard(-1), Embedding: Replicate()}  # noqa: RUF012
+    layouts = {Linear: Shard(-1), Embedding: Replicate()}  # noqa: RUF012
     usual = Replicate()
 
 
@@ -185,8 +186,8 @@ class SequenceParallel(ParallelStyle):
             module,
             mesh,
             None,
-            lambda m, given, mesh: (_held(given[0], self.cut, self.cut, mesh), *given[1:]),
-            lambda m, found, mesh: _held(found, None, self.cut, mesh, self.local),
+            lambda m, args, mesh: (_held(args[0], self.cut, self.cut, mesh), *args[1:]),
+            lambda m, output, mesh: _held(output, None, self.cut, mesh, self.local),
         )
 
 
@@ -195,17 +196,17 @@ def _listed(layouts: Any) -> tuple[Layouts, ...]:
 
 
 def _each(
-    what: str, values: Sequence[Any], now: Any, wanted: Any, mesh: DeviceMesh, local: bool
+    what: str, values: Sequence[Any], now: Any, targets: Any, mesh: DeviceMesh, local: bool
 ) -> tuple[Any, ...]:
-    now, wanted = _listed(now), _listed(wanted)
-    if not len(values) == len(now) == len(wanted):
+    now, targets = _listed(now), _listed(targets)
+    if not len(values) == len(now) == len(targets):
         raise ArgumentError(
             f"{what}: layouts are one for each of the {len(values)} positional values, got "
-            f"{len(now)} and {len(wanted)}"
+            f"{len(now)} and {len(targets)}"
         )
     return tuple(
         _held(v, n, w, mesh, local) if n is not None else v
-        for v, n, w in zip(values, now, wanted, strict=True)
+        for v, n, w in zip(values, now, targets, strict=True)
     )
 
 
@@ -230,8 +231,8 @@ class PrepareModuleInput(ParallelStyle):
     def __init__(
         self,
         *,
-        input_layouts: Any = None,
-        desired_input_layouts: Any = None,
+        input_layouts: object = None,
+        desired_input_layouts: object = None,
         input_kwarg_layouts: Mapping[str, Layouts] | None = None,
         desired_input_kwarg_layouts: Mapping[str, Layouts] | None = None,
         use_local_output: bool = False,
@@ -248,16 +249,16 @@ class PrepareModuleInput(ParallelStyle):
 
     def _apply(self, module: Module, mesh: DeviceMesh) -> Module:
         def before(
-            module: Module, given: tuple[Any, ...], named: dict[str, Any]
+            module: Module, args: tuple[Any, ...], named: dict[str, Any]
         ) -> tuple[tuple[Any, ...], dict[str, Any]]:
             if self.layouts is not None:
                 what = type(self).__name__
-                given = _each(what, given, self.layouts, self.desired, mesh, self.local)
+                args = _each(what, args, self.layouts, self.desired, mesh, self.local)
             for name, now in self.kwargs.items():
                 if now is not None and name in named:
-                    wanted = self.desired_kwargs[name]
-                    named = {**named, name: _held(named[name], now, wanted, mesh, self.local)}
-            return given, named
+                    target = self.desired_kwargs[name]
+                    named = {**named, name: _held(named[name], now, target, mesh, self.local)}
+            return args, named
 
         module.register_forward_pre_hook(before, with_kwargs=True)
         return module
@@ -280,17 +281,21 @@ class PrepareModuleOutput(ParallelStyle):
     """
 
     def __init__(
-        self, *, output_layouts: Any, desired_output_layouts: Any, use_local_output: bool = True
+        self,
+        *,
+        output_layouts: object,
+        desired_output_layouts: object,
+        use_local_output: bool = True,
     ) -> None:
         self.layouts, self.desired = output_layouts, desired_output_layouts
         self.local = use_local_output
 
     def _apply(self, module: Module, mesh: DeviceMesh) -> Module:
-        def after(module: Module, given: tuple[Any, ...], found: Any) -> Any:
+        def after(module: Module, args: tuple[Any, ...], output: Any) -> Any:
             what = type(self).__name__
-            if isinstance(found, (tuple, list)):
-                return _each(what, found, self.layouts, self.desired, mesh, self.local)
-            return _each(what, (found,), self.layouts, self.desired, mesh, self.local)[0]
+            if isinstance(output, (tuple, list)):
+                return _each(what, output, self.layouts, self.desired, mesh, self.local)
+            return _each(what, (output,), self.layouts, self.desired, mesh, self.local)[0]
 
         module.register_forward_hook(after)
         return module
@@ -312,13 +317,13 @@ class PrepareModuleInputOutput(ParallelStyle):
     def __init__(
         self,
         *,
-        input_layouts: Any = None,
-        desired_input_layouts: Any = None,
+        input_layouts: object = None,
+        desired_input_layouts: object = None,
         input_kwarg_layouts: Mapping[str, Layouts] | None = None,
         desired_input_kwarg_layouts: Mapping[str, Layouts] | None = None,
         use_local_input: bool = False,
-        output_layouts: Any,
-        desired_output_layouts: Any,
+        output_layouts: object,
+        desired_output_layouts: object,
         use_local_output: bool = True,
     ) -> None:
         self.styles = (
@@ -340,6 +345,24 @@ class PrepareModuleInputOutput(ParallelStyle):
         for style in self.styles:
             style._apply(module, mesh)
         return module
+
+
+def loss_parallel() -> AbstractContextManager[None]:
+    """A region for losses of logits whose classes the ranks share, `Shard(1)` of a matrix.
+
+    `cross_entropy` leaves such logits where they are: ranks exchange two numbers a sample, and
+    gradients are held as logits are.  It does so everywhere; the region has the name that programs
+    write.
+
+    >>> import flowvm.distributed.tensor.parallel as tp
+    >>> mesh = flow.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    >>> logits = flow.distributed.tensor.distribute_tensor(flow.zeros(1, 4), mesh, [tp.Shard(1)])
+    >>> target = flow.distributed.tensor.distribute_tensor(flow.tensor([2]), mesh)
+    >>> with tp.loss_parallel():
+    ...     round(F.cross_entropy(logits, target).item(), 4)
+    1.3863
+    """
+    return nullcontext()
 
 
 def parallelize_module(
@@ -365,10 +388,10 @@ def parallelize_module(
     if isinstance(parallelize_plan, ParallelStyle):
         return parallelize_plan._apply(module, mesh)
     if not isinstance(parallelize_plan, Mapping):
-        got = type(parallelize_plan).__name__
+        kind = type(parallelize_plan).__name__
         raise ArgumentTypeError(
             f"parallelize_module: parallelize_plan is a ParallelStyle, or styles by the names of "
-            f"modules, got {got}"
+            f"modules, got {kind}"
         )
     for pattern, style in parallelize_plan.items():
         parts = pattern.split(".")

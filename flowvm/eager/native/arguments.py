@@ -25,8 +25,6 @@ from flowvm.eager.native.cpython import (
     scratch,
     set_size,
     set_tuple_item,
-    tuple_item,
-    tuple_size,
     word,
 )
 from flowvm.eager.native.inline_cache import insert, lookup
@@ -39,10 +37,18 @@ MINUS_ONE = -4616189618054758400  # the bits of -1.0, which is what a conversion
 
 
 def departs(shared: int, site: int) -> bool:
-    """Whether some thread is in a region that the twin has to look at."""
+    """Return True if some thread is in a region that only the twin handles."""
     if set_size(word(shared, SHARED.DEPARTED)) != 0:
         return True
     return word(site, SITE.CONVERTED) != 0 and set_size(word(shared, SHARED.AUTOCAST)) != 0
+
+
+def is_elsewhere(site: int) -> bool:
+    """Return True if some thread makes its tensors on another device, or globally, and the SITE's
+    calls look at that.
+    """
+    at, other = word(site, SITE.ELSEWHERE), word(site, SITE.ELSEWHERE + 1)
+    return at != 0 and set_size(at) + set_size(other) != 0
 
 
 def number_class(shared: int, x: int) -> int:
@@ -71,7 +77,7 @@ def argument(args: int, k: int, kind: int) -> int:
 
 
 def refs_of(shared: int, site: int, args: int, refs: int) -> bool:
-    """Whether all inputs are whole, with operand words, which are words of `refs`."""
+    """Return True if all inputs are whole; store their operand words in `refs`."""
     for k in range(word(site, SITE.INPUTS)):
         if not is_whole(shared, word(args, k)):
             return False
@@ -84,7 +90,7 @@ def refs_of(shared: int, site: int, args: int, refs: int) -> bool:
 
 
 def all_whole(shared: int, site: int, args: int) -> bool:
-    """Whether all inputs are."""
+    """Return True if all inputs are whole tensors."""
     for k in range(word(site, SITE.INPUTS)):  # noqa: SIM110 - Numba has no generators
         if not is_whole(shared, word(args, k)):
             return False
@@ -92,7 +98,7 @@ def all_whole(shared: int, site: int, args: int) -> bool:
 
 
 def all_counted(shared: int, site: int, args: int) -> bool:
-    """Whether all inputs that are written, which are whole, have a Storage that counts changes."""
+    """Return True if all written inputs, which are whole, have a Storage that counts changes."""
     for k in range(word(site, SITE.WRITES)):
         x = word(args, word(site, SITE.WRITTEN + k))
         storage = load_word(x + word(shared, SHARED.TENSOR_STORAGE))
@@ -105,7 +111,7 @@ def all_counted(shared: int, site: int, args: int) -> bool:
 
 
 def any_node(shared: int, site: int, args: int) -> bool:
-    """Whether an input, all of which are whole, has a place in the autograd graph."""
+    """Return True if an input has a place in the autograd graph.  All inputs are whole."""
     for k in range(word(site, SITE.INPUTS)):
         node = load_word(word(args, k) + word(shared, SHARED.TENSOR_NODE))
         if node != word(shared, SHARED.NONE):
@@ -114,7 +120,7 @@ def any_node(shared: int, site: int, args: int) -> bool:
 
 
 def entry_of(shared: int, site: int, args: int, kind: int) -> int:
-    """The entry of the call, a new reference to a tuple; MISS or FAILED."""
+    """The entry of the call, a new reference; MISS or FAILED."""
     inputs, attrs = word(site, SITE.INPUTS), word(site, SITE.ATTRS)
     call_key, count = scratch(), inputs + attrs + 1
     put_word(call_key, 0, 0)
@@ -125,10 +131,10 @@ def entry_of(shared: int, site: int, args: int, kind: int) -> int:
             if part == 0:  # a collection came in between, and what it finalized did this
                 return MISS
         put_word(call_key, 1 + k, part)
-    made = lookup(shared, site, call_key, count)
-    incref(made)
-    if made != 0:
-        return int(made)
+    entry = lookup(shared, site, call_key, count)
+    incref(entry)
+    if entry != 0:
+        return int(entry)
     for k in range(inputs + attrs):  # before anything can run
         incref(word(call_key, 1 + k))
     key = new_tuple(inputs + attrs)
@@ -139,13 +145,13 @@ def entry_of(shared: int, site: int, args: int, kind: int) -> int:
             set_tuple_item(key, k, word(call_key, 1 + k))
     if key == 0:
         return FAILED
-    made = dict_item(word(site, SITE.CACHE), key)
-    incref(made)
-    if made != 0:
-        insert(shared, site, call_key, count, made)
+    entry = dict_item(word(site, SITE.CACHE), key)
+    incref(entry)
+    if entry != 0:
+        insert(shared, site, call_key, count, entry)
     decref(key)
-    if made != 0:
-        return int(made)
+    if entry != 0:
+        return int(entry)
     if error_occurred() == 0:
         return MISS
     if (
@@ -158,24 +164,24 @@ def entry_of(shared: int, site: int, args: int, kind: int) -> int:
     return FAILED
 
 
-def frees_first(shared: int, made: int) -> bool:
-    """Whether the call allocates much while there are dead tensors."""
-    large = tuple_item(made, tuple_size(made) - 2)
+def frees_first(shared: int, entry: int) -> bool:
+    """Return True if the call allocates much while tensors wait to be released."""
+    large = load_word(entry + word(shared, SHARED.CALL_LARGE))
     if list_size(word(shared, SHARED.DEAD)) == 0:
         return False
     return int(is_true(large)) != 0
 
 
-def code_of_scalar(site: int, made: int, k: int) -> int:
+def code_of_scalar(shared: int, site: int, entry: int, k: int) -> int:
     """The struct code of scalar `k`."""
     if word(site, SITE.KINDS) != 0:
         return word(site, SITE.CODES + k)
-    pack = tuple_item(made, tuple_size(made) - 1)
+    pack = load_word(entry + word(shared, SHARED.CALL_PACK))
     return int(character(pack, word(site, SITE.SCALARS) - 1 - k))
 
 
 def bits_of_scalar(shared: int, code: int, x: int, to: int) -> bool:
-    """Whether a scalar is a plain number that a word of the record holds; it is stored at `to`."""
+    """Return True if a scalar is a plain number that a record's word holds; store it at `to`."""
     kind, bits = class_of(shared, x), -1
     if kind == word(shared, SHARED.FLOAT):
         store_word(to, bits_of(as_float(x)))
@@ -195,11 +201,11 @@ def bits_of_scalar(shared: int, code: int, x: int, to: int) -> bool:
     return False
 
 
-def bits_of_scalars(shared: int, site: int, made: int, args: int, kind: int, bits: int) -> bool:
-    """Whether all scalars are; their words are those of `bits`."""
+def bits_of_scalars(shared: int, site: int, entry: int, args: int, kind: int, bits: int) -> bool:
+    """Return True if all scalars are plain numbers; store their words in `bits`."""
     first = word(site, SITE.INPUTS) + word(site, SITE.ATTRS)
     for k in range(word(site, SITE.SCALARS)):
         x = argument(args, first + k, kind)
-        if not bits_of_scalar(shared, code_of_scalar(site, made, k), x, bits + 8 * k):
+        if not bits_of_scalar(shared, code_of_scalar(shared, site, entry, k), x, bits + 8 * k):
             return False
     return True

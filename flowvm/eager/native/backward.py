@@ -97,21 +97,21 @@ def run_backward(site: int, args: int, count: int) -> int:
     incref(node)
     incref(g)
     state = scratch()
-    done = prepare(shared, state, node, g)
-    if done == 1:
-        done = in_regions(shared, site, state)
+    status = prepare(shared, state, node, g)
+    if status == 1:
+        status = in_regions(shared, site, state)
     for k in range(HERE + 1):
         decref(word(state, k))
     decref(g)
     decref(node)
-    if done != 1:
-        return done
+    if status != 1:
+        return status
     incref(word(shared, SHARED.NONE))
     return word(shared, SHARED.NONE)
 
 
 def is_unchanged(shared: int, g: int) -> bool:
-    """Whether ones are a Tensor that nobody has written."""
+    """Return True if the ones are a Tensor that nobody has written."""
     if class_of(shared, g) != word(shared, SHARED.TENSOR) or not is_whole(shared, g):
         return False
     storage = load_word(g + word(shared, SHARED.TENSOR_STORAGE))
@@ -124,7 +124,7 @@ def is_unchanged(shared: int, g: int) -> bool:
 
 
 def prepare(shared: int, state: int, node: int, g: int) -> int:
-    """What the loop is called with, new references in `state`, or 0: 1; MISS or FAILED."""
+    """Store the loop's arguments in `state`, as new references or 0.  Return 1, MISS or FAILED."""
     put_word(state, READY, new_list(1))
     put_word(state, GRADS, new_dict())
     put_word(state, COUNTS, new_dict())
@@ -136,13 +136,13 @@ def prepare(shared: int, state: int, node: int, g: int) -> int:
     set_list_item(word(state, READY), 0, node)
     if dict_set(word(state, GRADS), node, g) != 0:
         return FAILED
-    done = count_gradients(shared, word(state, COUNTS), node)
-    if done != 1:
-        return done
-    here = user_line(shared)
-    if here <= FAILED:
-        return here
-    put_word(state, HERE, here)
+    status = count_gradients(shared, word(state, COUNTS), node)
+    if status != 1:
+        return status
+    origin = user_line(shared)
+    if origin <= FAILED:
+        return origin
+    put_word(state, HERE, origin)
     return 1
 
 
@@ -152,16 +152,16 @@ def count_gradients(shared: int, counts: int, root: int) -> int:
     Who has a node's edges keeps them: a node above, or the dict.
     """
     zero, waiting = int_of(0), new_list(0)
-    done = 1
+    status = 1
     if zero == 0 or waiting == 0 or dict_set(counts, root, zero) + append(waiting, root) != 0:
-        done = FAILED
+        status = FAILED
     k = 0
-    while done == 1 and k < list_size(waiting):
-        done = count_below(shared, counts, waiting, list_item(waiting, k))
+    while status == 1 and k < list_size(waiting):
+        status = count_below(shared, counts, waiting, list_item(waiting, k))
         k += 1
     decref(zero)
     decref(waiting)
-    return done
+    return status
 
 
 def count_below(shared: int, counts: int, waiting: int, node: int) -> int:
@@ -173,7 +173,7 @@ def count_below(shared: int, counts: int, waiting: int, node: int) -> int:
         edges = int(attribute(node, word(shared, SHARED.EDGES_NAME)))
         if edges == 0:
             return FAILED
-    done = 1
+    status = 1
     if edges == 0 or class_of(shared, edges) != word(shared, SHARED.TUPLE):
         decref(edges)
         return MISS
@@ -181,12 +181,12 @@ def count_below(shared: int, counts: int, waiting: int, node: int) -> int:
         edge = tuple_item(edges, k)
         if class_of(shared, edge) == word(shared, SHARED.OUTPUT_EDGE):
             edge = load_word(edge + word(shared, SHARED.EDGE_NODE))
-        if done == 1 and edge == 0:
-            done = MISS
-        if done == 1 and edge != word(shared, SHARED.NONE):
-            done = count_edge(shared, counts, waiting, edge)
+        if status == 1 and edge == 0:
+            status = MISS
+        if status == 1 and edge != word(shared, SHARED.NONE):
+            status = count_edge(shared, counts, waiting, edge)
     decref(edges)
-    return done
+    return status
 
 
 def count_edge(shared: int, counts: int, waiting: int, node: int) -> int:
@@ -217,19 +217,19 @@ def user_line(shared: int) -> int:
         code, last = above(shared, frame)
     if code <= FAILED:
         return MISS
-    user, here, origin = allocate(word(shared, SHARED.BACKWARD), 0), new_list(2), int_of(UNKNOWN)
-    if user == 0 or here == 0 or origin == 0:
+    user, pair, origin = allocate(word(shared, SHARED.BACKWARD), 0), new_list(2), int_of(UNKNOWN)
+    if user == 0 or pair == 0 or origin == 0:
         decref(code)
         decref(last)
         decref(user)
-        decref(here)
+        decref(pair)
         decref(origin)
         return FAILED
     give(user, word(shared, SHARED.BACKWARD_CODE), code)
     give(user, word(shared, SHARED.BACKWARD_LAST), last)
-    set_list_item(here, 0, user)
-    set_list_item(here, 1, origin)
-    return int(here)
+    set_list_item(pair, 0, user)
+    set_list_item(pair, 1, origin)
+    return int(pair)
 
 
 def in_regions(shared: int, site: int, state: int) -> int:
@@ -243,19 +243,19 @@ def in_regions(shared: int, site: int, state: int) -> int:
     incref(recording)
     incref(users)
     unrecorded, pins = word(shared, SHARED.UNRECORDED), word(shared, SHARED.PINNED)
-    done, pin = FAILED, 0
+    status, pin = FAILED, 0
     quiet = enter(shared, recording, unrecorded, word(shared, SHARED.FORGET),
                     word(shared, SHARED.NONE))  # fmt: skip
     if quiet != FAILED:
         pin = enter(shared, users, pins, word(state, HERE), this_frame())
     if pin != FAILED:
-        done = run_all(shared, site, state, pin)
+        status = run_all(shared, site, state, pin)
         leave(users, pins, pin)
     if quiet != FAILED:
         leave(recording, unrecorded, quiet)
     decref(users)
     decref(recording)
-    return done
+    return status
 
 
 def run_all(shared: int, site: int, state: int, pin: int) -> int:
@@ -300,24 +300,24 @@ def run_ready(site: int, args: int, count: int) -> int:
     shared = word(site, SITE.SHARED)
     if count != 5 or class_of(shared, word(args, 0)) != word(shared, SHARED.LIST):
         return MISS
-    ready, done = word(args, 0), 1
-    while done == 1 and list_size(ready) > 0:
+    ready, status = word(args, 0), 1
+    while status == 1 and list_size(ready) > 0:
         node = list_item(ready, list_size(ready) - 1)
         g = dict_item(word(args, 1), node)
         if g == 0 or not is_whole(shared, g):
-            done = FAILED if error_occurred() != 0 else MISS
+            status = FAILED if error_occurred() != 0 else MISS
             continue
         incref(node)
         incref(g)
         if class_of(shared, node) == word(shared, SHARED.LEAF):
-            done = accumulate(shared, args, node, g)
+            status = accumulate(shared, args, node, g)
         elif class_of(shared, node) == word(shared, SHARED.NODE):
-            done = run(shared, word(site, SITE.NUMBERED), args, node, g)
+            status = run(shared, word(site, SITE.NUMBERED), args, node, g)
         else:
-            done = MISS
+            status = MISS
         decref(g)
         decref(node)
-    if done == FAILED:
+    if status == FAILED:
         return FAILED
     incref(word(shared, SHARED.NONE))
     return word(shared, SHARED.NONE)
@@ -342,16 +342,16 @@ def accumulate(shared: int, args: int, leaf: int, g: int) -> int:
     tensor = call_nothing(weak)
     if tensor == 0:
         return FAILED
-    done = MISS
+    status = MISS
     if is_tensor(shared, tensor) and is_whole(shared, tensor):
         node = load_word(tensor + word(shared, SHARED.TENSOR_NODE))
         meta = load_word(tensor + word(shared, SHARED.TENSOR_META))
         if node == leaf and class_of(shared, meta) == word(shared, SHARED.META):
-            done = add_grad(shared, tensor, g)
-    if done == 1:
-        done = take(args, leaf)
+            status = add_grad(shared, tensor, g)
+    if status == 1:
+        status = take(args, leaf)
     decref(tensor)
-    return done
+    return status
 
 
 def add_grad(shared: int, tensor: int, g: int) -> int:
@@ -364,7 +364,7 @@ def add_grad(shared: int, tensor: int, g: int) -> int:
             return FAILED
     if old == 0 or old == word(shared, SHARED.NONE):
         return put_grad(shared, tensor, g)
-    if word(shared, SHARED.ADD) == 0:
+    if word(shared, SHARED.ADD) == 0 or not is_whole(shared, old):  # a sparse one may become dense
         return MISS
     call = scratch()
     put_word(call, 0, old)
@@ -384,6 +384,9 @@ def put_grad(shared: int, tensor: int, g: int) -> int:
     if load_word(g + word(shared, SHARED.TENSOR_STORAGE)) != none:
         return MISS
     if load_word(g + word(shared, SHARED.TENSOR_NODE)) != none:
+        return MISS
+    meta = word(shared, SHARED.TENSOR_META)
+    if load_word(g + meta) != load_word(tensor + meta):  # it may lie otherwise
         return MISS
     counted = call_one(word(shared, SHARED.GETREFCOUNT), g)
     if counted == 0:
@@ -420,46 +423,46 @@ def run(shared: int, gradients: int, args: int, node: int, g: int) -> int:
     before = begin_node(shared, word(args, 3), node)
     if before <= FAILED:
         return before
-    given = scratch()
-    put_word(given, 0, node)
-    put_word(given, 1, g)
-    results = replay_call(gradients, given, 2, 0)
-    done = 1
+    values = scratch()
+    put_word(values, 0, node)
+    put_word(values, 1, g)
+    results = replay_call(gradients, values, 2, 0)
+    status = 1
     if results == FAILED:
-        done = FAILED
+        status = FAILED
     elif results in (MISS, LEARN):
-        done = MISS
+        status = MISS
     elif not are_tuples(shared, results, results) or tuple_size(results) != tuple_size(edges):
         decref(results)
-        done = MISS
-    if done != 1:  # Python begins the node once more, or says whose error it is
+        status = MISS
+    if status != 1:  # Python begins the node once more, or says whose error it is
         if set_list_item(word(args, 3), 1, before) != 0:
             return FAILED
-        return done
+        return status
     decref(before)
-    done = take(args, node)
-    if done == 1 and is_true(word(args, 4)) == 0:
+    status = take(args, node)
+    if status == 1 and is_true(word(args, 4)) == 0:
         saved = load_word(node + word(shared, SHARED.NODE_SAVED))
         if saved != 0 and saved != word(shared, SHARED.NONE):
             incref(word(shared, SHARED.NONE))
             give(node, word(shared, SHARED.NODE_SAVED), word(shared, SHARED.NONE))
             decref(saved)
     for k in range(tuple_size(edges)):
-        if done == 1 and tuple_item(edges, k) != word(shared, SHARED.NONE):
-            done = send(shared, args, node, tuple_item(edges, k), tuple_item(results, k),
+        if status == 1 and tuple_item(edges, k) != word(shared, SHARED.NONE):
+            status = send(shared, args, node, tuple_item(edges, k), tuple_item(results, k),
                         tuple_item(metas, k))  # fmt: skip
     decref(results)
-    return done
+    return status
 
 
-def begin_node(shared: int, here: int, node: int) -> int:
+def begin_node(shared: int, origin: int, node: int) -> int:
     """Let what is issued from now on belong to a node: what was said before, a new reference; MISS
     or FAILED.
     """
     seq = load_word(node + word(shared, SHARED.NODE_SEQ))
-    if class_of(shared, here) != word(shared, SHARED.LIST) or list_size(here) != 2 or seq == 0:
+    if class_of(shared, origin) != word(shared, SHARED.LIST) or list_size(origin) != 2 or seq == 0:
         return MISS
-    before = list_item(here, 1)
+    before = list_item(origin, 1)
     if class_of(shared, before) != word(shared, SHARED.INT):
         return MISS
     if class_of(shared, seq) != word(shared, SHARED.INT):
@@ -474,7 +477,7 @@ def begin_node(shared: int, here: int, node: int) -> int:
         if as_int(before) >= 0:
             decref(before)
             now = int_of(UNKNOWN - 1 - as_int(before))
-    if now == 0 or set_list_item(here, 1, now) != 0:
+    if now == 0 or set_list_item(origin, 1, now) != 0:
         decref(before)
         return FAILED
     return int(before)
@@ -485,14 +488,14 @@ def send(shared: int, args: int, node: int, edge: int, result: int, meta: int) -
     ready, grads, counts, target = word(args, 0), word(args, 1), word(args, 2), edge
     if class_of(shared, edge) == word(shared, SHARED.OUTPUT_EDGE):
         target = load_word(edge + word(shared, SHARED.EDGE_NODE))
-    left = dict_item(counts, target)
-    if left == 0:
+    count = dict_item(counts, target)
+    if count == 0:
         return FAILED if error_occurred() != 0 else 1
-    waiting = as_int(left)
+    waiting = as_int(count)
     if result != word(shared, SHARED.NONE):
-        done = add_arrival(shared, grads, node, edge, result, meta)
-        if done != 1:
-            return done
+        status = add_arrival(shared, grads, node, edge, result, meta)
+        if status != 1:
+            return status
     if waiting == 1:
         return 1 if append(ready, target) == 0 else FAILED
     number = int_of(waiting - 1)
@@ -517,11 +520,11 @@ def add_arrival(shared: int, grads: int, node: int, edge: int, result: int, meta
         result = int(fitted)
         if result == 0:
             return FAILED
-    done = 1
+    status = 1
     several = class_of(shared, edge) == word(shared, SHARED.OUTPUT_EDGE)
     if not several and dict_item(grads, edge) == 0:
         if error_occurred() != 0 or dict_set(grads, edge, result) != 0:
-            done = FAILED
+            status = FAILED
     else:
         put_word(call, 0, grads)
         put_word(call, 1, edge)
@@ -529,7 +532,7 @@ def add_arrival(shared: int, grads: int, node: int, edge: int, result: int, meta
         put_word(call, 3, word(shared, SHARED.NO_GRAPH))
         answer = vectorcall(word(shared, SHARED.ARRIVE), call, 4, 0)
         if answer == 0:
-            done = FAILED
+            status = FAILED
         decref(answer)
     decref(result)
-    return done
+    return status

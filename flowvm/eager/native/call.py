@@ -63,22 +63,22 @@ def issue_call(site: int, args: int, count: int) -> int:
             site = word(site, SITE.NUMBERED)
     if not all_whole(shared, site, args):
         return MISS
-    made = entry_of(shared, site, args, kind)
-    if made <= FAILED:
-        return made
-    result = issue_as(shared, site, args, kind, made)
-    decref(made)
+    entry = entry_of(shared, site, args, kind)
+    if entry <= FAILED:
+        return entry
+    result = issue_as(shared, site, args, kind, entry)
+    decref(entry)
     return result
 
 
-def issue_as(shared: int, site: int, args: int, kind: int, made: int) -> int:
-    """The same, with the call's entry."""
+def issue_as(shared: int, site: int, args: int, kind: int, entry: int) -> int:
+    """Issue a call whose entry is known.  Return the output, a new reference; MISS or FAILED."""
     if word(site, SITE.WRITES) != 0:
-        return change(shared, site, args, kind, made)
+        return change(shared, site, args, kind, entry)
     outs = scratch()
-    done = issue_into(shared, site, args, kind, made, outs)
-    if done != 1:
-        return done
+    status = issue_into(shared, site, args, kind, entry, outs)
+    if status != 1:
+        return status
     if word(site, SITE.OUTPUTS) == 1:
         return word(outs, 0)
     return tuple_of(outs, word(site, SITE.OUTPUTS))
@@ -86,23 +86,23 @@ def issue_as(shared: int, site: int, args: int, kind: int, made: int) -> int:
 
 def tuple_of(values: int, count: int) -> int:
     """A tuple of `count` references, which are stolen; FAILED."""
-    made = new_tuple(count)
+    result = new_tuple(count)
     for k in range(count):
-        if made == 0:
+        if result == 0:
             decref(word(values, k))
         else:
-            set_tuple_item(made, k, word(values, k))
-    return int(made)
+            set_tuple_item(result, k, word(values, k))
+    return int(result)
 
 
-def issue_into(shared: int, site: int, args: int, kind: int, made: int, outs: int) -> int:
+def issue_into(shared: int, site: int, args: int, kind: int, entry: int, outs: int) -> int:
     """Issue a call of an operator that writes nothing, with its entry: 1, and the outputs are words
     of `outs`, new references; MISS or FAILED.
     """
     bits = scratch()
-    if not bits_of_scalars(shared, site, made, args, kind, bits):
+    if not bits_of_scalars(shared, site, entry, args, kind, bits):
         return MISS
-    if frees_first(shared, made):
+    if frees_first(shared, entry):
         freed = release_dead(shared)
         if freed != 1:
             return freed
@@ -115,22 +115,22 @@ def issue_into(shared: int, site: int, args: int, kind: int, made: int, outs: in
             return MISS
     count = word(site, SITE.OUTPUTS)
     for k in range(count):
-        out = new_output(shared, made, k)
+        out = new_output(shared, entry, k)
         if out <= FAILED:
             drop(outs, k)
             return out
         put_word(outs, k, out)
     node = 0
     if recorded != 0:
-        node = new_node(shared, site, args, kind, made, outs)
+        node = new_node(shared, site, args, kind, entry, outs)
         if node <= FAILED:
             drop(outs, count)
             return node
-    done = publish_call(shared, site, args, bits, made, outs, count, node)
-    if done <= FAILED:
+    status = publish_call(shared, site, args, bits, entry, outs, count, node)
+    if status <= FAILED:
         decref(node)
         drop(outs, count)
-        return done
+        return status
     if node != 0:
         attach(shared, word(outs, 0), node)
     return 1
@@ -142,28 +142,30 @@ def drop(values: int, count: int) -> None:
         decref(word(values, k))
 
 
-def change(shared: int, site: int, args: int, kind: int, made: int) -> int:
-    """The same of an operator that writes: the first input that it does."""
+def change(shared: int, site: int, args: int, kind: int, entry: int) -> int:
+    """Issue a call of an operator that writes.  Return its first written input, a new reference;
+    MISS or FAILED.
+    """
     bits = scratch()
-    if not bits_of_scalars(shared, site, made, args, kind, bits):
+    if not bits_of_scalars(shared, site, entry, args, kind, bits):
         return MISS
-    over, done = 0, 1
-    if frees_first(shared, made):
-        done = release_dead(shared)
-    if done == 1 and word(site, SITE.OVER) != 0:
-        over, done = 1, goes_over(shared, site, args)
-    if done == 1:
-        done = own_storages(shared, site, args)
-    if done == 1:
-        done = publish_call(shared, site, args, bits, made, args, over, 0)
-    if done != 1:
-        return done
+    over, status = 0, 1
+    if frees_first(shared, entry):
+        status = release_dead(shared)
+    if status == 1 and word(site, SITE.OVER) != 0:
+        over, status = 1, goes_over(shared, site, args)
+    if status == 1:
+        status = own_storages(shared, site, args)
+    if status == 1:
+        status = publish_call(shared, site, args, bits, entry, args, over, 0)
+    if status != 1:
+        return status
     written = word(args, word(site, SITE.WRITTEN))
     incref(written)
     return written
 
 
-def change_into(shared: int, site: int, args: int, made: int, out: int) -> int:
+def change_into(shared: int, site: int, args: int, entry: int, out: int) -> int:
     """Issue a call of an operator whose output goes into a tensor that is there, a word at `out`:
     1; MISS if that might be recorded; FAILED.
     """
@@ -173,24 +175,24 @@ def change_into(shared: int, site: int, args: int, made: int, out: int) -> int:
     if recorded == 1 and (any_node(shared, site, args) or is_recorded(shared, target)):
         return MISS
     bits = scratch()
-    if recorded > 1 or not bits_of_scalars(shared, site, made, args, 0, bits):
+    if recorded > 1 or not bits_of_scalars(shared, site, entry, args, 0, bits):
         return MISS
-    done = own_storage(shared, target)
-    if done == 1:
-        done = publish_call(shared, site, args, bits, made, out, 1, 0)
-    return count_change(shared, target) if done == 1 else done
+    status = own_storage(shared, target)
+    if status == 1:
+        status = publish_call(shared, site, args, bits, entry, out, 1, 0)
+    return count_change(shared, target) if status == 1 else status
 
 
 def is_recorded(shared: int, x: int) -> bool:
-    """Whether a tensor, or what it is a view of, has a place in the autograd graph."""
+    """Return True if a tensor, or its base, has a place in the autograd graph."""
     kin = load_word(x + word(shared, SHARED.TENSOR_KIN))
     is_view = kin != 0 and class_of(shared, kin) != word(shared, SHARED.LIST)
     return not is_unrecorded(shared, x) or (is_view and not is_unrecorded(shared, kin))
 
 
 def goes_over(shared: int, site: int, args: int) -> int:
-    """Whether a result may go over the first input: 1; MISS if that might be recorded, or changes
-    what another operand is; FAILED.
+    """Return 1 if the result may go over the first input; MISS if that might be recorded or changes
+    another operand; FAILED.
     """
     recorded = records(shared)
     if recorded < 0:
@@ -209,7 +211,7 @@ def goes_over(shared: int, site: int, args: int) -> int:
 
 
 def publish_call(
-    shared: int, site: int, args: int, bits: int, made: int, outs: int, count: int, node: int
+    shared: int, site: int, args: int, bits: int, entry: int, outs: int, count: int, node: int
 ) -> int:
     """Publish the record, which begins with the tensors that `count` words of `outs` have, and do
     what is due behind it: 1; MISS, before there is one; FAILED.
@@ -237,7 +239,7 @@ def publish_call(
         decref(last)
         return FAILED if error_occurred() != 0 else MISS
     seq = as_int(number)
-    publish(shared, site, refs, bits, made, outs, count, seq, code, last)
+    publish(shared, site, refs, bits, entry, outs, count, seq, code, last)
     decref(numbers)
     put_word(site, SITE.HITS, word(site, SITE.HITS) + 1)
     put_word(shared, SHARED.LAST, seq)
@@ -245,15 +247,15 @@ def publish_call(
         incref(number)
         store_word(node + word(shared, SHARED.NODE_SEQ), number)
     dead = 0 if seq & KEEP_DEAD != 0 else list_size(word(shared, SHARED.DEAD))
-    done = count_changes(shared, site, args)
-    if done == 1 and dead != 0 and has_room(shared, seq):
-        done = release_dead(shared)
-        dead = 0 if done == 1 else list_size(word(shared, SHARED.DEAD))
-        done = FAILED if done == FAILED else 1
-    if done == 1 and is_due(shared, seq, dead):
-        done = finish(shared, number)
+    status = count_changes(shared, site, args)
+    if status == 1 and dead != 0 and has_room(shared, seq):
+        status = release_dead(shared)
+        dead = 0 if status == 1 else list_size(word(shared, SHARED.DEAD))
+        status = FAILED if status == FAILED else 1
+    if status == 1 and is_due(shared, seq, dead):
+        status = finish(shared, number)
     decref(number)
-    return done
+    return status
 
 
 def release_dead(shared: int) -> int:
@@ -262,10 +264,10 @@ def release_dead(shared: int) -> int:
         number = release(shared)
         if number <= FAILED:
             return number
-        seq, done = as_int(number), 1
+        seq, status = as_int(number), 1
         if is_due(shared, seq, 0):
-            done = finish(shared, number)
+            status = finish(shared, number)
         decref(number)
-        if done != 1:
+        if status != 1:
             return FAILED
     return 1

@@ -1,4 +1,4 @@
-"""Whether native calls do what their twins do: looked at once a process, before the first of them.
+"""The comparison of native calls with their twins, once a process, before the first of them.
 
 Twin and native call run apart from the VM, each with a ring, a counter and a list of storage ids of
 its own, on the same operands; records, tensors, nodes, places and reference counts are compared.
@@ -10,19 +10,26 @@ import ctypes
 import itertools
 import mmap
 import struct
+import sys
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flowvm.eager.call_entry import CallEntry
 from flowvm.eager.calls import call_function
+from flowvm.eager.native.constants import MOST_DEAD, OF_BOOLS, OF_FLOATS, OF_INTS, layout_of
 from flowvm.eager.native.objects import activate, new_call
-from flowvm.eager.native.tables import Table, shared_table, site_table
+from flowvm.eager.native.tables import Several, Table, shared_table, site_table
 from flowvm.eager.native.words import (
     AS_ARRAY,
+    AS_EQUAL,
     AS_LIST,
+    BOOLEAN,
+    CONSTANT,
+    FLOATING,
     FRONT,
     NOTED,
     READ,
@@ -40,6 +47,11 @@ from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.lines import NO_ORIGIN
 from flowvm.vm.callers.scopes import NEVER, NOTES, Scopes
 from flowvm.vm.machine.words import ACC, ARRAY, CTL, DEP, RING, STO
+
+if TYPE_CHECKING:
+    from flowvm.eager.calls import Callee
+    from flowvm.eager.native.objects import Call
+
 
 _NORESERVE = 0x4000  # of mmap's flags
 _TIMES = 40  # calls by which counts of references are compared
@@ -129,7 +141,7 @@ class Apart:
         }
 
     def _publish_mark(self, seq: int) -> None:
-        """Where stores may pass each other, generated calls ask for this."""
+        """Store a record's mark.  Generated calls need this where stores may pass each other."""
         at = RING.WORDS * (seq & RING.SLOT_MASK) + RING.MARK
         struct.pack_into("q", self.words, 8 * at, seq + 1)
 
@@ -139,7 +151,7 @@ class Apart:
         return words[: RING.WORDS].tolist()[::-1]
 
 
-def callee(inputs: str, attrs: str = "", scalars: str = "", **more: Any) -> Any:
+def callee(inputs: str, attrs: str = "", scalars: str = "", **more: object) -> SimpleNamespace:
     """An operator, as far as its calls depend on it."""
     facts = {
         "name": f"check_{inputs}".replace(" ", "_"),
@@ -162,7 +174,7 @@ def callee(inputs: str, attrs: str = "", scalars: str = "", **more: Any) -> Any:
 
 
 def plain_tensor(
-    ref: int, meta: Any, node: Any = None, version: int = -1, kind: Any = PlainTensor
+    ref: int, meta: object, node: object = None, version: int = -1, kind: Any = PlainTensor
 ) -> Any:
     """An operand; with a version it has a storage of its own."""
     tensor = kind()
@@ -173,7 +185,7 @@ def plain_tensor(
     return tensor
 
 
-def like(value: Any) -> Any:
+def like(value: object) -> Any:
     """An operand as `value` is, that may be written."""
     if not isinstance(value, PlainTensor):
         return value
@@ -181,26 +193,26 @@ def like(value: Any) -> Any:
     return plain_tensor(value._ref, value._meta, value._node, version, type(value))
 
 
-def told(value: Any) -> Any:
+def facts_of(value: Any) -> Any:
     """A call's result, as something that can be compared."""
     if isinstance(value, PlainTensor):
-        return value._ref, id(value._meta), told(value._node), told(value._storage)
+        return value._ref, id(value._meta), facts_of(value._node), facts_of(value._storage)
     if isinstance(value, PlainStorage):
         return value.id, value.version
     if isinstance(value, Node):
         parts = value.edges, value.metas, value.attrs, value.out_metas, value.versions
-        saved = [told(tensor) for tensor in value._saved]
+        saved = [facts_of(tensor) for tensor in value._saved]
         same = [[id(part) for part in some] for some in parts]
         return id(value.operator), same, saved, value.seq
     return id(value)
 
 
-def asked(call: Any, args: tuple[Any, ...]) -> Any:
-    """What a call gives: both calls are made here, so that their places are the same."""
+def outcome_of(call: Any, args: tuple[Any, ...]) -> Any:
+    """Return the outcome of a call.  Both calls are made here, so their lines are equal."""
     return call(*args)
 
 
-def native_for(op: Any, twin: Callable[..., Any], shared: Table, address: int) -> Any:
+def native_for(op: Callee, twin: Callable[..., Any], shared: Table, address: int) -> Call:
     """The native call of `op`."""
     call, site = new_call(twin, None), site_table(op, twin, shared)
     activate(call, site.words, address, site)
@@ -208,13 +220,14 @@ def native_for(op: Any, twin: Callable[..., Any], shared: Table, address: int) -
 
 
 def trouble(address: int) -> str:
-    """How the native call at `address` differs from its twin, or ""."""
-    meta, other = ("meta",), ("other",)
+    """Return the difference of the native call at `address` from its twin, or ""."""
+    meta: Any = ("meta",)
+    other: Any = ("other",)
     edge, entry_word = object(), (7 << 40) + 3
     x, y = plain_tensor(11, meta), plain_tensor(12 + (64 << 20), other, kind=PlainParameter)
-    wanted, changed = plain_tensor(13, meta, edge), plain_tensor(14, meta, None, version=3)
-    gives = (entry_word, other, False, "")
-    grad: Callable[..., Any] = lambda c, g: (g,)  # noqa: E731
+    expected, changed = plain_tensor(13, meta, edge), plain_tensor(14, meta, None, version=3)
+    gives = CallEntry(entry_word, (other,), False, "")
+    grad = lambda c, g: (g,)  # noqa: E731
     one, two = callee("x"), callee("x y")
     three = callee("x y z", "a b", "s t", scalar_kinds="dq")
     saving = callee("x y", saves=("x", "out", "y"), grad=grad)
@@ -223,45 +236,46 @@ def trouble(address: int) -> str:
     over = callee(
         "x y", "", "s", scalar_kinds="d", outputs=(), writes=frozenset("x"), over="another"
     )
-    over.cache[meta, other] = (entry_word, False, "")
+    over.cache[meta, other] = CallEntry(entry_word, (), False, "")
     makes = callee("", "a", "s", scalar_kinds="d")
     makes.cache["b",] = gives
-    writes.cache[meta, meta, meta] = (entry_word, False, "")
+    writes.cache[meta, meta, meta] = CallEntry(entry_word, (), False, "")
     one.cache[meta,] = two.cache[meta, other] = saving.cache[meta, meta] = gives
     three.cache[meta, other, meta, 1, "b"] = gives
-    number.cache[meta, float] = (entry_word, other, False, "d")
+    number.cache[meta, float] = CallEntry(entry_word, (other,), False, "d")
     cases = (
         (one, (x,)),
         (two, (x, y)),
         (saving, (x, changed)),
-        (saving, (wanted, changed)),
-        (three, (x, y, wanted, 1, "b", 2.5, -9)),
+        (saving, (expected, changed)),
+        (three, (x, y, expected, 1, "b", 2.5, -9)),
         (number, (x, float, -0.1)),
-        (number, (wanted, float, 7)),
-        (number, (wanted, float, True)),
+        (number, (expected, float, 7)),
+        (number, (expected, float, True)),
         (makes, ("b", 0.25)),
         (over, (changed, plain_tensor(16, other), 0.5)),
         (over, (plain_tensor(17, meta), plain_tensor(16, other), 1.5)),
-        (writes, (wanted, changed, plain_tensor(15, meta), 0.5)),
+        (writes, (expected, changed, plain_tensor(15, meta), 0.5)),
     )
     for op, args in cases:
-        found = _difference(address, op, args)
-        if found:
-            return f"{op.name}: {found}"
+        difference = _difference(address, op, args)
+        if difference:
+            return f"{op.name}: {difference}"
     return ""
 
 
 def trouble_at_pins(address: int) -> str:
-    """The same for the user's place: what `find_user` finds, which reads what is pinned."""
-    op, meta = callee("x"), ("meta",)
-    op.cache[meta,] = (7, meta, False, "")
-    lines, asked = Mode[Any](None), list[Any]()
+    """Return the trouble with the user's place: `find_user` reads the pinned line."""
+    op: SimpleNamespace = callee("x")
+    meta: Any = ("meta",)
+    op.cache[meta,] = CallEntry(7, (meta,), False, "")
+    lines, misses = Mode[Any](None), list[Any]()
     apart = Apart()
-    apart.names.update(user_files=set(), user_lines=lines.here, internal_files={})
+    apart.names.update(user_files=set(), user_lines=lines.local, internal_files={})
     apart.names["pinned"] = lines.inside
 
-    def find(frame: Any) -> tuple[str, int]:
-        asked.append(frame)
+    def find(frame: object) -> tuple[str, int]:
+        misses.append(frame)
         return "found", 1
 
     apart.names["find_user"] = find
@@ -270,61 +284,61 @@ def trouble_at_pins(address: int) -> str:
     before = [getrefcount(value) for value in (*outer, *inner)]
 
     def places() -> list[Any]:
-        found = []
+        pairs = []
         for _ in range(_TIMES):
             apart.names["counter"] = itertools.count(RING.SLOTS)
             call(x)
-            found.append((apart.names["codes"][0], apart.names["lasts"][0]))
-        return list(set(found))
+            pairs.append((apart.names["codes"][0], apart.names["lasts"][0]))
+        return list(set(pairs))
 
-    found = [places()]
+    observations = [places()]
     with lines.within(outer):
-        found.append(places())
+        observations.append(places())
         with lines.within(inner):
-            found.append(places())
+            observations.append(places())
             with lines.within(None):
-                found.append(places())
-        found.append(places())
-    made: dict[str, Any] = {}
-    exec(compile("def user(function):\n return function()", "<a user's>", "exec"), made)
+                observations.append(places())
+        observations.append(places())
+    names: dict[str, Any] = {}
+    exec(compile("def user(function):\n return function()", "<a user's>", "exec"), names)
     apart.names["user_files"].add("<a user's>")
-    found.append(made["user"](places))  # the frame between is not known for flowvm's
+    observations.append(names["user"](places))  # the frame between is not known for flowvm's
     apart.names["internal_files"][__file__] = True
-    ((code, _),) = made["user"](places)
-    if code is not made["user"].__code__:
+    ((code, _),) = names["user"](places)
+    if code is not names["user"].__code__:
         return f"the first user's place is in {code}"
-    wanted = [[("found", 1)], [tuple(outer)], [tuple(inner)], [("found", 1)], [tuple(outer)]]
-    wanted.append([("found", 1)])
-    if found != wanted or len(asked) != 3 * _TIMES:
-        return f"places are {found}, {len(asked)} of them asked for, and not {wanted}"
+    expected = [[("found", 1)], [tuple(outer)], [tuple(inner)], [("found", 1)], [tuple(outer)]]
+    expected.append([("found", 1)])
+    if observations != expected or len(misses) != 3 * _TIMES:
+        return f"places are {observations}, {len(misses)} of them asked for, and not {expected}"
     apart.names["codes"][0] = apart.names["lasts"][0] = None
-    del found, wanted
+    del observations, expected
     after = [getrefcount(value) for value in (*outer, *inner)]
     return "" if before == after else f"references to places {before} become {after}"
 
 
 def trouble_at_traces(address: int) -> str:
-    """The same for a call that follows a trace, which here is one view: what `view_of` makes."""
-    apart, meta, seen, op = Apart(), ("meta",), ("seen",), object()
+    """Return the trouble with a call that follows a trace of one view, made by `view_of`."""
+    apart, meta, form, op = Apart(), ("meta",), ("seen",), object()
     edge = object.__new__(Node)
     apart.names["unrecorded"], attrs, cache = set(), ("attribute",), dict[Any, Any]()
     step = Table(
-        STEP, None, KIND=VIEW, SITE=op, MADE=seen, OFFSET=64, ATTRS=attrs, INPUTS=1, ARGUMENTS=1
+        STEP, None, KIND=VIEW, SITE=op, MADE=form, OFFSET=64, ATTRS=attrs, INPUTS=1, ARGUMENTS=1
     )
     trace = Table(TRACE, step, list(step.words), STEPS=1, TENSORS=1, RESULT=1)
     for key in ((0, None, meta, 1), (1, None, meta, 1)):
         cache[key] = (trace.address, trace)
-    shared, asked = shared_table(apart.names), list[Any]()
-    facts = {"TWIN": asked.append, "FUNCTION": asked.append, "KIND": FRONT, "CACHE": cache}
+    shared, misses = shared_table(apart.names), list[Any]()
+    facts = {"TWIN": misses.append, "FUNCTION": misses.append, "KIND": FRONT, "CACHE": cache}
     site = Table(SITE, shared, SHARED=shared.address, CONVERTED=1, **facts)
-    call = new_call(asked.append, None)
+    call = new_call(misses.append, None)
     activate(call, site.words, address, site)
     x, w = plain_tensor(11, meta), plain_tensor(12, meta, edge, version=2)
-    kept, counts = (x, w, meta, seen, edge, op, attrs, trace, None), []
+    references, counts = (x, w, meta, form, edge, op, attrs, trace, None), []
     for _ in range(3):
         for tensor in (x, w) * _TIMES:
-            out: Any = call(tensor, 1)
-            same = out._storage is tensor._storage and out._kin is tensor and out._meta is seen
+            out = call(tensor, 1)
+            same = out._storage is tensor._storage and out._kin is tensor and out._meta is form
             if not same or out._ref != tensor._ref + 64 or tensor._kin[-1]() is not out:
                 return "a view is not what its trace says"
             node, recorded = out._node, tensor is w
@@ -333,33 +347,33 @@ def trouble_at_traces(address: int) -> str:
             if recorded and (node.operator, node.edges, node.seq) != (op, (edge,), NO_ORIGIN):
                 return f"a view's Node is one of {node.operator}, {node.edges}, {node.seq}"
         del out, node, tensor
-        counts.append([getrefcount(value) for value in kept])
+        counts.append([getrefcount(value) for value in references])
     if counts[1] != counts[2]:
         return f"references before and after views: {counts}"
     call(x)
-    return "" if asked == [x] else f"what has no trace is left to {asked}"
+    return "" if misses == [x] else f"what has no trace is left to {misses}"
 
 
 def trouble_at_regions(address: int) -> str:
-    """The same for a function that is called where nothing is recorded: what holds inside of it,
-    and what is left behind.
+    """Return the trouble with a function that is called where nothing is recorded: the modes inside
+    of it, and behind it.
     """
-    mode, value, seen = Mode[Any](None), object(), list[Any]()
+    mode, value, notes = Mode[Any](None), object(), list[Any]()
     apart = Apart()
-    apart.names.update(unrecorded=mode.inside, recording=mode.here, FORGET=value)
+    apart.names.update(unrecorded=mode.inside, recording=mode.local, FORGET=value)
 
     def inside(fails: bool) -> Any:
-        seen.append((mode.now(), len(mode.inside)))
+        notes.append((mode.now(), len(mode.inside)))
         with mode.within("inner"):
-            seen.append(mode.now())
+            notes.append(mode.now())
         if fails:
             raise LookupError
         return value
 
     shared = shared_table(apart.names)
-    facts = {"TWIN": seen.append, "FUNCTION": inside, "KIND": UNRECORDED}
+    facts = {"TWIN": notes.append, "FUNCTION": inside, "KIND": UNRECORDED}
     site = Table(SITE, shared, SHARED=shared.address, **facts)
-    call: Any = new_call(seen.append, None)
+    call = new_call(notes.append, None)
     activate(call, site.words, address, site)
     counts = []
     for _ in range(3):
@@ -370,22 +384,22 @@ def trouble_at_regions(address: int) -> str:
             except LookupError:
                 if not fails:
                     return "what is called in a region fails"
-        if seen != [(value, 1), "inner"] * (2 * _TIMES) or mode.inside or mode.here.entries:
-            return f"in and behind regions {seen[:3]}, {mode.inside}, {mode.here.entries} hold"
-        seen.clear()
+        if notes != [(value, 1), "inner"] * (2 * _TIMES) or mode.inside or mode.local.entries:
+            return f"in and behind regions {notes[:3]}, {mode.inside}, {mode.local.entries} hold"
+        notes.clear()
         counts.append([getrefcount(part) for part in (value, inside, None)])
     return "" if counts[1] == counts[2] else f"references before and after regions: {counts}"
 
 
 def trouble_at_modules(address: int) -> str:
-    """The same for calls of modules that are noted: what is noted of one in another, of one that
-    fails, and of one that still runs.
+    """Return the trouble with the notes of module calls: of one in another, of one that fails, and
+    of one that still runs.
     """
-    apart, scopes, seen, value = Apart(), Scopes(), list[Any](), object()
+    apart, scopes, notes, value = Apart(), Scopes(), list[Any](), object()
     apart.names["counter"] = itertools.count(1000)
 
     class Called:
-        def __init__(self, inner: Any = None) -> None:
+        def __init__(self, inner: object = None) -> None:
             self.inner = inner
 
         def forward(self, fails: bool) -> Any:
@@ -393,7 +407,7 @@ def trouble_at_modules(address: int) -> str:
             if self.inner is not None:
                 call(self.inner, fails)
                 next(apart.names["counter"])
-            seen.append((scopes.native(0), scopes.outermost()))
+            notes.append((scopes.native(0), scopes.outermost()))
             if fails:
                 raise LookupError
             return value
@@ -402,7 +416,7 @@ def trouble_at_modules(address: int) -> str:
     outer = Called(inner)
     known, added = {id(outer): 7}, list[Any]()
 
-    def add(module: Any) -> int:
+    def add(module: object) -> int:
         added.append((module, scopes.outermost()))
         known[id(module)] = 8
         return 8
@@ -410,9 +424,9 @@ def trouble_at_modules(address: int) -> str:
     scopes.names = {7: "outer", 8: "inner"}
     words, shared = scopes.take_notes(), shared_table(apart.names)
     words[NOTES.KNOWN], words[NOTES.ADD] = id(known), id(add)
-    facts = {"TWIN": seen.append, "FUNCTION": seen.append, "KIND": NOTED, "CACHE": []}
+    facts = {"TWIN": notes.append, "FUNCTION": notes.append, "KIND": NOTED, "CACHE": []}
     site = Table(SITE, shared, SHARED=shared.address, NUMBERED=ctypes.addressof(words), **facts)
-    call: Any = new_call(seen.append, None)
+    call = new_call(notes.append, None)
     activate(call, site.words, address, site)
     me, counts = threading.get_ident(), []
     for turn in range(3):
@@ -426,14 +440,14 @@ def trouble_at_modules(address: int) -> str:
         counts.append([getrefcount(x) for x in (value, inner, outer, apart.names["counter"], None)])
         if turn == 0:
             run = (1000, NEVER, me, "outer")
-            first = seen[0] == ([(1001, NEVER, me, "inner"), run], outer)
+            first = notes[0] == ([(1001, NEVER, me, "inner"), run], outer)
             over = scopes.native(0)[:4] == [
                 (1001, 1002, me, "inner"), (1000, 1003, me, "outer"),
                 (1004, 1005, me, "inner"), (1003, 1005, me, "outer"),
             ]  # fmt: skip
-            if not first or not over or seen[1] != ([(1001, 1002, me, "inner"), run], outer):
-                return f"of calls of modules is noted {seen[:2]}, {scopes.native(0)[:4]}"
-        seen.clear()
+            if not first or not over or notes[1] != ([(1001, 1002, me, "inner"), run], outer):
+                return f"of calls of modules is noted {notes[:2]}, {scopes.native(0)[:4]}"
+        notes.clear()
     if added != [(inner, outer)]:
         return f"paths are asked for of {added}"
     return "" if counts[1] == counts[2] else f"references before and after modules: {counts}"
@@ -443,17 +457,17 @@ def trouble_at_values(address: int, codes: dict[Any, int]) -> str:
     """Return the trouble with values that are read in place, of each dtype, unfinished ones and
     poisoned ones.
     """
-    apart, asked = Apart(), list[Any]()
+    apart, misses = Apart(), list[Any]()
     memory = mmap.mmap(-1, 8 * ARRAY.WORDS, mmap.MAP_PRIVATE | _NORESERVE)  # few pages are touched
     m = memoryview(memory).cast("q")
     apart.names["control"], storage = memoryview(memory), 21
     shared, at = shared_table(apart.names), STO.AT + 21 * STO.WORDS
     before = m[CTL.RECEIVED] = RING.SLOTS - 2
-    calls: list[Any] = []
+    calls = []
     for how in range(AS_LIST + 1):
-        facts = {"TWIN": asked.append, "FUNCTION": asked.append, "KIND": READ, "CACHE": codes}
+        facts = {"TWIN": misses.append, "FUNCTION": misses.append, "KIND": READ, "CACHE": codes}
         site = Table(SITE, shared, SHARED=shared.address, HOW=how, **facts)
-        calls.append(new_call(asked.append, None))
+        calls.append(new_call(misses.append, None))
         activate(calls[-1], site.words, address, site)
     for dtype in codes:
         array = np.array([[0, 1, -3], [7, 127, -128]]).astype(dtype.numpy)
@@ -465,12 +479,12 @@ def trouble_at_values(address: int, codes: dict[Any, int]) -> str:
             return f"tolist of {dtype} gives {lists}"
         for k, number in enumerate(array.ravel().tolist()):
             one = plain_tensor(storage + (k * array.itemsize << 20), TensorMeta.of((), dtype))
-            wanted = [number, bool(number), float(number), int(number), number]
+            expected = [number, bool(number), float(number), int(number), number]
             for how, call in enumerate(calls):
                 value = call(one)
-                if repr(value) != repr(wanted[how]) and asked != [one]:
-                    return f"{dtype}, read as {how}, gives {value} and not {wanted[how]}"
-                asked.clear()
+                if repr(value) != repr(expected[how]) and misses != [one]:
+                    return f"{dtype}, read as {how}, gives {value} and not {expected[how]}"
+                misses.clear()
     first = DEP.AT + storage * DEP.WORDS + DEP.FIRST
     for place, value in (
         (CTL.RECEIVED, before - 1),
@@ -478,25 +492,164 @@ def trouble_at_values(address: int, codes: dict[Any, int]) -> str:
         (at + STO.POISON, 1),
         (CTL.LEVEL, 2),
     ):
-        kept, m[place], m[ACC.AT + ACC.WRITES] = m[place], value, 1
+        old, m[place], m[ACC.AT + ACC.WRITES] = m[place], value, 1
         calls[0](one)
-        m[place] = kept
-    if asked != [one] * 4:
-        return f"what is not done is read, and but {asked} left to the twin"
+        m[place] = old
+    if misses != [one] * 4:
+        return f"what is not done is read, and but {misses} left to the twin"
     return ""
+
+
+def trouble_at_equality(address: int, known: dict[Any, tuple[int, int, int, int]]) -> str:
+    """Return the trouble with tensors that are compared in place, of each dtype: equal ones, NaN,
+    zeros of both signs, differences in each place, and addresses of halves of words.
+    """
+    apart, misses = Apart(), list[Any]()
+    memory = mmap.mmap(-1, 8 * ARRAY.WORDS, mmap.MAP_PRIVATE | _NORESERVE)  # few pages are touched
+    m = memoryview(memory).cast("q")
+    apart.names["control"] = memoryview(memory)
+    shared = shared_table(apart.names)
+    m[CTL.RECEIVED] = RING.SLOTS - 2
+    facts = {"TWIN": misses.append, "FUNCTION": misses.append, "KIND": READ, "CACHE": known}
+    site = Table(SITE, shared, SHARED=shared.address, HOW=AS_EQUAL, **facts)
+    call = new_call(misses.append, None)
+    activate(call, site.words, address, site)
+    for dtype, (itemsize, size, signs, _) in known.items():
+        arrays = [np.zeros(19, dtype.storage) for _ in range(2)]
+        parts = [a.view(f"i{size}") for a in arrays]
+        for k, (a, part) in enumerate(zip(arrays, parts, strict=True)):
+            m[STO.AT + (21 + k) * STO.WORDS + STO.POINTER] = a.ctypes.data
+            part[:] = np.arange(len(part)) % 100
+            part[3:5] = (0, 1 << 8 * size - 2) if signs else (1, 5)
+        for place in range(len(parts[0])):
+            for other, same in ((0, True), (1, False), (-1 << 8 * size - 1, None), (-1, False)):
+                before = parts[0][place], parts[1][place]
+                parts[0][place] = 0
+                parts[1][place] = other
+                if other == -1:  # NaN, and with itself
+                    parts[0][place] = -1
+                    same = not signs
+                expected = bool(signs) if same is None else same
+                for first in (0, 1):
+                    meta = TensorMeta.of((19 - first,), dtype)
+                    at = first * itemsize << 20
+                    x, y = (plain_tensor(21 + k + at, meta) for k in range(2))
+                    answer = call(x, y)
+                    if answer is not (expected or place < first * itemsize // size):
+                        return f"{dtype}: {arrays} from {first} on are equal: {answer}"
+                parts[0][place], parts[1][place] = before
+    meta = TensorMeta.of((3,), dtype)
+    pairs = [(meta, TensorMeta.of((2,), dtype)), (meta, TensorMeta.of((3,), dtype, stride=(2,)))]
+    pairs.append((meta, TensorMeta.of((3,), next(d for d in known if d is not dtype))))
+    for turn in range(2 * len(pairs)):
+        metas = pairs[turn // 2][:: 1 - turn % 2 * 2]
+        try:
+            call(*(plain_tensor(21 + k, meta) for k, meta in enumerate(metas)))
+        except TypeError:  # `append` takes one
+            continue
+        return f"{metas} are compared"
+    x, y = plain_tensor(21, meta), plain_tensor(22, meta)
+    counts = []
+    for _ in range(3):
+        for _ in range(_TIMES):
+            call(x, y)
+        counts.append([getrefcount(value) for value in (x, y, meta, dtype, True, False, None)])
+    if counts[1] != counts[2]:
+        return f"references before and after comparisons: {counts}"
+    m[DEP.AT + 22 * DEP.WORDS + DEP.FIRST] = m[ACC.AT + ACC.WRITES] = 1
+    try:
+        call(x, y)
+    except TypeError:
+        return ""
+    return "what is not done is compared"
+
+
+def trouble_at_constants(address: int, codes: dict[Any, int]) -> str:
+    """Return the trouble with tensors of numbers, of each dtype: their memory, and what they and
+    what is known of them hold.
+    """
+    apart, misses = Apart(), list[Any]()
+    memory = mmap.mmap(-1, 8 * ARRAY.WORDS, mmap.MAP_PRIVATE | _NORESERVE)  # few pages are touched
+    m = memoryview(memory).cast("q")
+    apart.names["control"] = memoryview(memory)
+    shared = shared_table(apart.names)
+    layouts: dict[object, dict[int, object]] = {}
+    facts = {"TWIN": misses.append, "FUNCTION": misses.append, "KIND": CONSTANT, "CACHE": layouts}
+    sets: list[set[object]] = [set(), set()]
+    facts.update(ELSEWHERE=Several(map(id, sets)), DTYPE_NAME=sys.intern("dtype"))
+    site = Table(SITE, (shared, sets), SHARED=shared.address, **facts)
+    call = new_call(lambda data, dtype=None: misses.append(data), None)
+    site.words[SITE.TWIN] = site.words[SITE.FUNCTION] = id(call.twin)
+    activate(call, site.words, address, site)
+    adopted = apart.names["adopted"]
+    for dtype, code in codes.items():
+        for data, lengths in (
+            (5, ()),
+            ([1, 0, 77], (3,)),
+            ([[1, 2, 3], (4, 5, 6)], (2, 3)),
+            (([[1], [2]], [[3], [4]]), (2, 2, 1)),
+        ):
+            if code & BOOLEAN:
+                kind, data = OF_BOOLS, (np.array(data) % 2 == 1).tolist()
+            elif code & FLOATING:
+                kind, data = OF_FLOATS, (np.array(data) * 1.1).tolist()
+            else:
+                kind = OF_INTS
+            meta = TensorMeta.of(lengths, dtype)
+            layouts[dtype] = {layout_of(kind, lengths): (meta, code)}
+            tensor = call(data, dtype=dtype)
+            if (
+                type(tensor) is not PlainTensor
+                or tensor._meta is not meta
+                or tensor._node is not None
+            ):
+                return f"{data} as {dtype} gives {tensor}"
+            at = STO.AT + tensor._ref * STO.WORDS
+            owner, expected = adopted[tensor._ref], np.array(data, dtype.numpy).tobytes()
+            where = m[at + STO.POINTER], m[at + STO.BYTES], m[at + STO.CLASS]
+            if owner != expected or ctypes.string_at(where[0], where[1]) != expected or where[2]:
+                return f"{data} as {dtype} gives {owner!r} at {where}"
+            if tensor._storage is not None or misses:
+                return f"{data} as {dtype} has a Storage, or {misses} are left to the twin"
+    int_dtype = next(d for d in codes if d.name == "int8")
+    meta = TensorMeta.of((2,), int_dtype)
+    layouts[int_dtype] = {layout_of(OF_INTS, (2,)): (meta, codes[int_dtype])}
+    good = [1, 2]
+    bad: list[Any] = [[1, 200], [1, 2.0], [1, True], [1, 1 << 70], [1], [1, [2]], [], "ab", None]
+    for data in bad:
+        call(data, dtype=int_dtype)
+    call(good)
+    for some in (*sets, apart.names["departed"]):
+        some.add(1)
+        call(good, dtype=int_dtype)
+        some.clear()
+    if misses != [*bad, *[good] * 4]:
+        return f"{misses} are left to the twin"
+    counts, known = [], layouts[int_dtype]
+    for _ in range(3):
+        for _ in range(_TIMES):
+            tensor = call(good, dtype=int_dtype)
+            adopted.clear()
+        held = (good, meta, int_dtype, known, *known.values(), None)
+        counts.append([getrefcount(value) for value in held])
+    if counts[1] != counts[2]:
+        return f"references before and after tensors of numbers: {counts}"
+    apart.names["dead"].extend(range(MOST_DEAD))
+    call(good, dtype=int_dtype)
+    return "" if apart.finished == ["dead"] else "what is dead is not released"
 
 
 def trouble_at_arrays(address: int, dtypes: dict[Any, tuple[Any, int]]) -> str:
     """Return the trouble with arrays on tensors' memory, of each dtype, and what they hold."""
-    apart, asked = Apart(), list[Any]()
+    apart, misses = Apart(), list[Any]()
     memory = mmap.mmap(-1, 8 * ARRAY.WORDS, mmap.MAP_PRIVATE | _NORESERVE)  # few pages are touched
     m = memoryview(memory).cast("q")
     apart.names["control"], storage = memoryview(memory), 21
     shared, at = shared_table(apart.names), STO.AT + 21 * STO.WORDS
     m[CTL.RECEIVED] = RING.SLOTS - 2
-    facts = {"TWIN": asked.append, "FUNCTION": asked.append, "KIND": READ, "CACHE": dtypes}
+    facts = {"TWIN": misses.append, "FUNCTION": misses.append, "KIND": READ, "CACHE": dtypes}
     site = Table(SITE, shared, SHARED=shared.address, HOW=AS_ARRAY, **facts)
-    call: Any = new_call(asked.append, None)
+    call: Any = new_call(misses.append, None)
     activate(call, site.words, address, site)
     lent = apart.lent.data
     for dtype, (kind, size) in dtypes.items():
@@ -505,17 +658,17 @@ def trouble_at_arrays(address: int, dtypes: dict[Any, tuple[Any, int]]) -> str:
         tensor = plain_tensor(storage + (size << 20), TensorMeta.of((3, 2), dtype, stride=(1, 4)))
         tensor._storage = plain_tensor(storage, None, version=0)._storage
         view = call(tensor)
-        wanted = np.lib.stride_tricks.as_strided(array[1:], (3, 2), (size, 4 * size))
+        expected = np.lib.stride_tricks.as_strided(array[1:], (3, 2), (size, 4 * size))
         if type(view) is not np.ndarray or view.dtype is not kind or not view.flags.writeable:
             return f"a {dtype} tensor gives {view!r}"
-        same = view.__array_interface__ == wanted.__array_interface__
-        if not same or view.flags.num != wanted.flags.num or not np.array_equal(view, wanted):
+        same = view.__array_interface__ == expected.__array_interface__
+        if not same or view.flags.num != expected.flags.num or not np.array_equal(view, expected):
             return f"a {dtype} tensor gives {view.__array_interface__} {view.flags}"
         base: Any = view.base
         if not isinstance(base, PlainLoan) or (base.storage, base.id) != (tensor._storage, storage):
             return f"an array is on {base!r}"
-    if (lent[storage], lent[0]) != (len(dtypes), len(dtypes)) or asked:
-        return f"{apart.lent.tolist()} are lent, and {asked} left to the twin"
+    if (lent[storage], lent[0]) != (len(dtypes), len(dtypes)) or misses:
+        return f"{apart.lent.tolist()} are lent, and {misses} left to the twin"
     held, counts = (tensor, tensor._meta, kind, tensor._storage, storage, None), list[Any]()
     for _ in range(3):
         for _ in range(_TIMES):
@@ -527,47 +680,48 @@ def trouble_at_arrays(address: int, dtypes: dict[Any, tuple[Any, int]]) -> str:
     call(tensor)
     tensor._node = object()
     call(tensor)
-    return "" if asked == [tensor] * 2 else f"but {asked} left to the twin"
+    return "" if misses == [tensor] * 2 else f"but {misses} left to the twin"
 
 
 def trouble_at_death(address: int) -> str:
-    """The same for the native call at `address` that is `Tensor.__del__`."""
-    apart, asked = Apart(), list[Any]()
-    kept = plain_tensor(1, None), plain_tensor(2, None, version=1), PlainTensor(), object()
+    """Return the trouble with the native call at `address` that is `Tensor.__del__`."""
+    apart, misses = Apart(), list[Any]()
+    tensors = plain_tensor(1, None), plain_tensor(2, None, version=1), PlainTensor(), object()
     owns_nothing = PlainTensor()
     owns_nothing._storage = None
     loan = PlainLoan()
     loan.id = 4
     apart.lent[[0, 4]] = _TIMES, _TIMES
-    call = new_call(asked.append, None)
+    call = new_call(misses.append, None)
     site = site_table(callee("x"), call.twin, shared_table(apart.names))
     activate(call, site.words, address, site)
     before = getrefcount(None)
     for _ in range(_TIMES):
-        for value in (*kept, owns_nothing, loan):
+        for value in (*tensors, owns_nothing, loan):
             call(value)
     if getrefcount(None) != before:
         return "None is not given back"
     if apart.lent.any():
         return f"of loans that end, there are {apart.lent.tolist()}"
-    if apart.names["dead"] != [1] * _TIMES or asked != [kept[-1]] * _TIMES:
-        return f"of six that die, dead are {apart.names['dead']}, and asked for {asked}"
+    if apart.names["dead"] != [1] * _TIMES or misses != [tensors[-1]] * _TIMES:
+        return f"of six that die, dead are {apart.names['dead']}, and asked for {misses}"
     return ""
 
 
 def trouble_at_release(address: int) -> str:
-    """The same for dead storages, which twins leave to a function of the engine's."""
-    apart, op, meta = Apart(), callee("x"), ("meta",)
-    op.cache[meta,] = (7, meta, False, "")
+    """Return the trouble with dead storages, which twins leave to a function of the engine's."""
+    apart, op = Apart(), callee("x")
+    meta: Any = ("meta",)
+    op.cache[meta,] = CallEntry(7, (meta,), False, "")
     call = native_for(op, call_function(op, apart.names), shared_table(apart.names), address)
     x, dead, entries = plain_tensor(11, meta), apart.names["dead"], apart.names["releases"]
-    wanted = {1: [70, 6, 5, 1 << 20], 2: [3]}  # here a record releases four at most
+    expected = {1: [70, 6, 5, 1 << 20], 2: [3]}  # here a record releases four at most
     counts = []
     for _ in range(_TIMES):
         apart.names["counter"] = itertools.count(RING.SLOTS)
         dead.extend([3, 1 << 20, 5, 6, 70])
         call(x)
-        for k, ids in wanted.items():
+        for k, ids in expected.items():
             words = [RING.SLOTS + k + 1, entries[len(ids)], *ids]
             if apart.record(k)[: len(words)] != words or apart.names["codes"][k] is not None:
                 return f"{apart.record(k)[: len(words)]} releases {ids}"
@@ -583,48 +737,50 @@ def trouble_at_release(address: int) -> str:
     return "" if (dead, apart.finished) == ([3], ["dead"]) else f"{dead} of a stream are released"
 
 
-def _difference(address: int, op: Any, args: tuple[Any, ...]) -> str:
+def _difference(address: int, op: Callee, args: tuple[object, ...]) -> str:
     places = Apart(), Apart()
     calls: list[Any] = [call_function(op, place.names) for place in places]
     calls[1] = native_for(op, calls[1], shared_table(places[1].names), address)
     each = [tuple(map(like, args)) for _ in calls]
     for turn in range(_TIMES):
-        results = [asked(call, own) for call, own in zip(calls, each, strict=True)]
-        expected, found = (
-            (told(result), *map(told, own)) for result, own in zip(results, each, strict=True)
+        results = [outcome_of(call, own) for call, own in zip(calls, each, strict=True)]
+        expected, actual = (
+            (facts_of(result), *map(facts_of, own))
+            for result, own in zip(results, each, strict=True)
         )
-        if expected != found:
-            return f"call {turn} gives {found}, its twin {expected}"
+        if expected != actual:
+            return f"call {turn} gives {actual}, its twin {expected}"
         if turn == 5:
             for place in places:
                 place.names["control"][CTL.SCHEDULER_SLEEPS] = 1
                 place.names["limit"] = RING.SLOTS + 20
                 place.names["dead"].append(7)
                 place.names["adopted"][7] = None  # so that the Python function releases it
-    for name, there, here in (
+    for name, ours, theirs in (
         ("record", *(place.words for place in places)),
         *((n, *(place.names[n] for place in places)) for n in ("codes", "lasts", "free")),
         ("number", *(repr(place.names["counter"]) for place in places)),
         ("order", *(place.finished for place in places)),
     ):
-        if there != here:
+        if ours != theirs:
             return f"the {name} is another one"
     args = each[1]
     storages = [x._storage for x in args if isinstance(x, PlainTensor)]
-    kept = [
+    objects = [
         *args,
         *storages,
         *op.cache.values(),
         *(meta for key in op.cache for meta in key),
+        *(meta for entry in op.cache.values() for meta in entry.outputs),
         op,
         Node,
         None,
     ]
     for call in calls[1:]:
-        before = [getrefcount(value) for value in kept]
+        before = [getrefcount(value) for value in objects]
         for _ in range(_TIMES):
-            asked(call, args)
-        after = [getrefcount(value) for value in kept]
+            outcome_of(call, args)
+        after = [getrefcount(value) for value in objects]
         if before != after:
             return f"references before {_TIMES} calls {before}, after them {after}"
     hits = calls[1].words[SITE.HITS]

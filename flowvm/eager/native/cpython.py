@@ -11,31 +11,36 @@ the GIL, can never call them by mistake.
 
 from __future__ import annotations
 
+import ctypes
 import struct
-from typing import Any
+from functools import partial
 
 from flowvm.compiler.jit import provide
 from flowvm.compiler.native import Intrinsic
 from flowvm.loading.lazy import lazy
 from flowvm.private.numpy import PLACES, array_function
 from flowvm.private.objects import api_address, api_function
+from flowvm.vm.machine import texts
 from flowvm.vm.machine.lang import load_word, store_word
 
 PREFIX = "flowvm_api_"
 _names: list[str] = []  # of all that are declared below
-intrinsics = lazy("flowvm.eager.native.intrinsics")  # Numba, for a compilation only
+words = lazy("flowvm.compiler.words")  # LLVM, for a compilation only
 
 
-def _external(name: str, signature: str) -> Any:
-    def python(*values: int) -> Any:
+def _external(name: str, signature: str) -> Intrinsic:
+    def python(*values: int) -> object:
         return api_function(name, signature, _address(name))(*values)
 
-    def define() -> Any:
-        return intrinsics.external(PREFIX + name, signature)
+    def text(result: str, *values: str) -> str:
+        returns, takes = words.signature_of(signature)
+        call = texts.c_call(PREFIX + name, returns, takes, result, values)
+        return call.replace("sext", "zext") if signature.startswith("uint32") else call
 
     _names.append(name)
     python.__name__ = python.__qualname__ = name
-    return Intrinsic(python, define)
+    gives = "double" if signature.startswith("float64") else "i64"
+    return Intrinsic(python, None, text=text, gives=gives)
 
 
 def provide_api() -> None:
@@ -73,6 +78,9 @@ float_of = _external("PyFloat_FromDouble", "int64(float64)")
 unsigned_of = _external("PyLong_FromUnsignedLongLong", "int64(int64)")
 int_as_float = _external("PyLong_AsDouble", "float64(int64)")
 is_true = _external("PyObject_IsTrue", "int32(int64)")
+# bytes; new, with what is in the memory if the first is 0; the address of the first
+new_bytes = _external("PyBytes_FromStringAndSize", "int64(int64, int64)")
+bytes_at = _external("PyBytes_AsString", "int64(int64)")
 # tuples; new: `new_tuple`; borrowed: `tuple_item`; stolen: what `set_tuple_item` is given
 new_tuple = _external("PyTuple_New", "int64(int64)")
 tuple_size = _external("PyTuple_Size", "int64(int64)")
@@ -143,14 +151,78 @@ def _single_of(bits: int) -> float:
     return float(struct.unpack("f", struct.pack("I", bits & 0xFFFFFFFF))[0])
 
 
+def _single_bits(value: float) -> int:
+    """The 32 bits of the 32-bit float that is nearest to a float."""
+    return int(struct.unpack("I", ctypes.c_float(value))[0])
+
+
+def _put_int32(address: int, bits: int) -> None:
+    """Set the 4 bytes at an address."""
+    ctypes.c_int32.from_address(address).value = bits
+
+
+def _put_int16(address: int, bits: int) -> None:
+    """Set the 2 bytes at an address."""
+    ctypes.c_int16.from_address(address).value = bits
+
+
+def _put_int8(address: int, bits: int) -> None:
+    """Set the byte at an address."""
+    ctypes.c_int8.from_address(address).value = bits
+
+
 def _scratch() -> int:
     raise NotImplementedError("there is a stack where code is compiled")
 
 
-bits_of: Any = Intrinsic(_bits_of, lambda: intrinsics.bits_of)
-double_of: Any = Intrinsic(_double_of, lambda: intrinsics.double_of)
-single_of: Any = Intrinsic(_single_of, lambda: intrinsics.single_of)
-scratch: Any = Intrinsic(_scratch, lambda: intrinsics.scratch)
+def _bits_text(result: str, value: str) -> str:
+    return f"{result} = bitcast double {value} to i64"
+
+
+def _double_text(result: str, bits: str) -> str:
+    return f"{result} = bitcast i64 {bits} to double"
+
+
+def _single_text(result: str, bits: str) -> str:
+    return f"""
+{result}.low = trunc i64 {bits} to i32
+{result}.f = bitcast i32 {result}.low to float
+{result} = fpext float {result}.f to double
+"""
+
+
+def _single_bits_text(result: str, value: str) -> str:
+    return f"""
+{result}.f = fptrunc double {value} to float
+{result}.low = bitcast float {result}.f to i32
+{result} = zext i32 {result}.low to i64
+"""
+
+
+def _put_text(size: int, result: str, address: str, bits: str) -> str:
+    return f"""
+{result}.low = trunc i64 {bits} to i{8 * size}
+{result}.p = inttoptr i64 {address} to ptr
+store i{8 * size} {result}.low, ptr {result}.p
+"""
+
+
+def _scratch_text(result: str) -> str:
+    return f"""
+{result}.at = alloca [{SCRATCH} x i64], align 8
+{result} = ptrtoint ptr {result}.at to i64
+"""
+
+
+SCRATCH = 40  # words
+bits_of: Intrinsic = Intrinsic(_bits_of, None, text=_bits_text)
+double_of: Intrinsic = Intrinsic(_double_of, None, text=_double_text, gives="double")
+single_of: Intrinsic = Intrinsic(_single_of, None, text=_single_text, gives="double")
+single_bits: Intrinsic = Intrinsic(_single_bits, None, text=_single_bits_text)
+put_int32: Intrinsic = Intrinsic(_put_int32, None, text=partial(_put_text, 4))
+put_int16: Intrinsic = Intrinsic(_put_int16, None, text=partial(_put_text, 2))
+put_int8: Intrinsic = Intrinsic(_put_int8, None, text=partial(_put_text, 1))
+scratch: Intrinsic = Intrinsic(_scratch, None, text=_scratch_text)
 
 
 def word(table: int, k: int) -> int:

@@ -1,6 +1,5 @@
-"""What CPython calls: one function for all operators and all that replays traces, one for what
-calls Python, and one for what dies.  What it cannot do is left to a Python function from the
-beginning.
+"""The functions that CPython calls: one for all operators and all traces, one for calls of Python
+functions, and one for dying objects.  Other calls are left to a Python function from the beginning.
 """
 
 from __future__ import annotations
@@ -9,7 +8,9 @@ from collections.abc import Callable
 
 from flowvm.eager.native.backward import call_unrecorded, run_backward, run_ready
 from flowvm.eager.native.call import issue_call
+from flowvm.eager.native.constants import constant
 from flowvm.eager.native.cpython import append, incref, put_word, vectorcall, word
+from flowvm.eager.native.equality import equal_values
 from flowvm.eager.native.errors import refuse_name
 from flowvm.eager.native.module import call_module, call_noted_module
 from flowvm.eager.native.optimizer import call_each
@@ -17,6 +18,8 @@ from flowvm.eager.native.tensor import class_of, is_tensor
 from flowvm.eager.native.trace import replay_call
 from flowvm.eager.native.values import end_loan, read_value
 from flowvm.eager.native.words import (
+    AS_EQUAL,
+    CONSTANT,
     EACH,
     FAILED,
     FRONT,
@@ -34,12 +37,15 @@ from flowvm.eager.native.words import (
 )
 from flowvm.vm.machine.lang import load_word
 
+WORDS_ONLY = True
 SIGNATURE = "int64(int64, int64, int64, int64)"
 COUNT = (1 << 63) - 1  # of CPython's count of arguments, all but its flag
 
 
 def entry(site_at: int) -> Callable[[int, int, int, int], int]:
-    """What CPython calls; the address of the SITE is `site_at` bytes into the called object."""
+    """Return the function for CPython to call; the address of the SITE is `site_at` bytes into the
+    called object.
+    """
 
     def call(self: int, args: int, count: int, names: int) -> int:
         site = load_word(self + site_at)
@@ -52,6 +58,8 @@ def entry(site_at: int) -> Callable[[int, int, int, int], int]:
             result = replay_call(site, args, count & COUNT, names)
             if result == LEARN:
                 result, twin = MISS, SITE.TWIN
+        elif names == 0 and kind == READ and word(site, SITE.HOW) == AS_EQUAL:
+            result = equal_values(site, args, count & COUNT)
         elif names == 0 and kind == READ:
             result = read_value(site, args, count & COUNT)
         elif names == 0 and kind == LACK:
@@ -60,6 +68,8 @@ def entry(site_at: int) -> Callable[[int, int, int, int], int]:
             result = call_each(site, args, count & COUNT)
         elif names == 0 and kind == START:
             result = run_backward(site, args, count & COUNT)
+        elif kind == CONSTANT:
+            result = constant(site, args, count & COUNT, names)
         elif names == 0 and kind not in (READ, LACK):
             result = run_ready(site, args, count & COUNT)
         if result != MISS:
@@ -71,8 +81,8 @@ def entry(site_at: int) -> Callable[[int, int, int, int], int]:
 
 
 def around(site_at: int) -> Callable[[int, int, int, int], int]:
-    """The same for what calls Python functions inside: of a function of its own, for such calls are
-    in each other, and all of the other would take a kilobyte of the stack for each.
+    """Return the entry point of calls that call Python functions inside.  It is a function of its
+    own: such calls nest, and each of the other kind takes a kilobyte of the stack.
     """
 
     def call(self: int, args: int, count: int, names: int) -> int:

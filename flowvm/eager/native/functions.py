@@ -6,19 +6,24 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowvm.eager.modes import recording
-from flowvm.eager.native import install
+from flowvm.eager.native import constants, install
 from flowvm.eager.native.entry_points import around
 from flowvm.eager.native.objects import new_call
-from flowvm.eager.native.tables import ARRAYS, CODES, Table
+from flowvm.eager.native.tables import ARRAYS, CODES, EQUALS, Several, Table
 from flowvm.eager.native.trace_cache import TraceCache, traces_of
 from flowvm.eager.native.words import (
     AS_ARRAY,
+    AS_EQUAL,
     BACKWARD,
+    BOOLEAN,
+    CONSTANT,
     EACH,
+    FLOATING,
     LACK,
     MODULE,
     NOTED,
@@ -27,13 +32,21 @@ from flowvm.eager.native.words import (
     START,
     UNRECORDED,
 )
+from flowvm.meta.device import cpu
+from flowvm.meta.dtype import DType, bool_, get_default_dtype, int64, on_default_dtype
+from flowvm.meta.meta import TensorMeta
 from flowvm.vm.callers.scopes import NOTES
 from flowvm.vm.engine.engine import engine
+from flowvm.vm.workers import zones
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def backward_loop(function: Function, gradients: Callable[..., Any]) -> Function:
+def backward_loop(function: Function, gradients: Callable[..., object]) -> Function:
     """The function that runs nodes natively (`flowvm.eager.native.backward`) as far as all is
     usual; `gradients` is what `steady_gradient` has made.
     """
@@ -41,7 +54,7 @@ def backward_loop(function: Function, gradients: Callable[..., Any]) -> Function
 
 
 def whole_backward(
-    function: Function, gradients: Callable[..., Any], ones: dict[Any, Any]
+    function: Function, gradients: Callable[..., object], ones: dict[Any, Any]
 ) -> Function:
     """`function(tensor, ...)`, which goes back from a tensor: natively from its beginning
     (`flowvm.eager.native.backward`) where all is usual.  `ones` has what that begins with.
@@ -53,11 +66,11 @@ def unrecorded(function: Function) -> Function:
     """The function, called in a region where this thread records nothing."""
 
     @functools.wraps(function)
-    def inside(*args: Any, **kwargs: Any) -> Any:
+    def inside(*args: object, **kwargs: object) -> Any:
         with recording(False):
             return function(*args, **kwargs)
 
-    if not install.wanted():
+    if not install.is_enabled():
         return inside  # type: ignore[return-value]
 
     def table() -> Table:
@@ -72,7 +85,7 @@ def module_call(function: Function, hooked: list[Any], leave: Callable[..., None
     """`Module.__call__`, which calls the module's `forward` natively where `hooked` is empty or the
     module has no hooks, and tells `leave` of a FlowError that comes from there.
     """
-    if not install.wanted():
+    if not install.is_enabled():
         return function
 
     def table() -> Table:
@@ -84,7 +97,7 @@ def module_call(function: Function, hooked: list[Any], leave: Callable[..., None
 
 def noted_module_call(
     function: Function,
-    plain: Callable[..., Any],
+    plain: Callable[..., object],
     leave: Callable[..., None],
     hooked: list[Any],
     known: dict[int, int],
@@ -93,7 +106,7 @@ def noted_module_call(
     """`plain`, which `module_call` made, as `function` calls it: natively, and noted in the NOTES
     of the engine.  `known` has the numbers of modules' paths by their addresses, `add` makes one.
     """
-    if not install.wanted():
+    if not install.is_enabled():
         return function
 
     def table() -> Table:
@@ -101,7 +114,10 @@ def noted_module_call(
         words[NOTES.KNOWN], words[NOTES.ADD], words[NOTES.PLAIN] = id(known), id(add), id(plain)
         site = install.front_table(function, leave, NOTED, hooked, "")
         site.words[SITE.NUMBERED] = ctypes.addressof(words)
-        site.kept = site.kept[0], {**site.kept[1], "notes": (words, known, add, plain)}
+        site.references = (
+            site.references[0],
+            {**site.references[1], "notes": (words, known, add, plain)},
+        )
         return site
 
     call: Any = new_call(function, functools.partial(install.begin_with, table, made_by=around))
@@ -110,12 +126,13 @@ def noted_module_call(
 
 def value_method(function: Function, how: int) -> Function:
     """The method, which reads a tensor's value: natively (`flowvm.eager.native.values`) as `how`
-    says, AS_ITEM to AS_ARRAY, where all is usual.
+    says, AS_ITEM to AS_EQUAL, where all is usual.
     """
-    if not install.wanted():
+    if not install.is_enabled():
         return function
 
-    known: Any = ARRAYS if how == AS_ARRAY else CODES
+    tables = {AS_ARRAY: ARRAYS, AS_EQUAL: EQUALS}
+    known = tables.get(how, CODES)
 
     def table() -> Table:
         return install.front_table(function, function, READ, known, "", HOW=how)
@@ -124,11 +141,71 @@ def value_method(function: Function, how: int) -> Function:
     return call  # type: ignore[no-any-return]
 
 
+def constant_call(function: Function, elsewhere: Sequence[set[Any]]) -> Function:
+    """`function(data, *, dtype=None, ...)`, which makes a tensor of data: natively
+    (`flowvm.eager.native.constants`) of numbers, where both sets `elsewhere` are empty.
+    """
+    if not install.is_enabled() or zones.CHECKED:
+        return function
+    layouts: dict[DType | None, dict[int, tuple[TensorMeta, int]]] = {}
+    on_default_dtype.append(layouts.clear)
+
+    @functools.wraps(function)
+    def learn(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        if len(args) == 1 and kwargs.keys() <= {"dtype"}:
+            _learn_layout(layouts, args[0], kwargs.get("dtype"), getattr(result, "_meta", None))
+        return result
+
+    def table() -> Table:
+        more: dict[str, Any] = {"ELSEWHERE": Several(map(id, elsewhere)), "DTYPE_NAME": _DTYPE_NAME}
+        return install.front_table(learn, learn, CONSTANT, layouts, "", **more)
+
+    call: Any = new_call(learn, functools.partial(install.begin_with, table))
+    return call  # type: ignore[no-any-return]
+
+
+_DTYPE_NAME = sys.intern("dtype")  # as keywords are
+_KINDS = {bool: constants.OF_BOOLS, int: constants.OF_INTS, float: constants.OF_FLOATS}
+_MOST_LAYOUTS = 256  # of a dtype
+
+
+def _learn_layout(
+    layouts: dict[DType | None, dict[int, tuple[TensorMeta, int]]],
+    data: Any,
+    dtype: Any,
+    meta: object,
+) -> None:
+    """Remember the meta of a tensor that was made of numbers, if others of that layout have it."""
+    lengths, first = [], data
+    while type(first) in (list, tuple) and first:
+        lengths.append(len(first))
+        first = first[0]
+    if type(meta) is not TensorMeta or not (dtype is None or type(dtype) is DType):
+        return
+    kind, code = _KINDS.get(type(first)), CODES.get(meta.dtype)
+    if kind is None or code is None or not meta.numel:
+        return
+    # of numbers of one kind alone: others may make it another dtype
+    expected = dtype or {bool: bool_, int: int64, float: get_default_dtype()}[type(first)]
+    fits = kind == constants.OF_INTS and not code & BOOLEAN
+    fits = fits or (kind == constants.OF_BOOLS and bool(code & BOOLEAN))
+    fits = fits or (kind == constants.OF_FLOATS and bool(code & FLOATING))
+    if meta.dtype is not expected or not fits or meta.device is not cpu:
+        return
+    if len(lengths) > constants.DEPTH or max(lengths, default=0) >> constants.LENGTH_BITS:
+        return
+    known = layouts.setdefault(dtype, {})
+    if len(known) >= _MOST_LAYOUTS:
+        known.clear()
+    known[constants.layout_of(kind, tuple(lengths))] = meta, code
+
+
 def lacking(function: Function, names: dict[str, str]) -> Function:
     """`__getattr__` of Tensor: natively it raises AttributeError where `names`, which the function
     fills, has the name, with the message.
     """
-    if not install.wanted():
+    if not install.is_enabled():
         return function
 
     def table() -> Table:
@@ -145,24 +222,24 @@ def calls_for_each(
     are left: see `flowvm.ops.declare.update.each`.
     """
 
-    def left(tensors: list[Any], state: Any, *numbers: Any) -> list[Any]:
+    def rest(tensors: list[Any], state: object, *numbers: object) -> list[Any]:
         return tensors
 
-    if not install.wanted():
-        return left
+    if not install.is_enabled():
+        return rest
 
     def table() -> Table:
         inner = install.own_site(op)
-        return install.front_table(left, left, EACH, names, "", inner, KINDS=counts or 0)
+        return install.front_table(rest, rest, EACH, names, "", inner, KINDS=counts or 0)
 
-    call: Any = new_call(left, functools.partial(install.begin_with, table))
+    call: Any = new_call(rest, functools.partial(install.begin_with, table))
     return call  # type: ignore[no-any-return]
 
 
 def _with_gradients(
-    function: Function, kind: int, gradients: Callable[..., Any], cache: dict[Any, Any]
+    function: Function, kind: int, gradients: Callable[..., object], cache: Mapping[Any, object]
 ) -> Function:
-    if not install.wanted():
+    if not install.is_enabled():
         return function
     traces: TraceCache = traces_of(gradients)
 

@@ -26,7 +26,7 @@ MANY = 256  # call keys that are kept, before it is one of sixteen
 
 
 def place_of(cache: int, call_key: int, count: int) -> int:
-    """Where a call key is looked for first."""
+    """Return the number of the slot in which a call key is looked for first."""
     mixed = count
     for k in range(count):
         mixed = (mixed ^ word(call_key, k)) * SPREAD
@@ -39,7 +39,7 @@ def slot_at(cache: int, k: int) -> int:
 
 
 def is_in_slot(slot: int, call_key: int, count: int) -> bool:
-    """Whether a SLOT has such a call key."""
+    """Return True if a SLOT has this call key."""
     if word(slot, SLOT.VALUE) == 0 or word(slot, SLOT.WORDS_OF) != count:
         return False
     for k in range(count):  # noqa: SIM110 - Numba has no generators
@@ -49,7 +49,7 @@ def is_in_slot(slot: int, call_key: int, count: int) -> bool:
 
 
 def lookup(shared: int, site: int, call_key: int, count: int) -> int:
-    """What was seen of such a call key, borrowed; 0 if nothing was."""
+    """Return the value stored for a call key, borrowed; 0 if there is none."""
     cache = word(site, SITE.INLINE_CACHE)
     if cache == 0 or word(cache, CACHE.CLEARED) != load_word(word(shared, SHARED.CLEARED)):
         return 0

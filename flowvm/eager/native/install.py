@@ -1,5 +1,5 @@
-"""Which calls are native: those of all operators that `takes` says yes of, unless `config.calls`
-is "python".
+"""The choice of native calls: all operators for which `takes` is True, unless `config.calls` is
+"python".
 
 `import flowvm` makes nothing native.  Twins make a program's first calls; then what helper
 processes have compiled and tested (`prepare`: `check.py`, once for an interpreter and a flowvm,
@@ -32,7 +32,9 @@ from flowvm.eager.calls import Callee
 from flowvm.eager.native.check import (
     trouble,
     trouble_at_arrays,
+    trouble_at_constants,
     trouble_at_death,
+    trouble_at_equality,
     trouble_at_modules,
     trouble_at_pins,
     trouble_at_regions,
@@ -46,6 +48,7 @@ from flowvm.eager.native.objects import SITE_AT, Call, activate, new_call
 from flowvm.eager.native.tables import (
     ARRAYS,
     CODES,
+    EQUALS,
     Table,
     inline_cache_table,
     shared_table,
@@ -59,7 +62,7 @@ from flowvm.guards.forks import held_at_fork
 from flowvm.loading.lazy import lazy
 from flowvm.private.cpython import TESTED
 from flowvm.version import VERSION
-from flowvm.vm.callers.hot import counted, hot
+from flowvm.vm.callers.hot import counted, hot, issue_globals
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.loans import Loan
 
@@ -83,8 +86,8 @@ _making = held_at_fork(threading.RLock())  # tables and compiled code, by a firs
 
 
 def callable_of(op: Operator) -> Callable[..., Any]:
-    """What calls of `op` are made with: its twin, or a native call."""
-    if not wanted():
+    """Return the callable of `op`: its twin, or a native call."""
+    if not is_enabled():
         return op.twin
     if config.calls == "native":
         return native_call(op)
@@ -100,7 +103,7 @@ def fronted(function: Function, op: Callable[[], Operator]) -> Function:
 
     So nobody but `function` may call the operator where `function` would do something else.
     """
-    if not wanted():
+    if not is_enabled():
         return function
     begin = _begin_front if config.calls == "native" else _begin_front_behind
     call: Any = new_call(function, functools.partial(begin, op))
@@ -113,15 +116,15 @@ def native_call(op: Operator) -> Call:
 
 
 @functools.cache
-def wanted() -> bool:
-    """Whether calls are to be native, as far as can be told before there is one."""
+def is_enabled() -> bool:
+    """Return True if the settings and the interpreter allow native calls."""
     if config.calls == "python" or config.debug_calls:
         return False
     return config.calls == "native" or not unsupported()
 
 
 def unsupported() -> str:
-    """Why native calls are not for this interpreter, "" if they are."""
+    """Return the reason why native calls are not for this interpreter, "" if they are."""
     minors = [release.rpartition(".")[0] for release in TESTED]
     this = f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}"
     if sys.implementation.name != "cpython" or this.split()[1] not in minors:
@@ -141,7 +144,7 @@ def _begin(op: Operator, call: Call, front: bool = False) -> None:
     _begin_with(lambda: site_of(op, call.twin if front else None), call)
 
 
-def begin_with(table: Callable[[], Table], call: Call, made_by: Any = entry) -> None:
+def begin_with(table: Callable[[], Table], call: Call, made_by: object = entry) -> None:
     """Make a call native whose SITE `table` makes, once calls are to be: it is what `made_by` makes
     of `entry_points.py`.
     """
@@ -149,7 +152,7 @@ def begin_with(table: Callable[[], Table], call: Call, made_by: Any = entry) -> 
         _begin_with(table, call, made_by)
 
 
-def _begin_with(table: Callable[[], Table], call: Call, made_by: Any = entry) -> None:
+def _begin_with(table: Callable[[], Table], call: Call, made_by: object = entry) -> None:
     with _making:
         if why := why_not():
             raise VMError(f"{why}; set FLOWVM_CALLS=python for calls in Python")
@@ -158,7 +161,7 @@ def _begin_with(table: Callable[[], Table], call: Call, made_by: Any = entry) ->
             return
         activate(call, site.words, _address(made_by), site)
         call.begin = None
-        if wanted() and Tensor.__del__ is not native_death(Tensor):
+        if is_enabled() and Tensor.__del__ is not native_death(Tensor):
             for kind in (Tensor, Storage, Loan):
                 type.__setattr__(kind, "__del__", native_death(kind))
 
@@ -167,10 +170,10 @@ def _begin_with(table: Callable[[], Table], call: Call, made_by: Any = entry) ->
 
 
 class Behind:
-    """How far native calls are that nobody waits for."""
+    """Progress of native calls for which no caller waits."""
 
     calls = 0  # that twins made meanwhile; those of several threads may count as one
-    asked = False  # it was looked for what is prepared
+    is_requested = False  # it was looked for what is prepared
     ready = False  # it is there, and native calls are as their twins
 
 
@@ -188,45 +191,45 @@ def _begin_front_behind(op: Callable[[], Operator], call: Call) -> None:
 
 
 def _look() -> bool:
-    """Whether calls are native from this one on."""
+    """Return True if calls are native from this one on."""
     behind.calls += 1
-    if behind.calls < FIRST or behind.asked or engine.uncompiled:
+    if behind.calls < FIRST or behind.is_requested or engine.uncompiled:
         return False
-    behind.asked = True
-    if not _taken():
-        helpers.later(f"{__name__}:prepare", _made)
+    behind.is_requested = True
+    if not _load_prepared():
+        helpers.later(f"{__name__}:prepare", _end_preparation)
     return behind.ready
 
 
-def _taken() -> bool:
+def _load_prepared() -> bool:
     """Load what was prepared; whether it was."""
     try:
         provide_api()
     except VMError:
         return True
     note = noted()
-    if note is None or any(helpers.kept(f, SIGNATURE) is None for f in _functions()):
+    if note is None or any(helpers.native_if_cached(f, SIGNATURE) is None for f in _functions()):
         return False
     behind.ready = not note
     return True
 
 
-def _made() -> None:
+def _end_preparation() -> None:
     """A helper has prepared it, or has failed to: then this thread does."""
-    if not _taken():
+    if not _load_prepared():
         behind.ready = not why_not()
     say(1, "calls are native from now on" if behind.ready else f"calls stay Python's: {why_not()}")
 
 
 def settle() -> None:
     """Wait until calls are native from the next one on, if they are to be: for who counts them."""
-    behind.asked = True
-    behind.ready = wanted() and not why_not()
+    behind.is_requested = True
+    behind.ready = is_enabled() and not why_not()
 
 
 def _after_fork_in_child() -> None:
-    """Who waits for the helper is a thread of the parent's."""
-    behind.asked = behind.ready
+    """Forget the request in a forked child: the helper's thread is the parent's."""
+    behind.is_requested = behind.ready
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -245,7 +248,7 @@ def native_death(kind: type[Any]) -> Call:
     return call
 
 
-def site_of(op: Operator, front: Callable[..., Any] | None = None) -> Table:
+def site_of(op: Operator, front: Callable[..., object] | None = None) -> Table:
     """The SITE of an operator; of calls in front of a function, the one that this makes."""
     numbered = None if op.numbered is None else op.numbered()
     other = None if numbered is None or not takes(numbered) else site_of(numbered)
@@ -264,13 +267,13 @@ def own_site(op: Operator) -> Table:
 
 
 def front_table(
-    learn: Callable[..., Any],
-    function: Callable[..., Any],
+    learn: Callable[..., object],
+    function: Callable[..., object],
     kind: int,
-    cache: Any,
+    cache: object,
     name: str,
     inner: Table | None = None,
-    **more: Any,
+    **more: object,
 ) -> Table:
     """The SITE of what follows traces; see `flowvm.eager.native.trace_cache`."""
     inline = inline_cache_table(CACHE_SLOTS[kind]) if kind in CACHE_SLOTS else None
@@ -298,7 +301,7 @@ def counts() -> dict[str, int]:
     """Calls so far of operators that there are: made natively, and left to the twins, in all and of
     each operator, most first.
     """
-    hits, left = 0, defaultdict[str, int](int)
+    hits, misses = 0, defaultdict[str, int](int)
     for reference in _sites.keyrefs():  # a list at once: other threads make more
         site = reference()
         if site is None:
@@ -306,18 +309,20 @@ def counts() -> dict[str, int]:
         name = _sites[site]
         hits += site.words[SITE.HITS]
         if name:  # what is left to a function in front comes to an operator, too
-            left[f"native_misses_{name}"] += site.words[SITE.MISSES]
-    named = {name: left[name] for name in sorted(left, key=lambda n: -left[n]) if left[name]}
-    return {"native_hits": hits, "native_misses": sum(left.values()), **named}
+            misses[f"native_misses_{name}"] += site.words[SITE.MISSES]
+    named = {
+        name: misses[name] for name in sorted(misses, key=lambda n: -misses[n]) if misses[name]
+    }
+    return {"native_hits": hits, "native_misses": sum(misses.values()), **named}
 
 
-if wanted():
+if is_enabled():
     counted.append(counts)
 
 
 @functools.cache
 def _shared() -> Table:
-    return shared_table(hot)
+    return shared_table(issue_globals)
 
 
 def take_parameters(kind: type) -> None:
@@ -328,7 +333,7 @@ def take_parameters(kind: type) -> None:
 
 
 @functools.cache
-def _address(made_by: Any = entry) -> int:
+def _address(made_by: Callable[[int], Callable[[int, int, int, int], int]] = entry) -> int:
     provide_api()
     return jit.native(made_by(SITE_AT), SIGNATURE)
 
@@ -347,8 +352,8 @@ def prepare() -> None:
 
 @functools.cache
 def why_not() -> str:
-    """Why calls cannot be native here, "" if they can; the first question on a machine compiles and
-    tests, and notes what it found in the cache.
+    """Return the reason why calls cannot be native, "" if they can.  The first call on a machine
+    compiles and tests, and notes the result in the cache.
     """
     if why := unsupported():
         return why
@@ -360,12 +365,14 @@ def why_not() -> str:
 
 
 def tested() -> str:
-    """How native calls differ from their twins, "" if they do not: looked at now."""
+    """Test now; return the difference of native calls from their twins, "" if there is none."""
     try:
         calls = trouble(_address()) or trouble_at_release(_address())
         calls = calls or trouble_at_pins(_address()) or trouble_at_traces(_address())
         calls = calls or trouble_at_values(_address(), CODES)
         calls = calls or trouble_at_arrays(_address(), ARRAYS)
+        calls = calls or trouble_at_equality(_address(), EQUALS)
+        calls = calls or trouble_at_constants(_address(), CODES)
         calls = calls or trouble_at_regions(_address(around))
         calls = calls or trouble_at_modules(_address(around))
         return calls or trouble_at_death(_address(death))
@@ -374,12 +381,12 @@ def tested() -> str:
 
 
 def noted() -> str | None:
-    """What `tested` once found with this interpreter, this flowvm and this compiled code; None
-    where that is not known.
+    """Return the noted result of `tested` for this interpreter, flowvm and compiled code; None if
+    there is no note.
     """
-    data = helpers.kept_bytes(_note_name())
-    told, _, why = (data or b"").decode(errors="replace").partition(" ")
-    return why if told == _note_name() else None
+    data = helpers.cached_bytes(_note_name())
+    version, _, why = (data or b"").decode(errors="replace").partition(" ")
+    return why if version == _note_name() else None
 
 
 def _note(why: str) -> None:
@@ -391,7 +398,9 @@ def _note(why: str) -> None:
 
 @functools.cache
 def _note_name() -> str:
-    """Of what the test depends on: besides what is compiled, the twins and the test itself."""
+    """Return the note's file name, a hash of what the test depends on: the compiled code, the twins
+    and the test itself.
+    """
     packages = [metadata.version(name) for name in ("numba", "llvmlite")]
     compiled = source_key(*_functions())
     digest = hashlib.sha256("\n".join([sys.version, VERSION, *packages, compiled]).encode())

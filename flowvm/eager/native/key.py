@@ -44,12 +44,12 @@ from flowvm.vm.machine.lang import load_word
 
 
 def call_key_of(shared: int, args: int, total: int, names: int, call_key: int, values: int) -> int:
-    """How many words the call key of a call with `total` arguments has, which are words of
-    `call_key`; its tensors are words of `values`.  MISS where it can have none; FAILED.
+    """Return the number of words in the call key of a call with `total` arguments; MISS if it can
+    have none; FAILED.  The words go to `call_key`, the call's tensors to `values`.
     """
     if total > MOST_ARGUMENTS:
         return MISS
-    tensors, wanted, at = 0, 0, 2
+    tensors, recorded_bits, at = 0, 0, 2
     for k in range(total):
         x = word(args, k)
         size = tensors_in(shared, x)
@@ -68,7 +68,7 @@ def call_key_of(shared: int, args: int, total: int, names: int, call_key: int, v
             if t == 0 or not is_whole(shared, t):
                 return MISS
             if load_word(t + word(shared, SHARED.TENSOR_NODE)) != word(shared, SHARED.NONE):
-                wanted |= 1 << tensors
+                recorded_bits |= 1 << tensors
             put_word(values, tensors, t)
             put_word(call_key, at, load_word(t + word(shared, SHARED.TENSOR_META)) | 1)
             tensors += 1
@@ -76,22 +76,22 @@ def call_key_of(shared: int, args: int, total: int, names: int, call_key: int, v
         if size != 0:
             put_word(call_key, at, word(shared, SHARED.CLOSE))
             at += 1
-    if wanted != 0:
+    if recorded_bits != 0:
         recorded = records(shared)
         if recorded < 0 or recorded > 1:
             return FAILED if recorded < 0 else MISS
-        wanted *= recorded
+        recorded_bits *= recorded
     same = same_of(values, tensors)
     if same < 0:
         return MISS
-    put_word(call_key, 0, wanted | same << 32)
+    put_word(call_key, 0, recorded_bits | same << 32)
     put_word(call_key, 1, names)
     return at
 
 
 def same_of(values: int, count: int) -> int:
-    """Which of so many tensors are one: three bits for each but the first say which one before it
-    is, from 1, or 0.  MISS where there are too many to say.
+    """Return which of the tensors are one: three bits for each but the first, with the number from
+    1 of the equal one before it, or 0.  MISS if there are too many.
     """
     same = 0
     for k in range(1, count):
@@ -139,7 +139,9 @@ def put_part(shared: int, x: int, call_key: int, at: int) -> int:
 
 
 def put_slice(shared: int, x: int, call_key: int, at: int) -> int:
-    """The same of a slice."""
+    """Put the parts of a slice into `call_key` from word `at` on.  Return the word behind them, or
+    MISS.
+    """
     start = load_word(x + word(shared, SHARED.SLICE_START))
     stop = load_word(x + word(shared, SHARED.SLICE_STOP))
     step = load_word(x + word(shared, SHARED.SLICE_STEP))
@@ -153,7 +155,7 @@ def put_slice(shared: int, x: int, call_key: int, at: int) -> int:
 
 
 def has_slice(shared: int, x: int) -> bool:
-    """Whether a tuple has one."""
+    """Return True if a tuple has a slice."""
     for k in range(tuple_size(x)):
         if class_of(shared, tuple_item(x, k)) == word(shared, SHARED.SLICE):
             return True
@@ -161,14 +163,14 @@ def has_slice(shared: int, x: int) -> bool:
 
 
 def is_plain(shared: int, x: int) -> bool:
-    """Whether `x` is an int, None or Ellipsis."""
+    """Return True if `x` is an int, None or Ellipsis."""
     if class_of(shared, x) == word(shared, SHARED.INT):
         return True
     return x == word(shared, SHARED.NONE) or x == word(shared, SHARED.ELLIPSIS)
 
 
 def tensors_in(shared: int, x: int) -> int:
-    """How many elements a list or tuple has that begins with a tensor, 0 of all else."""
+    """Return the length of a list or tuple that begins with a tensor, 0 for all else."""
     kind, size, first = class_of(shared, x), 0, 0
     if kind == word(shared, SHARED.LIST):
         size = int(list_size(x))
@@ -180,7 +182,7 @@ def tensors_in(shared: int, x: int) -> int:
 
 
 def opening(shared: int, x: int) -> int:
-    """What stands before the tensors of a list or tuple."""
+    """Return the mark in front of the tensors of a list or tuple."""
     of_list = class_of(shared, x) == word(shared, SHARED.LIST)
     return word(shared, SHARED.OPEN_LIST) if of_list else word(shared, SHARED.OPEN_TUPLE)
 
@@ -193,9 +195,10 @@ def item(shared: int, x: int, k: int) -> int:
 
 
 def gradient_key_of(shared: int, args: int, count: int, call_key: int, values: int) -> int:
-    """The same of a call of a Node's gradient function, with the Node and the one gradient that has
-    arrived: which gradients are wanted, the operator, the gradient's meta, those of what was saved,
-    in the versions that it has, those of the inputs, and the attributes.
+    """Return the number of words in the call key of a Node's gradient function, as `call_key_of`
+    does.  The key has the Node and the one gradient that has arrived: which gradients are needed,
+    the operator, the metas of the gradient and of saved tensors, their versions, the metas of the
+    inputs, and the attributes.
     """
     if count != 2 or class_of(shared, word(args, 0)) != word(shared, SHARED.NODE):
         return MISS
@@ -218,7 +221,7 @@ def gradient_key_of(shared: int, args: int, count: int, call_key: int, values: i
     recorded = records(shared)
     if recorded != 0:
         return FAILED if recorded < 0 else MISS
-    wanted, at = 0, 3
+    recorded_bits, at = 0, 3
     for k in range(saves):
         x = tuple_item(saved, k)
         if not is_whole(shared, x) or not is_of_version(shared, x, tuple_item(versions, k)):
@@ -228,7 +231,7 @@ def gradient_key_of(shared: int, args: int, count: int, call_key: int, values: i
     at += saves
     for k in range(inputs):
         if tuple_item(edges, k) != word(shared, SHARED.NONE):
-            wanted |= 1 << k
+            recorded_bits |= 1 << k
         put_word(call_key, at + k, tuple_item(metas, k) | 1)  # a global tensor's, perhaps
     at += inputs
     for k in range(rest):
@@ -240,20 +243,20 @@ def gradient_key_of(shared: int, args: int, count: int, call_key: int, values: i
     same = same_of(values, 1 + saves)
     if same < 0:
         return MISS
-    put_word(call_key, 0, wanted | same << 32)
+    put_word(call_key, 0, recorded_bits | same << 32)
     put_word(call_key, 1, operator)
     put_word(call_key, 2, load_word(g + word(shared, SHARED.TENSOR_META)) | 1)
     return at
 
 
 def are_tuples(shared: int, x: int, y: int) -> bool:
-    """Whether both slots hold tuples."""
+    """Return True if both slots hold tuples."""
     kind = word(shared, SHARED.TUPLE)
     return x != 0 and y != 0 and class_of(shared, x) == kind and class_of(shared, y) == kind
 
 
 def is_of_version(shared: int, x: int, version: int) -> bool:
-    """Whether a whole tensor that was saved was not changed since."""
+    """Return True if a saved tensor, which is whole, was not changed since."""
     storage = load_word(x + word(shared, SHARED.TENSOR_STORAGE))
     if storage == word(shared, SHARED.NONE):
         return True
@@ -284,7 +287,7 @@ def dict_key_of(shared: int, call_key: int, count: int) -> int:
 
 
 def dict_key_of_held(shared: int, call_key: int, count: int) -> int:
-    """The same, while what the call key has is held."""
+    """Make the dict key of a call key whose parts are held by the caller."""
     key, first = new_tuple(count), int_of(word(call_key, 0))
     if key == 0 or first == 0:
         decref(key)
@@ -308,13 +311,13 @@ def dict_key_of_held(shared: int, call_key: int, count: int) -> int:
 
 
 def stands_for_itself(shared: int, x: int) -> bool:
-    """Whether a part of a key is no argument."""
+    """Return True if a part of a key is no argument."""
     around = x == word(shared, SHARED.OPEN_LIST) or x == word(shared, SHARED.OPEN_TUPLE)
     return around or x == word(shared, SHARED.CLOSE) or x == word(shared, SHARED.SLICED)
 
 
 def is_fixed(shared: int, call_key: int, count: int) -> bool:
-    """Whether the same objects will be such a call again: none is a list, which may change."""
+    """Return True if the same objects make such a call again: none is a list, which may change."""
     for k in range(2, count):
         x = word(call_key, k)
         if x & 1 == 0 and class_of(shared, x) == word(shared, SHARED.LIST):
@@ -323,7 +326,9 @@ def is_fixed(shared: int, call_key: int, count: int) -> bool:
 
 
 def part_of(shared: int, x: int) -> int:
-    """What stands for an argument in a key, a new reference; MISS where nothing can; FAILED."""
+    """Return the part of a key that stands for an argument, a new reference; MISS if there is none;
+    FAILED.
+    """
     if is_plain(shared, x):
         incref(x)
         return x
@@ -350,7 +355,7 @@ def part_of(shared: int, x: int) -> int:
 
 
 def is_constant(shared: int, kind: int) -> bool:
-    """Whether objects of a class are equal to none but themselves, or to text that is the same."""
+    """Return True if objects of a class equal only themselves, or are equal text."""
     if kind == word(shared, SHARED.STR) or kind == word(shared, SHARED.TYPE):
         return True
     return kind == word(shared, SHARED.DTYPE) or kind == word(shared, SHARED.META)
@@ -358,18 +363,18 @@ def is_constant(shared: int, kind: int) -> bool:
 
 def pair(kind: int, x: int) -> int:
     """(kind, x), a new reference; `x` is stolen."""
-    made = new_tuple(2)
-    if made == 0:
+    result = new_tuple(2)
+    if result == 0:
         decref(x)
         return FAILED
     incref(kind)
-    set_tuple_item(made, 0, kind)
-    set_tuple_item(made, 1, x)
-    return int(made)
+    set_tuple_item(result, 0, kind)
+    set_tuple_item(result, 1, x)
+    return int(result)
 
 
 def all_plain(shared: int, x: int) -> bool:
-    """Whether all elements of a tuple are."""
+    """Return True if all elements of a tuple are plain."""
     for k in range(tuple_size(x)):  # noqa: SIM110 - Numba has no generators
         if not is_plain(shared, tuple_item(x, k)):
             return False

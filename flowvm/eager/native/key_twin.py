@@ -15,7 +15,9 @@ from flowvm.meta.meta import Size, TensorMeta
 from flowvm.vm.callers.hot import hot
 
 
-def dict_key_of(args: tuple[Any, ...], names: tuple[str, ...], tensors: list[Tensor]) -> Any:
+def dict_key_of(
+    args: tuple[Any, ...], names: tuple[str, ...], tensors: list[Tensor]
+) -> tuple[Any, ...]:
     """As `key.dict_key_of`: the key, and in `tensors` those among the arguments; LookupError where
     an argument is none that keys have.
     """
@@ -47,7 +49,7 @@ def dict_key_of(args: tuple[Any, ...], names: tuple[str, ...], tensors: list[Ten
 
 
 def same_of(tensors: list[Tensor]) -> int:
-    """Which of the tensors are one; LookupError where there are too many to say."""
+    """Return which of the tensors are one; LookupError if there are too many to say."""
     first: dict[int, int] = {}
     same = 0
     for k, x in enumerate(tensors):
@@ -59,13 +61,13 @@ def same_of(tensors: list[Tensor]) -> int:
     return same
 
 
-def is_tensor(x: Any) -> bool:
+def is_tensor(x: object) -> bool:
     return x.__class__ is Tensor or x.__class__ is hot.get("Parameter")
 
 
-def parts_of(x: Any) -> list[Any]:
-    """What stands for an argument that is no tensor: of slices, and of tuples that have some, as
-    `key.put_part` puts it.
+def parts_of(x: object) -> list[Any]:
+    """Return the parts of a key for an argument that is no tensor: of slices, and of tuples that
+    have some, as `key.put_part` puts them.
     """
     if x.__class__ is slice:
         return _slice(x)
@@ -93,7 +95,7 @@ def part_of(x: Any) -> Any:
     raise LookupError
 
 
-def _is_plain(x: Any) -> bool:
+def _is_plain(x: object) -> bool:
     return x.__class__ is int or x is None or x is Ellipsis
 
 

@@ -31,7 +31,7 @@ COUNT = (1 << 63) - 1  # of CPython's count of arguments, all but its flag
 
 
 def call_module(site: int, args: int, count: int, names: int) -> int:
-    """What `forward` gives; MISS, and it was not called; FAILED."""
+    """Return the result of `forward`; MISS if it was not called; FAILED."""
     shared = word(site, SITE.SHARED)
     if count < 1:
         return MISS
@@ -50,7 +50,7 @@ def call_module(site: int, args: int, count: int, names: int) -> int:
 
 
 def call_noted_module(site: int, args: int, count: int, names: int) -> int:
-    """The same, noted; what has hooks is called by the NOTES' PLAIN."""
+    """Call a module and note the call; a module with hooks is called by the NOTES' PLAIN."""
     shared, notes = word(site, SITE.SHARED), word(site, SITE.NUMBERED)
     if count & COUNT < 1 or word(notes, NOTES.FREE) == 0:
         return MISS
@@ -76,7 +76,7 @@ def call_noted_module(site: int, args: int, count: int, names: int) -> int:
 
 
 def counter_now(shared: int) -> int:
-    """What hands out sequence numbers, borrowed; 0 where something stands in its place."""
+    """Return the counter of sequence numbers, borrowed; 0 if something stands in its place."""
     counter = dict_item(word(shared, SHARED.HOT), word(shared, SHARED.COUNTER_NAME))
     if counter == 0 or class_of(shared, counter) != word(shared, SHARED.COUNTER):
         return 0

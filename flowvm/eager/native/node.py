@@ -10,17 +10,16 @@ from flowvm.eager.native.cpython import (
     int_of,
     new_tuple,
     set_tuple_item,
-    tuple_item,
     word,
 )
-from flowvm.eager.native.tensor import class_of, give, lend
+from flowvm.eager.native.tensor import class_of, give, lend, output_meta
 from flowvm.eager.native.words import FAILED, MISS, SHARED, SITE
 from flowvm.vm.machine.lang import load_word
 
 INLINE_ALWAYS = True
 
 
-def new_node(shared: int, site: int, args: int, kind: int, made: int, outs: int) -> int:
+def new_node(shared: int, site: int, args: int, kind: int, entry: int, outs: int) -> int:
     """The Node of the call, whole but for its number: a new reference; MISS or FAILED."""
     node = allocate(word(shared, SHARED.NODE), 0)
     if node == 0:
@@ -49,13 +48,14 @@ def new_node(shared: int, site: int, args: int, kind: int, made: int, outs: int)
         incref(value)
         set_tuple_item(attrs, k, value)
     for k in range(live):
-        meta = tuple_item(made, 1 + k)
+        meta = output_meta(shared, entry, k)
         incref(meta)
         set_tuple_item(out_metas, k, meta)
     for k in range(saves):
         place = word(site, SITE.SAVED + k)
         if place < 0:
-            tensor, version = saved_output(shared, tuple_item(made, -place), word(outs, -1 - place))
+            meta = output_meta(shared, entry, -1 - place)
+            tensor, version = saved_output(shared, meta, word(outs, -1 - place))
         else:
             tensor, version = saved_input(shared, word(args, place))
         if tensor <= FAILED:

@@ -1,4 +1,4 @@
-"""What Python sees of a native call: a callable object that is a function and a method at once.
+"""The Python object of a native call: a callable that is a function and a method at once.
 
 Its class is made by `PyType_FromSpec`, for a class statement cannot say what it has to: that its
 instances are called by the function whose address they hold (the vectorcall protocol), and that a
@@ -32,24 +32,24 @@ class Call(Unique):
     """The base of native calls.
 
     twin   the generated Python function
-    words  the SITE, once there is one, with `kept`: what its words refer to
+    words  the SITE, once there is one, with `references`: what its words refer to
     begin  called with the object itself by its first calls, until it makes the object native
     """
 
-    __slots__ = ("__weakref__", "begin", "kept", "twin", "words")
+    __slots__ = ("__weakref__", "begin", "references", "twin", "words")
 
     twin: Callable[..., Any]
     words: Any
-    kept: Any
+    references: Any
     begin: Callable[[Any], None] | None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         begin = self.begin
         if begin is not None:
             begin(self)
         return self.twin(*args, **kwargs)
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: object, owner: object = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 
     def __getattr__(self, name: str) -> Any:
@@ -64,8 +64,8 @@ class Call(Unique):
             setattr(self.twin, name, value)
 
     def __repr__(self) -> str:
-        said = [p.replace(annotation=p.empty) for p in self.__signature__.parameters.values()]
-        return f"<function {self.twin.__qualname__}{inspect.Signature(said)}>"
+        parameters = [p.replace(annotation=p.empty) for p in self.__signature__.parameters.values()]
+        return f"<function {self.twin.__qualname__}{inspect.Signature(parameters)}>"
 
     def __reduce__(self) -> Any:  # as functions are pickled, and methods
         name = self.twin.__qualname__
@@ -100,7 +100,7 @@ class _Spec(ctypes.Structure):
     )
 
 
-_kept: list[Any] = []  # what a class made of a specification may look at
+_specifications: list[Any] = []  # what a class made of a specification may look at
 CALLED_AT = Call.__basicsize__  # bytes into an object: the address of what CPython calls
 SITE_AT = CALLED_AT + 8  # the address of its SITE
 
@@ -127,7 +127,7 @@ def native_class() -> type[Call]:
     kind: type[Call] = make(ctypes.addressof(spec), (Call,))
     for part in ("__doc__", "__module__"):  # the class has its own, which would be found first
         setattr(kind, part, property(_of_twin(part), _to_twin(part)))
-    _kept.append((spec, slots, members, name))
+    _specifications.append((spec, slots, members, name))
     return kind
 
 
@@ -141,7 +141,7 @@ def _to_twin(name: str) -> Callable[[Any, Any], None]:
     return lambda self, value: setattr(self.twin, name, value)
 
 
-def new_call(twin: Callable[..., Any], begin: Callable[[Any], None] | None) -> Call:
+def new_call(twin: Callable[..., object], begin: Callable[[Any], None] | None) -> Call:
     """A native call, which is its twin until `activate`."""
     call: Call = native_class()()
     object.__setattr__(call, "twin", twin)  # not by the class's own: an import makes many
@@ -149,8 +149,8 @@ def new_call(twin: Callable[..., Any], begin: Callable[[Any], None] | None) -> C
     return call
 
 
-def activate(call: Call, site: Any, address: int, kept: Any) -> None:
+def activate(call: Call, site: Any, address: int, references: Any) -> None:
     """From now on `call` is the function at `address`, with `site`, an array of words."""
-    call.words, call.kept = site, kept
+    call.words, call.references = site, references
     ctypes.c_ssize_t.from_address(id(call) + SITE_AT).value = ctypes.addressof(site)
     ctypes.c_ssize_t.from_address(id(call) + CALLED_AT).value = address

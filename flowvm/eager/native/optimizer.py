@@ -37,32 +37,32 @@ def call_each(site: int, args: int, count: int) -> int:
     new reference; MISS, and nothing is done; FAILED.
     """
     shared, operator = word(site, SITE.SHARED), word(site, SITE.NUMBERED)
-    kept = int(tuple_size(word(site, SITE.CACHE)))
+    counters = int(tuple_size(word(site, SITE.CACHE)))
     counts = 0 if word(site, SITE.KINDS) == 0 else 1
-    if count < 2 or departs(shared, site) or 2 + kept + count - 2 + counts > MOST_ARGUMENTS:
+    if count < 2 or departs(shared, site) or 2 + counters + count - 2 + counts > MOST_ARGUMENTS:
         return MISS
-    if word(operator, SITE.ARGUMENTS) != kept + count + counts:
+    if word(operator, SITE.ARGUMENTS) != counters + count + counts:
         return MISS
     tensors = word(args, 0)
     if class_of(shared, tensors) != word(shared, SHARED.LIST) or not is_dict(shared, word(args, 1)):
         return MISS
-    left, k, done = new_list(0), 0, 1
-    while done == 1 and left != 0 and k < list_size(tensors):
+    unprocessed, k, status = new_list(0), 0, 1
+    while status == 1 and unprocessed != 0 and k < list_size(tensors):
         x = list_item(tensors, k)
         incref(x)
-        done = call_for(shared, site, args, count, x)
-        if done == MISS:
-            done = 1 if append(left, x) == 0 else FAILED
+        status = call_for(shared, site, args, count, x)
+        if status == MISS:
+            status = 1 if append(unprocessed, x) == 0 else FAILED
         decref(x)
         k += 1
-    if done != 1:
-        decref(left)
+    if status != 1:
+        decref(unprocessed)
         return FAILED
-    return int(left)
+    return int(unprocessed)
 
 
 def is_dict(shared: int, x: int) -> bool:
-    """Whether `x` is a dict, or one with a default."""
+    """Return True if `x` is a dict, or one with a default."""
     if x == 0:
         return False
     kind = class_of(shared, x)
@@ -82,28 +82,28 @@ def call_for(shared: int, site: int, args: int, count: int, x: int) -> int:
     if g == 0 or g == word(shared, SHARED.NONE):
         return FAILED if error_occurred() != 0 else 1
     names = word(site, SITE.CACHE)
-    row, kept, of_x = scratch(), int(tuple_size(names)), 0
-    if kept != 0 or word(site, SITE.KINDS) != 0:
+    row, counters, of_x = scratch(), int(tuple_size(names)), 0
+    if counters != 0 or word(site, SITE.KINDS) != 0:
         of_x = int(dict_item(word(args, 1), x))
         if of_x == 0 or not is_dict(shared, of_x):
             return FAILED if error_occurred() != 0 else MISS
     put_word(row, 0, x)
     put_word(row, 1, g)
-    for k in range(kept):
+    for k in range(counters):
         value = dict_item(of_x, tuple_item(names, k))
         if value == 0:
             return FAILED if error_occurred() != 0 else MISS
         put_word(row, 2 + k, value)
     for k in range(count - 2):
-        put_word(row, 2 + kept + k, word(args, 2 + k))
-    for k in range(2 + kept):
+        put_word(row, 2 + counters + k, word(args, 2 + k))
+    for k in range(2 + counters):
         incref(word(row, k))
     incref(of_x)
-    done = counted_call(shared, site, of_x, row, kept + count)
+    status = counted_call(shared, site, of_x, row, counters + count)
     decref(of_x)
-    for k in range(2 + kept):
+    for k in range(2 + counters):
         decref(word(row, k))
-    return done
+    return status
 
 
 def counted_call(shared: int, site: int, of_x: int, row: int, last: int) -> int:
@@ -124,23 +124,23 @@ def counted_call(shared: int, site: int, of_x: int, row: int, last: int) -> int:
         return FAILED
     incref(before)
     put_word(row, last, now)
-    done = 1 if dict_set(of_x, name, now) == 0 else FAILED
-    if done == 1:
-        done = one_call(shared, operator, row)
-        if done == MISS and dict_set(of_x, name, before) != 0:
-            done = FAILED
+    status = 1 if dict_set(of_x, name, now) == 0 else FAILED
+    if status == 1:
+        status = one_call(shared, operator, row)
+        if status == MISS and dict_set(of_x, name, before) != 0:
+            status = FAILED
     decref(before)
     decref(now)
-    return done
+    return status
 
 
 def one_call(shared: int, operator: int, row: int) -> int:
     """Make it: 1; MISS or FAILED."""
-    made = entry_of(shared, operator, row, 0)
-    if made <= FAILED:
-        return made
-    result = issue_as(shared, operator, row, 0, made)
-    decref(made)
+    entry = entry_of(shared, operator, row, 0)
+    if entry <= FAILED:
+        return entry
+    result = issue_as(shared, operator, row, 0, entry)
+    decref(entry)
     if result <= FAILED:
         return result
     decref(result)

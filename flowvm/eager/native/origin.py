@@ -1,4 +1,4 @@
-"""Whose line a call is on: the code object and the offset that issuing remembers."""
+"""The user's line of a call: the code object and the offset that issuing remembers."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def place(shared: int) -> tuple[int, int]:
         code, last = above(shared, frame)
     if code != MISS:
         return code, last
-    found = call_one(word(shared, SHARED.FIND_USER), frame)
-    if found == 0:
+    position = call_one(word(shared, SHARED.FIND_USER), frame)
+    if position == 0:
         return FAILED, 0
-    code = sequence_item(found, 0)
-    last = sequence_item(found, 1)
-    decref(found)
+    code = sequence_item(position, 0)
+    last = sequence_item(position, 1)
+    decref(position)
     if code == 0 or last == 0:
         decref(code)
         decref(last)
@@ -101,9 +101,9 @@ def above(shared: int, frame: int) -> tuple[int, int]:
 
 
 def pinned(shared: int, owner: int) -> tuple[int, int]:
-    """What this thread's innermost with statement says, as `find_user` reads it, two new
-    references; MISS where there is none that says it, or it is not that of `owner`, if one is asked
-    for: native backward's is that of the frame that calls it, for it has none of its own.
+    """Return the line pinned by this thread's innermost with statement, as `find_user` reads it:
+    two new references.  MISS if no statement pins a line, or if it does not belong to `owner`,
+    where one is given: native backward's is that of the frame that calls it.
     """
     entry = entry_in(shared, SHARED.USER_LINES)
     code, last = MISS, 0
@@ -111,9 +111,9 @@ def pinned(shared: int, owner: int) -> tuple[int, int]:
         return code, last
     if owner != 0 and load_word(entry + word(shared, SHARED.ENTRY_OWNER)) != owner:
         return code, last
-    here = load_word(entry + word(shared, SHARED.ENTRY_VALUE))
-    if class_of(shared, here) == word(shared, SHARED.LIST) and list_size(here) == 2:
-        code, last = list_item(here, 0), list_item(here, 1)
+    origin = load_word(entry + word(shared, SHARED.ENTRY_VALUE))
+    if class_of(shared, origin) == word(shared, SHARED.LIST) and list_size(origin) == 2:
+        code, last = list_item(origin, 0), list_item(origin, 1)
         incref(code)
         incref(last)
     return code, last

@@ -24,7 +24,6 @@ from flowvm.eager.native.cpython import (
     put_word,
     set_list_item,
     set_list_slice,
-    tuple_item,
     word,
 )
 from flowvm.eager.native.tensor import class_of
@@ -37,7 +36,9 @@ RECLAIM = 32  # releases, of which one asks what memory of others is not needed 
 
 
 def counter_of(shared: int) -> int:
-    """What hands out sequence numbers: a new reference; MISS or FAILED.  In a fork this waits."""
+    """Return the counter of sequence numbers, a new reference; MISS or FAILED.  In a fork this
+    waits.
+    """
     counter = dict_item(word(shared, SHARED.HOT), word(shared, SHARED.COUNTER_NAME))
     if counter == 0:
         return MISS
@@ -57,7 +58,7 @@ def publish(
     site: int,
     refs: int,
     bits: int,
-    made: int,
+    entry: int,
     outs: int,
     count: int,
     seq: int,
@@ -74,7 +75,7 @@ def publish(
     set_list_item(codes, slot, code)
     set_list_item(lasts, slot, last)
     at = word(shared, SHARED.RING) + 8 * RING.WORDS * slot
-    store_word(at + 8 * RING.ENTRY, as_int(tuple_item(made, 0)))
+    store_word(at + 8 * RING.ENTRY, as_int(load_word(entry + word(shared, SHARED.CALL_WORD))))
     to = at + 8 * RING.OPERANDS
     for k in range(count):
         store_word(to, ref_of(shared, word(outs, k)))
@@ -89,9 +90,9 @@ def publish(
 
 
 def plain_dead(shared: int) -> int:
-    """How many dead storages the next record that releases can have; 0 where the Python function
-    is to look at them: one is no id, of another stream, or of memory that is not the VM's; or it is
-    time to ask which memory of others is not needed any more.
+    """Return the number of dead storages for the next record that releases.  0 leaves them to the
+    Python function: one is no id, of another stream, or of memory that is not the VM's; or it is
+    time to look for borrowed memory that can be returned.
     """
     adopted, stream_of = word(shared, SHARED.ADOPTED), word(shared, SHARED.STREAM_OF)
     elsewhere = dict_size(adopted) + dict_size(stream_of) != 0
@@ -152,7 +153,7 @@ def release(shared: int) -> int:
 
 
 def take_dead(shared: int, count: int) -> bool:
-    """Whether the last `count` dead storages were taken from their list, last first."""
+    """Return True if the last `count` dead storages were taken from their list, last first."""
     dead = word(shared, SHARED.DEAD)
     size = int(list_size(dead))
     for k in range(count):
@@ -164,7 +165,7 @@ def take_dead(shared: int, count: int) -> bool:
 
 
 def is_due(shared: int, seq: int, dead: int) -> bool:
-    """Whether something is to be done behind record `seq`; `dead` storages wait to be released."""
+    """Return True if work is due behind record `seq`; `dead` storages wait to be released."""
     if dead != 0:
         return True
     if word(word(shared, SHARED.CONTROL), CTL.SCHEDULER_SLEEPS) != 0:
@@ -173,7 +174,7 @@ def is_due(shared: int, seq: int, dead: int) -> bool:
 
 
 def is_lent(shared: int, seq: int) -> bool:
-    """Whether record `seq`, which was published just now, accesses a storage that is lent."""
+    """Return True if record `seq`, just published, accesses a storage that is lent."""
     lent = word(shared, SHARED.LENT)
     if load_word(lent) == 0:
         return False
@@ -190,13 +191,13 @@ def is_lent(shared: int, seq: int) -> bool:
 
 
 def has_room(shared: int, seq: int) -> bool:
-    """Whether there is room behind record `seq` for one more."""
+    """Return True if there is room behind record `seq` for one more."""
     limit = dict_item(word(shared, SHARED.HOT), word(shared, SHARED.LIMIT_NAME))
     return limit != 0 and seq < int(as_int(limit))
 
 
 def finish(shared: int, number: int) -> int:
-    """What is due behind a record: 1, or FAILED."""
+    """Do the work that is due behind a record.  Return 1, or FAILED."""
     answer = call_one(word(shared, SHARED.FINISH), number)
     if answer == 0:
         return FAILED

@@ -1,4 +1,4 @@
-"""What this thread's with statements say, and calls as if inside of one.
+"""Values of this thread's with statements, and calls as if inside of one.
 
 A native call is one step of Python: nothing can come between what it switches and what it switches
 back.  So it needs none of what makes a with statement safe (`flowvm.guards.regions`): an entry
@@ -39,7 +39,7 @@ def entries_of(shared: int, mode: int) -> int:
     """The dict of what this thread's with statements say of a mode, RECORDING or USER_LINES, whose
     word is followed by that of the dict; borrowed; FAILED where it is not known.
 
-    Asked of `mode.here` once while no other thread asks: a `threading.local` takes its time.
+    Asked of `mode.local` once while no other thread asks: a `threading.local` takes its time.
     """
     thread = thread_number(this_thread())
     if word(shared, SHARED.THREAD) != thread:
@@ -86,14 +86,14 @@ def entry_in(shared: int, mode: int) -> int:
 
 
 def value_in(shared: int, mode: int) -> int:
-    """What it says, borrowed; MISS or FAILED."""
+    """Return the value of this thread's innermost with statement, borrowed; MISS or FAILED."""
     entry = entry_in(shared, mode)
     return load_word(entry + word(shared, SHARED.ENTRY_VALUE)) if entry > FAILED else entry
 
 
 def records(shared: int) -> int:
-    """Whether this thread records for backward: 1 or 0; 2 if somebody is to be told of it, which
-    the twin does; -1 and an exception.
+    """Return 1 if this thread records for backward, else 0; 2 if a listener is to be told of it,
+    which the twin does; -1 and an exception.
     """
     if dict_size(word(shared, SHARED.ASKERS)) != 0:
         return 2
@@ -121,19 +121,19 @@ def enter(shared: int, entries: int, inside: int, value: int, owner: int) -> int
         return FAILED
     lend(entry, word(shared, SHARED.ENTRY_VALUE), value)
     lend(entry, word(shared, SHARED.ENTRY_OWNER), owner)
-    done = set_add(inside, entry)
-    if done == 0:
-        done = dict_set(entries, entry, entry)
-        if done != 0:
+    status = set_add(inside, entry)
+    if status == 0:
+        status = dict_set(entries, entry, entry)
+        if status != 0:
             set_discard(inside, entry)
-    if done != 0:
+    if status != 0:
         decref(entry)
         return FAILED
     return int(entry)
 
 
 def leave(entries: int, inside: int, entry: int) -> None:
-    """What held before holds again, whatever the entry says by now.  An exception may be set."""
+    """Restore the value before, whatever the entry says by now.  An exception may be set."""
     if dict_contains(entries, entry) == 1:
         dict_delete(entries, entry)
     set_discard(inside, entry)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.call_entry import CallEntry
 from flowvm.eager.calls import Callee, finish_function
 from flowvm.eager.native.words import (
     BOOLEAN,
@@ -89,23 +90,50 @@ ARRAYS: dict[Any, tuple[Any, int]] = {
 }
 
 
+def _equality(itemsize: int, size: int, infinity: int = 0) -> tuple[int, int, int, int]:
+    """Return the facts of a dtype that equality needs: the bytes of an element and of its numbers;
+    a word with their sign bits, and one with what is to be added to their other bits to get a sign
+    bit for NaN alone.  The last two are 0 for integers.
+    """
+    sign = 1 << 8 * size - 1
+    words = (sign, sign - 1 - infinity) if infinity else (0, 0)
+    signs, spare = (
+        int.from_bytes(w.to_bytes(size, "little") * (8 // size), "little", signed=True)
+        for w in words
+    )
+    return itemsize, size, signs, spare
+
+
+_INFINITIES = {
+    dtypes.float16: 0x7C00,
+    dtypes.bfloat16: 0x7F80,
+    dtypes.float32: 0x7F80_0000,
+    dtypes.float64: 0x7FF0_0000_0000_0000,
+}
+# of the dtypes that native calls compare; a complex number is two
+EQUALS: dict[Any, tuple[int, int, int, int]] = {
+    dtype: _equality(dtype.itemsize, dtype.real.itemsize, _INFINITIES.get(dtype.real, 0))
+    for dtype in dtypes.ALL_DTYPES
+}
+
+
 class Several(tuple[int, ...]):
     """The words of a field that has several."""
 
 
 class Table:
     """A record filled in, with numbers and with addresses of objects: `words` is a ctypes array,
-    `kept` what its addresses are of.
+    `references` what its addresses are of.
     """
 
     def __init__(
-        self, kind: type[Record], kept: Any, more: Sequence[int] = (), /, **values: Any
+        self, kind: type[Record], references: object, more: Sequence[int] = (), /, **values: object
     ) -> None:
         fields = {field.name: field for field in fields_of(kind)}
         size = sum(field.words for field in fields.values())
         self.words = (ctypes.c_int64 * (size + len(more)))()
         self.words[size:] = list(more)  # what lies behind the record
-        self.kept = kept, values
+        self.references = references, values
         for name, value in values.items():
             parts = value if type(value) is Several else (value,)
             for k, part in enumerate(parts):
@@ -113,7 +141,7 @@ class Table:
 
     @property
     def address(self) -> int:
-        """Where it lies."""
+        """The address of the table's words."""
         return ctypes.addressof(self.words)
 
 
@@ -126,6 +154,9 @@ def shared_table(names: dict[str, Any]) -> Table:
             places[key] = slot_place(names[kind], slot)
     for slot in ("keep", "owner", "value"):
         places[f"ENTRY_{slot.upper()}"] = slot_place(_Entry, slot)
+    for slot in ("large", "outputs", "word"):
+        places[f"CALL_{slot.upper()}"] = slot_place(CallEntry, slot)
+    places["CALL_PACK"] = slot_place(CallEntry, "scalar_pack")
     for slot in ("index", "node"):
         places[f"EDGE_{slot.upper()}"] = slot_place(OutputEdge, slot)
     for slot in ("code", "last"):
@@ -230,6 +261,7 @@ def shared_table(names: dict[str, Any]) -> Table:
         RECORDING=names["recording"],
         RECORDED=names["Recording"],
         FORGET=names["FORGET"],
+        RELEASE=names["release_dead"],
         FINISH=finish_function(names),
     )
 
@@ -246,7 +278,7 @@ def _copy(x: Any, source: Any) -> Any:
     return x.copy_(source)
 
 
-def _through(function: Callable[..., Any], *args: Any) -> Any:
+def _through(function: Callable[..., object], *args: object) -> object:
     """Call a function from here: what it issues is then the line's that is pinned, or the first
     above that is a user's, and not that of the frame that called a native call.
     """
@@ -254,8 +286,8 @@ def _through(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def takes(op: Callee) -> bool:
-    """Whether there are native calls of an operator: with outputs whose sizes are known; or with
-    tensors that it writes, and neither an output nor a gradient.
+    """Return True if there are native calls of an operator: with outputs whose sizes are known; or
+    with tensors that it writes, and neither an output nor a gradient.
     """
     if op.writes:
         known = not op.outputs and op.grad is None and len(op.writes) <= MOST_WRITTEN
@@ -276,7 +308,7 @@ def inline_cache_table(count: int) -> Table:
 
 def site_table(
     op: Callee,
-    twin: Callable[..., Any],
+    twin: Callable[..., object],
     shared: Table,
     numbered: Table | None = None,
     converted: bool = False,
@@ -285,13 +317,13 @@ def site_table(
 
     `twin` is called then; `converted`: in a region of autocast, too.
     """
-    taken = takes(op)
-    arguments = len(op.inputs) + len(op.attrs) + len(op.scalars) if taken else -1
-    saves = op.saves if taken else ()
+    has_kernel = takes(op)
+    arguments = len(op.inputs) + len(op.attrs) + len(op.scalars) if has_kernel else -1
+    saves = op.saves if has_kernel else ()
     saved = Several(
         op.inputs.index(n) if n in op.inputs else -1 - op.outputs.index(n) for n in saves
     )
-    written = Several(k for k, n in enumerate(op.inputs) if taken and n in op.writes)
+    written = Several(k for k, n in enumerate(op.inputs) if has_kernel and n in op.writes)
     inline = inline_cache_table(4)
     return Table(
         SITE,
@@ -307,7 +339,7 @@ def site_table(
         ATTRS=len(op.attrs),
         SCALARS=len(op.scalars),
         KINDS=op.scalar_kinds or 0,
-        CODES=Several(map(ord, op.scalar_kinds if taken else "")),
+        CODES=Several(map(ord, op.scalar_kinds if has_kernel else "")),
         CONVERTED=int(converted or bool(op.amp)),
         OPERATOR=op if op.grad is not None else 0,
         SAVES=len(saved),

@@ -25,20 +25,20 @@ def class_of(shared: int, x: int) -> int:
 
 
 def is_tensor(shared: int, x: int) -> bool:
-    """Whether `x` is a Tensor or Parameter, whole or not."""
+    """Return True if `x` is a Tensor or Parameter, whole or not."""
     kind = class_of(shared, x)
     return kind == word(shared, SHARED.TENSOR) or kind == word(shared, SHARED.PARAMETER)
 
 
 def is_unrecorded(shared: int, x: int) -> bool:
-    """Whether `x` is a tensor that has no place in the autograd graph."""
+    """Return True if `x` is a tensor that has no place in the autograd graph."""
     if not is_tensor(shared, x):
         return False
     return load_word(x + word(shared, SHARED.TENSOR_NODE)) == word(shared, SHARED.NONE)
 
 
 def is_whole(shared: int, x: int) -> bool:
-    """Whether `x` is a tensor that has all that a call reads."""
+    """Return True if `x` is a tensor that has all that a call reads."""
     if not is_tensor(shared, x):
         return False
     if load_word(x + word(shared, SHARED.TENSOR_META)) == 0:
@@ -62,7 +62,12 @@ def lend(x: int, at: int, value: int) -> None:
     store_word(x + at, value)
 
 
-def new_output(shared: int, made: int, k: int) -> int:
+def output_meta(shared: int, entry: int, k: int) -> int:
+    """The meta of output `k` of an entry; borrowed."""
+    return int(tuple_item(load_word(entry + word(shared, SHARED.CALL_OUTPUTS)), k))
+
+
+def new_output(shared: int, entry: int, k: int) -> int:
     """Output `k`: a tensor with a storage id and the entry's meta: a new reference; MISS where no
     id is free, which the twin sees to; or FAILED.
     """
@@ -75,7 +80,7 @@ def new_output(shared: int, made: int, k: int) -> int:
         decref(out)
         return MISS
     give(out, word(shared, SHARED.TENSOR_REF), number)
-    lend(out, word(shared, SHARED.TENSOR_META), tuple_item(made, 1 + k))
+    lend(out, word(shared, SHARED.TENSOR_META), output_meta(shared, entry, k))
     lend(out, word(shared, SHARED.TENSOR_NODE), word(shared, SHARED.NONE))
     lend(out, word(shared, SHARED.TENSOR_STORAGE), word(shared, SHARED.NONE))
     return int(out)
@@ -86,14 +91,16 @@ def own_storages(shared: int, site: int, args: int) -> int:
     has none: 1; MISS or FAILED.
     """
     for k in range(word(site, SITE.WRITES)):
-        done = own_storage(shared, word(args, word(site, SITE.WRITTEN + k)))
-        if done != 1:
-            return done
+        status = own_storage(shared, word(args, word(site, SITE.WRITTEN + k)))
+        if status != 1:
+            return status
     return 1
 
 
 def own_storage(shared: int, x: int) -> int:
-    """The same of one tensor."""
+    """Give one tensor, which is whole, a Storage of its own if it has none.  Return 1, MISS or
+    FAILED.
+    """
     none, at = word(shared, SHARED.NONE), word(shared, SHARED.TENSOR_STORAGE)
     if load_word(x + at) != none:
         return 1
@@ -125,7 +132,7 @@ def count_changes(shared: int, site: int, args: int) -> int:
 
 
 def count_change(shared: int, x: int) -> int:
-    """The same of one tensor."""
+    """Count a change of one tensor.  Return 1, or FAILED."""
     storage = load_word(x + word(shared, SHARED.TENSOR_STORAGE))
     before = load_word(storage + word(shared, SHARED.STORAGE_VERSION))
     version = int_of(as_int(before) + 1)

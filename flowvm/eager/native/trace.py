@@ -8,7 +8,7 @@ out of the ordinary its twin makes that, and the replay goes on.
 
 from __future__ import annotations
 
-from flowvm.eager.native.arguments import all_whole, departs
+from flowvm.eager.native.arguments import all_whole, departs, is_elsewhere
 from flowvm.eager.native.call import change_into, drop, issue_into, tuple_of
 from flowvm.eager.native.cpython import (
     allocate,
@@ -65,11 +65,11 @@ from flowvm.vm.machine.lang import load_word
 
 
 def replay_call(site: int, args: int, count: int, names: int) -> int:
-    """What a call gives that follows a trace; LEARN where there may be one next time; MISS where
-    there is none; FAILED.
+    """Return the result of a call that follows a trace; LEARN if there may be a trace next time;
+    MISS if there is none; FAILED.
     """
     shared = word(site, SITE.SHARED)
-    if departs(shared, site):
+    if departs(shared, site) or is_elsewhere(site):
         return MISS
     values, call_key = scratch(), scratch()
     if word(site, SITE.KIND) == FRONT:
@@ -79,26 +79,26 @@ def replay_call(site: int, args: int, count: int, names: int) -> int:
         length = gradient_key_of(shared, args, count if names == 0 else 0, call_key, values)
     if length <= FAILED:
         return length
-    kept = lookup(shared, site, call_key, length)
-    if kept != 0:
-        incref(kept)
-        return replay_known(shared, site, kept, values)
+    cached = lookup(shared, site, call_key, length)
+    if cached != 0:
+        incref(cached)
+        return replay_known(shared, site, cached, values)
     key = dict_key_of(shared, call_key, length)
     if key <= FAILED:
         return key
-    kept = dict_item(word(site, SITE.CACHE), key)
-    incref(kept)
+    cached = dict_item(word(site, SITE.CACHE), key)
+    incref(cached)
     decref(key)
-    if kept == 0:
+    if cached == 0:
         return LEARN
-    if as_int(tuple_item(kept, 0)) > LEARN and is_fixed(shared, call_key, length):
-        insert(shared, site, call_key, length, kept)
-    return replay_known(shared, site, kept, values)
+    if as_int(tuple_item(cached, 0)) > LEARN and is_fixed(shared, call_key, length):
+        insert(shared, site, call_key, length, cached)
+    return replay_known(shared, site, cached, values)
 
 
-def replay_known(shared: int, site: int, kept: int, values: int) -> int:
-    """The same, with what is kept of such calls, whose reference is stolen."""
-    trace = int(as_int(tuple_item(kept, 0)))
+def replay_known(shared: int, site: int, cached: int, values: int) -> int:
+    """Replay a call whose entry in the cache is known.  Its reference is stolen."""
+    trace = int(as_int(tuple_item(cached, 0)))
     result = trace
     if trace > LEARN:
         result = replay(shared, trace, values)
@@ -106,47 +106,49 @@ def replay_known(shared: int, site: int, kept: int, values: int) -> int:
         result = MISS
     if result > LEARN:
         put_word(site, SITE.HITS, word(site, SITE.HITS) + 1)
-    decref(kept)
+    decref(cached)
     return result
 
 
 def replay(shared: int, trace: int, values: int) -> int:
-    """What the call gives, a new reference; MISS or FAILED.  `values` begins with its tensors."""
-    given = word(trace, TRACE.TENSORS)
-    made, done, changes = given, 1, 0
-    if word(trace, TRACE.APART) != 0 and not are_apart(shared, values, given):
+    """Return the result of a call, a new reference; MISS or FAILED.  `values` begins with its
+    tensors.
+    """
+    count_of_inputs = word(trace, TRACE.TENSORS)
+    count, status, changes = count_of_inputs, 1, 0
+    if word(trace, TRACE.APART) != 0 and not are_apart(shared, values, count_of_inputs):
         return MISS
-    for k in range(given):  # a list, or a Node, may let go of them meanwhile
+    for k in range(count_of_inputs):  # a list, or a Node, may let go of them meanwhile
         incref(word(values, k))
     for k in range(word(trace, TRACE.STEPS)):
         step = trace + 8 * (TRACE.WORDS + k * STEP.WORDS)
         kind = word(step, STEP.KIND)
         if kind == CALL:
-            done = call_step(shared, step, values, made)
-            if done == 1:
-                made += word(word(step, STEP.SITE), SITE.OUTPUTS)
+            status = call_step(shared, step, values, count)
+            if status == 1:
+                count += word(word(step, STEP.SITE), SITE.OUTPUTS)
         elif kind == RECORD:
-            done = record_step(shared, step, values)
+            status = record_step(shared, step, values)
         elif kind == INTO:
-            done = into_step(shared, step, values)
-            if done == MISS and changes != 0:
-                done = copy_step(shared, step, values)
+            status = into_step(shared, step, values)
+            if status == MISS and changes != 0:
+                status = copy_step(shared, step, values)
             changes = 1
         elif kind == PIECES:
-            done = pieces_step(shared, step, values)
+            status = pieces_step(shared, step, values)
         else:
-            done = view_step(shared, step, values, made)
-            made += 1 if done == 1 else 0
-        if done != 1:
+            status = view_step(shared, step, values, count)
+            count += 1 if status == 1 else 0
+        if status != 1:
             break
-    if done == 1:
-        done = result_of(shared, trace, values)
-    drop(values, made)
-    return done
+    if status == 1:
+        status = result_of(shared, trace, values)
+    drop(values, count)
+    return status
 
 
 def are_apart(shared: int, values: int, count: int) -> bool:
-    """Whether no two tensors are one, or on one Storage."""
+    """Return True if no two tensors are one, or on one Storage."""
     at, none = word(shared, SHARED.TENSOR_STORAGE), word(shared, SHARED.NONE)
     for k in range(1, count):
         storage = load_word(word(values, k) + at)
@@ -169,14 +171,14 @@ def result_of(shared: int, trace: int, values: int) -> int:
         x = word(shared, SHARED.NONE) if place < 0 else word(values, place)
         incref(x)
         put_word(results, k, x)
-    made = tuple_of(results, count)
+    result = tuple_of(results, count)
     kind = word(trace, TRACE.CLASS)
-    if made == 0 or kind == word(shared, SHARED.TUPLE):
-        return made
+    if result == 0 or kind == word(shared, SHARED.TUPLE):
+        return result
     put_word(results, 0, kind)
-    put_word(results, 1, made)
+    put_word(results, 1, result)
     named = vectorcall(word(shared, SHARED.NEW_TUPLE), results, 2, 0)
-    decref(made)
+    decref(result)
     return int(named)
 
 
@@ -190,12 +192,12 @@ def fill(step: int, values: int, args: int) -> None:
 def call_step(shared: int, step: int, values: int, at: int) -> int:
     """Call an operator: 1, and its outputs are the values from `at` on; FAILED."""
     site, call = word(step, STEP.SITE), scratch()
-    args, outs, done = call + 8, values + 8 * at, MISS
+    args, outs, status = call + 8, values + 8 * at, MISS
     fill(step, values, args)
     if all_whole(shared, site, args):
-        done = issue_into(shared, site, args, 0, word(step, STEP.MADE), outs)
-    if done != MISS:
-        return done
+        status = issue_into(shared, site, args, 0, word(step, STEP.MADE), outs)
+    if status != MISS:
+        return status
     put_word(site, SITE.MISSES, word(site, SITE.MISSES) + 1)
     put_word(call, 0, word(site, SITE.TWIN))
     result = vectorcall(word(shared, SHARED.THROUGH), call, word(step, STEP.ARGUMENTS) + 1, 0)
@@ -243,13 +245,13 @@ def copy_step(shared: int, step: int, values: int) -> int:
 
 def record_step(shared: int, step: int, values: int) -> int:
     """Give a finished tensor its Node: 1; MISS or FAILED."""
-    args, inputs, wanted = scratch(), word(step, STEP.INPUTS), 0
+    args, inputs, needs_grad = scratch(), word(step, STEP.INPUTS), 0
     fill(step, values, args)
     for k in range(inputs):
         edge = load_word(word(args, k) + word(shared, SHARED.TENSOR_NODE))
         if edge != word(shared, SHARED.NONE):
-            wanted = 1
-    if wanted == 0:
+            needs_grad = 1
+    if needs_grad == 0:
         return 1
     recorded = records(shared)
     if recorded != 1:
@@ -280,9 +282,9 @@ def view_step(shared: int, step: int, values: int, at: int) -> int:
     x = word(values, word(step, STEP.GIVEN))
     none = word(shared, SHARED.NONE)
     shares = load_word(x + word(shared, SHARED.TENSOR_STORAGE)) != none
-    done = own_storage(shared, x)
-    if done != 1:
-        return done
+    status = own_storage(shared, x)
+    if status != 1:
+        return status
     storage = load_word(x + word(shared, SHARED.TENSOR_STORAGE))
     first = load_word(x + word(shared, SHARED.TENSOR_REF))
     node = load_word(x + word(shared, SHARED.TENSOR_NODE))
@@ -312,10 +314,10 @@ def view_step(shared: int, step: int, values: int, at: int) -> int:
     lend(out, word(shared, SHARED.TENSOR_NODE), none)
     if word(step, STEP.KIND) != ALIAS:
         lend(out, word(shared, SHARED.TENSOR_KIN), base)
-        done = noted(shared, step, x, out, base, node)
-        if done != 1:
+        status = noted(shared, step, x, out, base, node)
+        if status != 1:
             decref(out)
-            return done
+            return status
     put_word(values, at, out)
     return 1
 
@@ -327,22 +329,22 @@ def base_of(shared: int, x: int) -> int:
 
 
 def noted(shared: int, step: int, x: int, out: int, base: int, node: int) -> int:
-    """What is recorded of a view: its Node, and that its base has it: 1; MISS or FAILED."""
+    """Record a view: its Node, and its place in its base's list.  Return 1, MISS or FAILED."""
     recorded = records(shared)
     if recorded != 1:
         return 1 if recorded == 0 else FAILED if recorded < 0 else MISS
     if node != word(shared, SHARED.NONE):
         args = scratch()
         put_word(args, 0, x)
-        made = bare_node(shared, step, args, 1, 0, word(step, STEP.MADE))
-        if made <= FAILED:
-            return made
+        node_of_view = bare_node(shared, step, args, 1, 0, word(step, STEP.MADE))
+        if node_of_view <= FAILED:
+            return node_of_view
         decref(word(shared, SHARED.NONE))
-        give(out, word(shared, SHARED.TENSOR_NODE), made)
+        give(out, word(shared, SHARED.TENSOR_NODE), node_of_view)
         number = int_of(NO_ORIGIN)
         if number == 0:
             return FAILED
-        give(made, word(shared, SHARED.NODE_SEQ), number)
+        give(node_of_view, word(shared, SHARED.NODE_SEQ), number)
     place = load_word(base + word(shared, SHARED.TENSOR_NODE))
     if place == 0:
         return MISS
@@ -373,22 +375,22 @@ def remembered(shared: int, base: int, view: int) -> int:
     if reference == 0:
         return FAILED
     incref(views)
-    done = 0
+    status = 0
     count = list_size(views)
     last = 0
     if count != 0:
         last = call_nothing(list_item(views, count - 1))
     if last == word(shared, SHARED.NONE) and list_size(views) == count:
         incref(reference)
-        done = set_list_item(views, count - 1, reference)  # in place of one that is gone
+        status = set_list_item(views, count - 1, reference)  # in place of one that is gone
     else:
         if count >= 16 and count & (count - 1) == 0:
             decref(call_one(word(shared, SHARED.PRUNE), views))
-        done = append(views, reference)
+        status = append(views, reference)
     decref(last)
     decref(reference)
     decref(views)
-    return 1 if done == 0 and error_occurred() == 0 else FAILED
+    return 1 if status == 0 and error_occurred() == 0 else FAILED
 
 
 def bare_node(shared: int, step: int, args: int, inputs: int, saves: int, meta: int) -> int:
@@ -441,7 +443,7 @@ def pieces_step(shared: int, step: int, values: int) -> int:
     node = bare_node(shared, step, args, 1, 0, none)
     if node <= FAILED:
         return node
-    metas, number, done = new_tuple(count), int_of(NO_ORIGIN), 1
+    metas, number, status = new_tuple(count), int_of(NO_ORIGIN), 1
     if metas == 0 or number == 0:
         decref(metas)
         decref(number)
@@ -458,12 +460,12 @@ def pieces_step(shared: int, step: int, values: int) -> int:
     decref(before)
     for k in range(count):
         out = word(values, word(step, STEP.GIVEN + 1 + k))
-        if done == 1:
-            done = piece(shared, out, base, node, k if count > 1 else -1)
-        if done == 1 and not in_leaf:
-            done = remembered(shared, base, out)
+        if status == 1:
+            status = piece(shared, out, base, node, k if count > 1 else -1)
+        if status == 1 and not in_leaf:
+            status = remembered(shared, base, out)
     decref(node)
-    return done
+    return status
 
 
 def piece(shared: int, out: int, base: int, node: int, k: int) -> int:

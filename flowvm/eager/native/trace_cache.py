@@ -16,7 +16,7 @@ else such a function reads: it must ask for nothing but metas and arguments.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from types import FunctionType
 from typing import Any, TypeVar
@@ -63,10 +63,14 @@ _SEEN, _NONE = (LEARN, None), (REFUSED, None)
 # --- from recorded steps to a trace ------------------------------------------------------------
 
 
-def trace_of(recorder: TraceRecorder, tensors: list[Tensor], result: Any) -> Table | None:
+def trace_of(
+    recorder: TraceRecorder, tensors: list[Tensor], result: object, maker: bool = False
+) -> Table | None:
     """The trace of a call on `tensors` that gave `result`; None where the recorded steps do not
-    explain it.
+    explain it.  `maker`: it may be one on no tensors.
     """
+    if not tensors and not maker:
+        return None  # what is made of no tensor may be elsewhere by default
     try:
         return _trace_of(recorder, tensors, result)
     except LookupError:
@@ -78,11 +82,11 @@ def _trace_of(recorder: TraceRecorder, tensors: list[Tensor], result: Any) -> Ta
     for k, x in enumerate(tensors):
         values.setdefault(id(x), k)
     values[_NEXT] = len(tensors)
-    if recorder.refused or not tensors:
-        raise LookupError  # what is made of no tensor may be elsewhere by default
-    kept: list[Any] = []
+    if recorder.refused:
+        raise LookupError
+    references: list[object] = []
     words: list[int] = []
-    explained: dict[int, Any] = {}  # by tensor made: what its Node is to be of
+    explained: dict[int, object] = {}  # by tensor made: what its Node is to be of
     called: set[int] = set()  # tensors that operators made
     changes = 0
     for step in recorder.steps:
@@ -92,8 +96,8 @@ def _trace_of(recorder: TraceRecorder, tensors: list[Tensor], result: Any) -> Ta
         changes += isinstance(step, Into)
         if (changes > 1 and step.op.name != "copy") or (changes and not isinstance(step, Into)):
             raise LookupError
-        words += _words(step, values, kept, explained)
-    for x in recorder.made:
+        words += _words(step, values, references, explained)
+    for x in recorder.tensors:
         node = x._node.node if x._node.__class__ is OutputEdge else x._node
         if node is not None and (
             node.__class__ is not Node or node.operator is not explained[id(x)]
@@ -104,10 +108,10 @@ def _trace_of(recorder: TraceRecorder, tensors: list[Tensor], result: Any) -> Ta
         if x._meta.__class__ is GlobalMeta and id(x) not in called:
             raise LookupError  # a view of one knows of more than its memory
     several = isinstance(result, (tuple, list))
-    given = [-1 if x is None else _value(values, x) for x in result] if several else []
+    results = [-1 if x is None else _value(values, x) for x in result] if several else []
     kind = type(result)
     if (
-        len(given) > MOST_ARGUMENTS
+        len(results) > MOST_ARGUMENTS
         or len(recorder.steps) > MOST_STEPS
         or values[_NEXT] > MOST_VALUES
     ):
@@ -116,35 +120,37 @@ def _trace_of(recorder: TraceRecorder, tensors: list[Tensor], result: Any) -> Ta
         raise LookupError
     return Table(
         TRACE,
-        kept,
+        references,
         words,
         STEPS=len(recorder.steps),
         TENSORS=len(tensors),
         APART=int(recorder.apart),
         RESULT=-1 if several else _value(values, result),
-        RESULTS=len(given),
+        RESULTS=len(results),
         CLASS=kind,
-        GIVEN=Several(given),
+        GIVEN=Several(results),
     )
 
 
 _NEXT = 0  # in the place of an id: the number of the next value
 
 
-def _number(values: dict[int, int], x: Any) -> None:
+def _number(values: dict[int, int], x: Tensor) -> None:
     """A tensor that a step makes is the next value."""
     values[id(x)] = values[_NEXT]
     values[_NEXT] += 1
 
 
-def _value(values: dict[int, int], x: Any) -> int:
+def _value(values: dict[int, int], x: Tensor) -> int:
     value = values.get(id(x))
     if value is None:
         raise LookupError
     return value
 
 
-def _words(step: Any, values: dict[int, int], kept: list[Any], explained: dict[int, Any]) -> Any:
+def _words(
+    step: Any, values: dict[int, int], references: list[Any], explained: dict[int, Any]
+) -> Any:
     """A step's words; its outputs are values from now on."""
     facts: dict[str, Any]
     if isinstance(step, Call):
@@ -152,14 +158,14 @@ def _words(step: Any, values: dict[int, int], kept: list[Any], explained: dict[i
         if op.writes or op.unsized or not takes(op):
             raise LookupError
         site = install.own_site(op)
-        given = [*inputs, *map(_address, (*step.attrs, *step.scalars))]
-        facts = {"KIND": CALL, "SITE": site.address, "MADE": step.made}
-        kept += [site, step.attrs, step.scalars]
+        operands = [*inputs, *map(_address, (*step.attrs, *step.scalars))]
+        facts = {"KIND": CALL, "SITE": site.address, "MADE": step.entry}
+        references += [site, step.attrs, step.scalars]
         for x in step.outs:
             explained[id(x)] = op if op.grad is not None else None
             _number(values, x)
     elif isinstance(step, View):
-        inputs = given = [_value(values, step.x)]
+        inputs = operands = [_value(values, step.x)]
         offset = step.offset << OPERAND.STORAGE_BITS
         facts = {"KIND": ALIAS, "MADE": step.out._meta, "OFFSET": offset}
         if step.operator is not None:
@@ -170,34 +176,38 @@ def _words(step: Any, values: dict[int, int], kept: list[Any], explained: dict[i
         if not takes(step.op) or step.op.writes:
             raise LookupError
         site, inputs = install.own_site(step.op), [_value(values, x) for x in step.inputs]
-        given = [*inputs, *map(_address, (*step.attrs, *step.scalars)), _value(values, step.target)]
-        facts = {"KIND": INTO, "SITE": site.address, "MADE": step.made}
-        kept += [site, step.attrs, step.scalars]
+        operands = [
+            *inputs,
+            *map(_address, (*step.attrs, *step.scalars)),
+            _value(values, step.target),
+        ]
+        facts = {"KIND": INTO, "SITE": site.address, "MADE": step.entry}
+        references += [site, step.attrs, step.scalars]
     elif isinstance(step, Pieces):
         inputs = [_value(values, step.x)]
-        given = [*inputs, *(_value(values, x) for x in step.outs)]
+        operands = [*inputs, *(_value(values, x) for x in step.outs)]
         facts = {"KIND": PIECES, "SITE": step.op, "ATTRS": step.attrs}
         for x in step.outs:
             explained[id(x)] = step.op
     else:
         assert isinstance(step, Record)
         inputs = [_value(values, x) for x in step.inputs]
-        given = [*inputs, *(_value(values, x) for x in step.saved)]
+        operands = [*inputs, *(_value(values, x) for x in step.saved)]
         out = _value(values, step.out)
         facts = {"KIND": RECORD, "SITE": step.op, "MADE": out, "ATTRS": step.attrs}
         if explained.get(id(step.out), step) is not None:  # it is no step's, or has a Node already
             raise LookupError
         explained[id(step.out)] = step.op
-    if len(given) > MOST_ARGUMENTS:
+    if len(operands) > MOST_ARGUMENTS:
         raise LookupError
     table = Table(
-        STEP, facts, INPUTS=len(inputs), ARGUMENTS=len(given), GIVEN=Several(given), **facts
+        STEP, facts, INPUTS=len(inputs), ARGUMENTS=len(operands), GIVEN=Several(operands), **facts
     )
-    kept.append(table)
+    references.append(table)
     return table.words
 
 
-def _address(value: Any) -> int:
+def _address(value: object) -> int:
     return id(value)
 
 
@@ -205,39 +215,47 @@ def _address(value: Any) -> int:
 
 
 class TraceCache:
-    """The traces of one function: `call` is called where there may be one the next time."""
+    """The traces of one function: `call` is called where there may be one the next time.
 
-    def __init__(self, function: Callable[..., Any], kind: int) -> None:
+    `elsewhere` are sets that are not empty while a thread makes tensors elsewhere, for a function
+    that makes them of none; else there are no such sets.
+    """
+
+    def __init__(
+        self, function: Callable[..., object], kind: int, elsewhere: Sequence[set[Any]] = ()
+    ) -> None:
         self.function = function
         self.kind = kind
-        self.kept = LRUCache("traces")
-        engine.on_entries_full.append(self.kept.forget)
+        self.elsewhere = elsewhere
+        self.lru = LRUCache("traces")
+        engine.on_entries_full.append(self.lru.forget)
 
     def table(self) -> Table:
         """The SITE of a call that follows them."""
         name = getattr(self.function, "__name__", "") if self.kind == FRONT else ""
-        return install.front_table(self.call, self.function, self.kind, self.kept.young, name)
+        young, sets = self.lru.young, Several(map(id, self.elsewhere))
+        return install.front_table(self.call, self.function, self.kind, young, name, ELSEWHERE=sets)
 
-    def call(self, *args: Any, **kwargs: Any) -> Any:
+    def call(self, *args: Any, **kwargs: object) -> Any:
         """Call the function; the second time with a key, listen to it."""
         tensors: list[Tensor] = []
         try:
             key = self._key(args, kwargs, tensors)
         except (LookupError, AttributeError):
             return self.function(*args, **kwargs)
-        if hot["departed"] or hot["autocast"] or askers:
+        if hot["departed"] or hot["autocast"] or askers or any(self.elsewhere):
             return self.function(*args, **kwargs)
-        known = self.kept.find(key)
+        known = self.lru.find(key)
         if known is None:
             mine = self.kind == FRONT or is_flowvms(args[0].operator.grad)
-            self.kept.put(key, _SEEN if mine else _NONE, _BYTES)
+            self.lru.put(key, _SEEN if mine else _NONE, _BYTES)
         if known is not _SEEN:
             return self.function(*args, **kwargs)
         recorder = TraceRecorder()
         with recording_trace(recorder):
             result = self.function(*args, **kwargs)
-        trace = trace_of(recorder, tensors, result)
-        self.kept.replace(key, _NONE if trace is None else (trace.address, trace))
+        trace = trace_of(recorder, tensors, result, bool(self.elsewhere))
+        self.lru.replace(key, _NONE if trace is None else (trace.address, trace))
         return result
 
     def _key(self, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
@@ -262,38 +280,41 @@ class TraceCache:
 
 
 @functools.lru_cache(1 << 12)
-def is_flowvms(function: Any) -> bool:
-    """Whether nobody but flowvm has written what a gradient function does."""
+def is_flowvms(function: object) -> bool:
+    """Return True if a gradient function is flowvm's, with all functions in its closure."""
     if not isinstance(function, FunctionType) or not INTERNAL[function.__code__.co_filename]:
         return False
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
     return all(is_flowvms(value) for value in cells if isinstance(value, FunctionType))
 
 
-def steady(function: Function) -> Function:
-    """The function, which is steady: its calls follow their traces, if calls are to be native."""
-    return _followed(by_common_names(function), FRONT)
+def steady(function: Function, elsewhere: Sequence[set[Any]] = ()) -> Function:
+    """The function, which is steady: its calls follow their traces, if calls are to be native.
+
+    `elsewhere` as TraceCache has it, of a function that makes tensors.
+    """
+    return _followed(by_common_names(function), FRONT, elsewhere)
 
 
 def steady_gradient(function: Function) -> Function:
-    """The same of the function (node, g) that calls a Node's gradient function with the gradient of
+    """Make the function (node, g) steady that calls a Node's gradient function with the gradient of
     its one output.
     """
     return _followed(function, GRADIENT)
 
 
-def traces_of(gradients: Callable[..., Any]) -> TraceCache:
-    """Those of what `steady_gradient` has made, where calls are native."""
+def traces_of(gradients: Callable[..., object]) -> TraceCache:
+    """Return the traces of a function that `steady_gradient` made, where calls are native."""
     return _of_gradients[gradients]
 
 
 _of_gradients: dict[Any, TraceCache] = {}
 
 
-def _followed(function: Function, kind: int) -> Function:
-    if not install.wanted():
+def _followed(function: Function, kind: int, elsewhere: Sequence[set[Any]] = ()) -> Function:
+    if not install.is_enabled():
         return function
-    traces = TraceCache(function, kind)
+    traces = TraceCache(function, kind, elsewhere)
     call: Any = new_call(function, functools.partial(install.begin_with, traces.table))
     if kind == GRADIENT:
         _of_gradients[call] = traces

@@ -101,9 +101,9 @@ def ref_of(shared: int, x: int) -> int:
     return ref
 
 
-def address_of(shared: int, x: int, alone: int) -> int:
+def address_of(shared: int, x: int, alone: int, waits: bool = True) -> int:
     """Return the address of a whole tensor's first element, once its writers are done and, if
-    `alone` is 1, its readers; 0 before.
+    `alone` is 1, its readers; 0 before.  Other threads may run meanwhile if it `waits`.
     """
     ref, control = ref_of(shared, x), word(shared, SHARED.CONTROL)
     m, storage = words_at(control, ARRAY.WORDS), ref & OPERAND.STORAGE_MASK
@@ -114,7 +114,7 @@ def address_of(shared: int, x: int, alone: int) -> int:
         return 0
     before = load_word(counter + word(shared, SHARED.COUNTER_AT))
     if not is_settled(m, storage, before, alone != 0):
-        if m[CTL.SETTLE] == 0:
+        if m[CTL.SETTLE] == 0 or not waits:
             return 0
         state = save_thread()  # others may run: a kernel that waits for one of them goes on
         settled = call_kernel(m[CTL.SETTLE], control, storage, before, alone, CALL_STREAM)
@@ -194,34 +194,34 @@ def listed(shared: int, x: int, meta: int, code: int, address: int) -> int:
     if ndim != 2:
         return MISS
     rows, across = as_int(tuple_item(shape, 0)), as_int(tuple_item(stride, 0)) * size
-    ref, made = ref_of(shared, x), new_list(rows)
-    if made == 0:
+    ref, rows_list = ref_of(shared, x), new_list(rows)
+    if rows_list == 0:
         return FAILED
     for k in range(rows):
         row = row_of(shared, code, address + k * across, columns, step)
         if row == FAILED:
-            decref(made)
+            decref(rows_list)
             return FAILED
-        set_list_item(made, k, row)
+        set_list_item(rows_list, k, row)
         # a collection may run what has given the tensor other memory
         if not is_whole(shared, x) or ref_of(shared, x) != ref:
-            decref(made)
+            decref(rows_list)
             return MISS
-    return int(made)
+    return int(rows_list)
 
 
 def row_of(shared: int, code: int, address: int, count: int, step: int) -> int:
     """A list of `count` elements, `step` bytes apart; FAILED."""
-    made = new_list(count)
-    if made == 0:
+    row = new_list(count)
+    if row == 0:
         return FAILED
     for k in range(count):
         value = element(shared, code, address + k * step)
         if value == FAILED:
-            decref(made)
+            decref(row)
             return FAILED
-        set_list_item(made, k, value)
-    return int(made)
+        set_list_item(row, k, value)
+    return int(row)
 
 
 def array(shared: int, x: int, meta: int, known: int) -> int:
@@ -231,9 +231,9 @@ def array(shared: int, x: int, meta: int, known: int) -> int:
     ndim = as_int(load_word(meta + word(shared, SHARED.META_NDIM)))
     if ndim > MOST_DIMENSIONS or not is_unrecorded(shared, x):
         return MISS
-    done = own_storage(shared, x)
-    if done != 1:
-        return done
+    status = own_storage(shared, x)
+    if status != 1:
+        return status
     loan = loan_of(shared, x)
     if loan == FAILED:
         return FAILED
@@ -256,14 +256,16 @@ def array(shared: int, x: int, meta: int, known: int) -> int:
         put_word(lengths, k, as_int(tuple_item(shape, k)))
         put_word(steps, k, as_int(tuple_item(stride, k)) * size)
     incref(dtype)
-    made = new_array(word(shared, SHARED.ARRAY), dtype, ndim, lengths, steps, address, WRITEABLE, 0)
-    if made == 0:
+    result = new_array(
+        word(shared, SHARED.ARRAY), dtype, ndim, lengths, steps, address, WRITEABLE, 0
+    )
+    if result == 0:
         decref(loan)
         return FAILED
-    if set_base(made, loan) != 0:
-        decref(made)
+    if set_base(result, loan) != 0:
+        decref(result)
         return FAILED
-    return int(made)
+    return int(result)
 
 
 def loan_of(shared: int, x: int) -> int:

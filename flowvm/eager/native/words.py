@@ -26,8 +26,9 @@ MOST_STEPS = 18  # of a trace
 MOST_SCALARS = 16  # dynamic numbers of an operator whose kinds are known
 MOST_KEY = 24  # words by which a call is known again
 # of SITEs
-OPERATOR, FRONT, GRADIENT, BACKWARD, START, UNRECORDED, EACH, MODULE, NOTED, READ, LACK = range(11)
-AS_ITEM, AS_BOOL, AS_FLOAT, AS_INT, AS_LIST, AS_ARRAY = range(6)  # what a READ gives
+OPERATOR, FRONT, GRADIENT, BACKWARD, START, UNRECORDED = range(6)
+EACH, MODULE, NOTED, READ, LACK, CONSTANT = range(6, 12)
+AS_ITEM, AS_BOOL, AS_FLOAT, AS_INT, AS_LIST, AS_ARRAY, AS_EQUAL = range(7)  # what a READ gives
 SIGNED, FLOATING, BOOLEAN = 16, 32, 64  # of a dtype's code, beside the bytes of an element
 CALL, VIEW, ALIAS, RECORD, INTO, PIECES = range(6)  # kinds of STEPs
 FLOAT, INT = ord("d"), ord("q")  # the kinds of numbers in a record, as `struct` calls them
@@ -35,7 +36,7 @@ FLOAT, INT = ord("d"), ord("q")  # the kinds of numbers in a record, as `struct`
 
 @record()
 class SHARED(Record):
-    """What all operators have in common."""
+    """Words that all operators have in common."""
 
     # places in objects, in bytes from their beginning
     TYPE_AT = field("an object's class")
@@ -74,6 +75,10 @@ class SHARED(Record):
     ENTRY_VALUE = field("what a with statement says, in its _Entry")
     ENTRY_OWNER = field("whose it is")
     ENTRY_KEEP = field("what it keeps")
+    CALL_LARGE = field("a CallEntry's large")
+    CALL_OUTPUTS = field("its outputs")
+    CALL_PACK = field("its scalar_pack")
+    CALL_WORD = field("its word")
     EDGE_INDEX = field("an OutputEdge's index")
     EDGE_NODE = field("its node")
     BACKWARD_CODE = field("a Backward's code")
@@ -179,6 +184,7 @@ class SHARED(Record):
     )
     FORGET = field("what they say who do not")
     RECORDED = field("the class of what they say")
+    RELEASE = field("releases storages that nothing refers to: the Python function")
     FINISH = field("what is due behind a record: `flowvm.eager.calls.finish_call`")
 
 
@@ -191,13 +197,16 @@ class SITE(Record):
     CACHE = field(
         "dict from metas and attributes to entries, from keys to traces; of START, from "
         "metas to ones; of READ, from dtypes to their codes, or to NumPy's and "
-        "the bytes of an element; of LACK, from names that tensors lack to what is said of it"
+        "the bytes of an element, or to what equality asks; of LACK, from names that "
+        "tensors lack to what is said of it; "
+        "of CONSTANT, from dtypes, or None, to dicts from layouts to metas and codes"
     )
     ARGUMENTS = field("how many there are: inputs, attributes and scalars; -1: never native")
     KIND = field(
         "OPERATOR; what follows traces: FRONT or GRADIENT; the engine's loop: BACKWARD; "
         "all of backward: START; UNRECORDED: FUNCTION in a region that records nothing; READ: "
-        "gives a tensor's value; LACK: raises AttributeError"
+        "gives a tensor's value, or whether two are equal; LACK: raises AttributeError; "
+        "CONSTANT: makes a tensor of numbers"
     )
     FUNCTION = field(
         "of all but an OPERATOR: makes calls that have no trace; of MODULE and NOTED, is told of "
@@ -227,7 +236,13 @@ class SITE(Record):
         "the SITE of `op(tensor, number)`, or 0; that of gradients, of BACKWARD and "
         "START; that of the operator, of EACH; of NOTED the NOTES"
     )
-    HOW = field("of READ: what it gives, AS_ITEM to AS_ARRAY")
+    HOW = field("of READ: what it gives, AS_ITEM to AS_EQUAL")
+    ELSEWHERE = field(
+        "of what makes tensors: sets, not empty while a thread makes them elsewhere or globally; 0",
+        words=2,
+    )
+    DTYPE_NAME = field("'dtype'")
+    HELD_BYTES = field("of CONSTANT: made since the dead were released", by="who has the GIL")
     HITS = field("calls made natively", by="whoever has the GIL")
     MISSES = field("calls left to the twin", by="whoever has the GIL")
 
@@ -255,8 +270,8 @@ class SLOT(Record):
 
 @record(words=6 + MOST_ARGUMENTS)
 class TRACE(Record):
-    """What a call of a function, with such metas and such other arguments, comes to: its STEPs lie
-    behind.  A value is a tensor that the call is given, or that a step makes, by its number.
+    """Steps of a call of a function with certain metas and other arguments; its STEPs lie behind.
+    A value is a tensor that the call is given, or that a step makes, by its number.
     """
 
     STEPS = field("how many there are")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowvm.eager.tensor import Tensor
 from flowvm.fx.interpreter import Interpreter
@@ -11,6 +11,10 @@ from flowvm.loading.listing import listing, own_names
 from flowvm.meta.dtype import DType
 from flowvm.meta.formats import contiguous_format
 from flowvm.meta.meta import Size
+
+if TYPE_CHECKING:
+    from flowvm.meta.formats import MemoryFormat
+
 
 __dir__ = listing(globals())
 
@@ -24,12 +28,12 @@ class TensorMetadata(NamedTuple):
     dtype: DType
     requires_grad: bool
     stride: tuple[int, ...]
-    memory_format: Any
+    memory_format: MemoryFormat | None
     is_quantized: bool
     qparams: dict[str, Any]
 
 
-def _facts(value: Any) -> Any:
+def _facts(value: object) -> object:
     if not isinstance(value, Tensor):
         return value
     form = contiguous_format if value.is_contiguous() else None
@@ -61,7 +65,7 @@ class ShapeProp(Interpreter):
         n.meta["type"] = type(result)
         return result
 
-    def propagate(self, *args: Any) -> Any:
+    def propagate(self, *args: object) -> Any:
         """Run the graph for these arguments; return its result."""
         return super().run(*args)
 

@@ -44,8 +44,8 @@ def sdpa_kernel(backends: SDPBackend | Iterable[SDPBackend], set_priority: bool 
     ...     flow.nn.functional.scaled_dot_product_attention(q, q, q).shape
     flow.Size([1, 1, 2, 4])
     """
-    given = [backends] if isinstance(backends, SDPBackend) else list(backends)
-    if not given or not all(isinstance(b, SDPBackend) for b in given):
+    choices = [backends] if isinstance(backends, SDPBackend) else list(backends)
+    if not choices or not all(isinstance(b, SDPBackend) for b in choices):
         raise ArgumentTypeError(f"sdpa_kernel takes SDPBackends, one at least, got {backends!r}")
-    alone = all(b is SDPBackend.MATH for b in given)
-    return fusing.to(not (alone or (set_priority and given[0] is SDPBackend.MATH)))
+    alone = all(b is SDPBackend.MATH for b in choices)
+    return fusing.to(not (alone or (set_priority and choices[0] is SDPBackend.MATH)))

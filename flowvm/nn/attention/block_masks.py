@@ -7,13 +7,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import flowvm.ops as _ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, AssertedError
 from flowvm.meta.dtype import bool_, int32, int64
 from flowvm.nn.attention.mask_mods import MaskMod, create_mask, mask_of, noop_mask, numbers_of
+
+if TYPE_CHECKING:
+    from flowvm.meta.device import DeviceLike
+
 
 BLOCK = 128  # how many queries and keys a block has unless said
 ALL = 1 << 30  # of one block that has everything
@@ -32,7 +36,7 @@ def _dense(counts: Tensor, indices: Tensor, columns: int) -> Tensor:
     listed = _ops.arange(indices.shape[-1], device=indices.device) < counts.unsqueeze(-1)
     at = _ops.where(listed, indices, columns).to(int64)
     dense = _ops.zeros(*indices.shape[:-1], columns + 1, dtype=int32, device=indices.device)
-    return dense.scatter(-1, at, 1)[..., :columns].contiguous()  # type: ignore[no-any-return]
+    return dense.scatter(-1, at, 1)[..., :columns].contiguous()
 
 
 def _ordered(dense: Tensor) -> tuple[Tensor, Tensor]:
@@ -149,7 +153,9 @@ class BlockMask:
             mask.full_q_num_blocks, mask.full_q_indices = full
         return mask
 
-    def _rows(self, change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], **more: Any) -> Any:
+    def _rows(
+        self, change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], **more: Any
+    ) -> BlockMask:
         full: tuple[Tensor | None, Tensor | None] = (None, None)
         if self.full_kv_num_blocks is not None and self.full_kv_indices is not None:
             full = change(self.full_kv_num_blocks, self.full_kv_indices)
@@ -170,20 +176,21 @@ class BlockMask:
         """(B, H, queries, keys)."""
         return (*self.kv_indices.shape[:-2], *self.seq_lengths)
 
-    def __getitem__(self, index: Any) -> BlockMask:
+    def __getitem__(self, index: object) -> BlockMask:
         """The mask of some of the batch, heads, rows of blocks; an int keeps its dimension.
 
         Its mask_mod is an error until it is set, for it does not know which places these are.
         """
-        given = index if isinstance(index, tuple) else (index,)
-        if len(given) > self.kv_num_blocks.ndim:
+        positions = index if isinstance(index, tuple) else (index,)
+        if len(positions) > self.kv_num_blocks.ndim:
             raise ArgumentError(
-                f"BlockMask[...]: {self.kv_num_blocks.ndim} dimensions, got {len(given)} indices"
+                f"BlockMask[...]: {self.kv_num_blocks.ndim} dimensions, "
+                f"got {len(positions)} indices"
             )
         at = tuple(
-            (slice(i, i + 1 or None) if isinstance(i, int) else i) for i in given
+            (slice(i, i + 1 or None) if isinstance(i, int) else i) for i in positions
         )  # fmt: skip
-        return self._rows(  # type: ignore[no-any-return]
+        return self._rows(
             lambda counts, indices: (counts[at], indices[at]),
             mask_mod=_of_a_slice, seq_lengths=self.seq_lengths,
         )  # fmt: skip
@@ -192,7 +199,7 @@ class BlockMask:
         """The upper left corner, of other lengths."""
         rows = -(-new_q_len // self.BLOCK_SIZE[0])
         columns = -(-new_kv_len // self.BLOCK_SIZE[1])
-        return self._rows(  # type: ignore[no-any-return]
+        return self._rows(
             lambda counts, indices: _fewer(counts, indices, rows, columns),
             mask_mod=self.mask_mod, seq_lengths=(new_q_len, new_kv_len),
         )  # fmt: skip
@@ -223,9 +230,9 @@ class BlockMask:
         """
         dense = self.to_dense().numpy()
         *before, rows, columns = dense.shape
-        wanted = (grid_size, grid_size) if isinstance(grid_size, int) else grid_size
+        size = (grid_size, grid_size) if isinstance(grid_size, int) else grid_size
         tall, wide = (
-            n if most == -1 else most for n, most in zip((rows, columns), wanted, strict=True)
+            n if most == -1 else most for n, most in zip((rows, columns), size, strict=True)
         )
         down, right = max(1, -(-rows // tall)), max(1, -(-columns // wide))
         parts = []
@@ -275,7 +282,7 @@ def create_block_mask(
     H: int | None,
     Q_LEN: int,
     KV_LEN: int,
-    device: Any = None,
+    device: DeviceLike | None = None,
     BLOCK_SIZE: int | tuple[int, int] = BLOCK,
     _compile: bool = False,
     separate_full_blocks: bool = True,
@@ -303,11 +310,11 @@ def create_block_mask(
     mask = create_mask(mask_mod, B, H, Q_LEN, KV_LEN, device)
     mask = _ops.pad(mask, (0, -KV_LEN % columns, 0, -Q_LEN % rows))
     down, right = mask.shape[-2] // rows, mask.shape[-1] // columns
-    seen = mask.reshape(*mask.shape[:2], down, rows, right, columns).sum((3, 5))
+    counts = mask.reshape(*mask.shape[:2], down, rows, right, columns).sum((3, 5))
     full: tuple[Tensor | None, Tensor | None] = (None, None)
-    part = seen > 0
+    part = counts > 0
     if separate_full_blocks:
-        whole = seen == rows * columns
+        whole = counts == rows * columns
         part, full = part & ~whole, _ordered(whole)
     return BlockMask.from_kv_blocks(
         *_ordered(part), *full, BLOCK_SIZE=(rows, columns), mask_mod=mask_mod,
@@ -315,7 +322,7 @@ def create_block_mask(
     )  # fmt: skip
 
 
-def whole_mask(mask: BlockMask, sizes: tuple[int, ...], device: Any) -> Tensor:
+def whole_mask(mask: BlockMask, sizes: tuple[int, ...], device: DeviceLike) -> Tensor:
     """Bools that broadcast to `sizes` (B, H, queries, keys): what is seen by the blocks and, where
     they are seen in part, by the mask_mod.
     """
@@ -326,15 +333,15 @@ def whole_mask(mask: BlockMask, sizes: tuple[int, ...], device: Any) -> Tensor:
         dense = _dense(counts, indices, max(columns, indices.shape[-1])).to(bool_)
         for dim, size in ((-2, mask.BLOCK_SIZE[0]), (-1, mask.BLOCK_SIZE[1])):
             dense = _ops.repeat_interleave(dense, size, dim)
-        return dense[..., :queries, :keys]  # type: ignore[no-any-return]
+        return dense[..., :queries, :keys]
 
-    seen = spread(mask.kv_num_blocks, mask.kv_indices)
-    if seen.shape[-2] < queries:
+    visible = spread(mask.kv_num_blocks, mask.kv_indices)
+    if visible.shape[-2] < queries:
         raise ArgumentError(
             f"flex_attention: the block_mask has {mask.kv_indices.shape[-2]} rows of blocks of "
             f"{mask.BLOCK_SIZE[0]} queries, and there are {queries} queries"
         )
-    seen = seen & mask_of(mask.mask_mod, sizes, device)
+    visible = visible & mask_of(mask.mask_mod, sizes, device)
     if mask.full_kv_num_blocks is not None and mask.full_kv_indices is not None:
-        seen = seen | spread(mask.full_kv_num_blocks, mask.full_kv_indices)
-    return seen
+        visible = visible | spread(mask.full_kv_num_blocks, mask.full_kv_indices)
+    return visible

@@ -162,7 +162,7 @@ def flex_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
     return_lse: bool = False,
-    kernel_options: Mapping[str, Any] | None = None,
+    kernel_options: Mapping[str, object] | None = None,
     *,
     return_aux: AuxRequest | None = None,
 ) -> Any:
@@ -213,18 +213,19 @@ def flex_attention(
         key, value = (t.expand(query.shape[0], -1, -1, -1) for t in (key, value))
     sizes = (*query.shape[:3], key.shape[2])
     factor = 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale)
-    seen = None
+    visible = None
     if block_mask is not None and not (_unbounded(block_mask) and block_mask.mask_mod is noop_mask):
-        seen = whole_mask(block_mask, sizes, query.device)
+        visible = whole_mask(block_mask, sizes, query.device)
     if score_mod is None and not return_lse and return_aux is None:
-        return _ops.scaled_dot_product_attention(query, key, value, seen, scale=factor)
+        return _ops.scaled_dot_product_attention(query, key, value, visible, scale=factor)
     with autocasting(None):
-        return _composed(query, key, value, score_mod, seen, factor, return_lse, return_aux)
+        return _composed(query, key, value, score_mod, visible, factor, return_lse, return_aux)
 
 
 def _composed(
-    query: Tensor, key: Tensor, value: Tensor, score_mod: Any, seen: Tensor | None, scale: float,
-    return_lse: bool, asked: AuxRequest | None,
+    query: Tensor, key: Tensor, value: Tensor, score_mod: Callable[..., Tensor] | None,
+    visible: Tensor | None, scale: float,
+    return_lse: bool, aux: AuxRequest | None,
 ) -> Any:  # fmt: skip
     exact = float64 if query.dtype is float64 else float32
     scores = (query.to(exact) @ key.to(exact).transpose(-2, -1)) * scale
@@ -232,21 +233,21 @@ def _composed(
         sizes = tuple(scores.shape)
         scores = over_places("score_mod", score_mod, sizes, scores, query.device).expand(sizes)
     scores = scores.to(exact)
-    if seen is not None:
-        scores = _ops.where(seen, scores, -math.inf)
+    if visible is not None:
+        scores = _ops.where(visible, scores, -math.inf)
     blind = (scores == -math.inf).all(-1, keepdim=True)
     # of such a row softmax and logsumexp are not defined, nor are their gradients
     defined = _ops.where(blind, 0.0, scores)
     weights = _ops.where(blind, 0.0, _ops.softmax(defined, -1))
     out = weights.to(query.dtype) @ value
-    if asked is None and not return_lse:
+    if aux is None and not return_lse:
         return out
     lse = None
-    if return_lse or (asked is not None and asked.lse):
+    if return_lse or (aux is not None and aux.lse):
         lse = _ops.where(blind.squeeze(-1), -math.inf, _ops.logsumexp(defined, -1))
-    if asked is None:
+    if aux is None:
         return out, lse
-    return out, AuxOutput(lse, scores.amax(-1) if asked.max_scores else None)
+    return out, AuxOutput(lse, scores.amax(-1) if aux.max_scores else None)
 
 
 for _function in (flex_attention, create_block_mask, create_mask):

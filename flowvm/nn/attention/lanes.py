@@ -29,6 +29,7 @@ from flowvm.ops.shapes.join import stack
 from flowvm.ops.shapes.ranges import arange
 
 if TYPE_CHECKING:
+    from flowvm.meta.device import DeviceLike
     from flowvm.nn.graph import function as graph_function
 else:
     graph_function = lazy("flowvm.nn.graph.function")
@@ -62,30 +63,30 @@ def over_places(
     places = []
     for place in itertools.product(*(range(sizes[d]) for d in looped)):
         at = dict(zip(looped, place, strict=True))
-        given = [
+        arguments = [
             tensor(at[d], device=device) if d in at
             else along[d].reshape([-1 if d == e else 1 for e in lanes])
             for d in dims
         ]  # fmt: skip
         if score is not None:
-            given.insert(0, score[tuple(at.get(d, slice(None)) for d in dims)])
-        places.append(function(*given))
+            arguments.insert(0, score[tuple(at.get(d, slice(None)) for d in dims)])
+        places.append(function(*arguments))
     if not looped:
         return places[0]
     inner = [sizes[d] for d in lanes]
     whole = stack([f.expand(inner) for f in places])
     order = [*looped, *lanes]
     whole = whole.reshape([sizes[d] for d in order])
-    return whole.permute([order.index(d) for d in dims])  # type: ignore[no-any-return]
+    return whole.permute([order.index(d) for d in dims])
 
 
 def _alone(
-    what: str, function: Callable[..., Tensor], score: Tensor | None, device: Any
+    what: str, function: Callable[..., Tensor], score: Tensor | None, device: DeviceLike
 ) -> Callable[[set[int]], bool]:
     """Return a predicate: may the function be called with lanes in these dimensions?"""
-    given = [zeros(NUMBER, dtype=tensor(0).dtype, device=device) for _ in range(4)]
+    examples = [zeros(NUMBER, dtype=tensor(0).dtype, device=device) for _ in range(4)]
     if score is not None:
-        given.insert(0, zeros(NUMBER, dtype=score.dtype, device=device))
+        examples.insert(0, zeros(NUMBER, dtype=score.dtype, device=device))
 
     def once(*numbers: Tensor) -> Tensor:
         out = function(*numbers)
@@ -99,11 +100,11 @@ def _alone(
         return out
 
     with recorder_mode().within(None):  # what is captured around goes on behind
-        trace = graph_function.traced(once, given, {}, what)
+        trace = graph_function.traced(once, examples, {}, what)
     if trace.draws:
         raise ArgumentError(f"{what} draws random numbers; draw them before, and look them up")
     inputs = [SCORE, 0, 1, 2, 3] if score is not None else [0, 1, 2, 3]
-    of: dict[Any, frozenset[int]] = {
+    of = {
         operand.buffer: frozenset([d])
         for operand, d in zip(trace.graph.inputs, inputs, strict=True)
     }

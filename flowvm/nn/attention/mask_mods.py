@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import flowvm.ops as _ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.meta.dtype import bool_
 from flowvm.nn.attention.lanes import over_places
+
+if TYPE_CHECKING:
+    from flowvm.meta.device import DeviceLike
+
 
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -22,7 +26,7 @@ def noop_mask(batch: Tensor, head: Tensor, token_q: Tensor, token_kv: Tensor) ->
     >>> create_mask(noop_mask, None, None, 1, 2)
     tensor([[[[True, True]]]])
     """
-    return batch.new_ones((), dtype=bool_)  # type: ignore[no-any-return]
+    return batch.new_ones((), dtype=bool_)
 
 
 def _combined(what: str, mods: tuple[MaskMod, ...], every: bool) -> MaskMod:
@@ -32,8 +36,8 @@ def _combined(what: str, mods: tuple[MaskMod, ...], every: bool) -> MaskMod:
     def mask(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         combined: Tensor = (b.new_ones if every else b.new_zeros)((), dtype=bool_)
         for mod in mods:
-            seen = mod(b, h, q_idx, kv_idx)
-            combined = combined & seen if every else combined | seen
+            part = mod(b, h, q_idx, kv_idx)
+            combined = combined & part if every else combined | part
         return combined
 
     return mask
@@ -64,7 +68,7 @@ def and_masks(*mask_mods: MaskMod) -> MaskMod:
     return _combined("and_masks", mask_mods, True)
 
 
-def numbers_of(function: Callable[..., Any]) -> int:
+def numbers_of(function: Callable[..., object]) -> int:
     """Count the arguments without defaults: 5 of a score_mod, 4 of a mask_mod.
 
     ArgumentTypeError for another number.
@@ -82,7 +86,7 @@ def numbers_of(function: Callable[..., Any]) -> int:
     return count
 
 
-def mask_of(mod: MaskMod, sizes: tuple[int, ...], device: Any) -> Tensor:
+def mask_of(mod: MaskMod, sizes: tuple[int, ...], device: DeviceLike) -> Tensor:
     """Bools that broadcast to `sizes`: what a mask_mod says of each place."""
     mask = over_places("mask_mod", mod, sizes, None, device)
     return mask if mask.dtype is bool_ else mask.to(bool_)
@@ -94,7 +98,7 @@ def create_mask(
     H: int | None,
     Q_LEN: int,
     KV_LEN: int,
-    device: Any = None,
+    device: DeviceLike | None = None,
 ) -> Tensor:
     """Return the mask of the keys that each query sees: bools (B, H, Q_LEN, KV_LEN); None is 1.
 
@@ -109,7 +113,7 @@ def create_mask(
     sizes = (1 if B is None else B, 1 if H is None else H, Q_LEN, KV_LEN)
     where = "cpu" if device is None else device
     if numbers_of(mod_fn) == 4:
-        return mask_of(mod_fn, sizes, where).expand(sizes).contiguous()  # type: ignore[no-any-return]
+        return mask_of(mod_fn, sizes, where).expand(sizes).contiguous()
     score = _ops.zeros(*sizes, device=where)
     scores = over_places("score_mod", mod_fn, sizes, score, where)
     return (~_ops.isneginf(scores)).expand(sizes).contiguous()  # type: ignore[no-any-return]

@@ -134,6 +134,7 @@ def rrelu(
     if not training:
         out: Tensor = ops.leaky_relu(input, (lower + upper) / 2, inplace)
         return out
+    input = input if inplace else input.contiguous()
     slopes = ops.empty_like(input.detach()).uniform_(lower, upper, generator=generator)
     factor = ops.where(ops.gt(input.detach(), 0), 1.0, slopes)
     scaled: Tensor = input.mul_(factor) if inplace else input * factor
@@ -145,7 +146,7 @@ def rrelu_(
     lower: float = 1.0 / 8,
     upper: float = 1.0 / 3,
     training: bool = False,
-    generator: Any = None,
+    generator: Generator | None = None,
 ) -> Tensor:
     """In-place `rrelu`."""
     return rrelu(input, lower, upper, training, True, generator=generator)

@@ -52,7 +52,7 @@ def _projected(
     """Query, key and value times the three parts of one weight; what is one tensor, at once."""
     size = query.shape[-1]
     if key is value and query is key:
-        return ops.linear(query, weight, bias).chunk(3, -1)  # type: ignore[no-any-return]
+        return ops.linear(query, weight, bias).chunk(3, -1)
     first, rest = weight.split([size, 2 * size])
     first_bias, rest_bias = (None, None) if bias is None else bias.split([size, 2 * size])
     q = ops.linear(query, first, first_bias)
@@ -68,8 +68,8 @@ def _widened(mask: Tensor | None) -> Tensor | None:
     """A mask with one more key, which is seen."""
     if mask is None:
         return None
-    seen = ops.zeros((*mask.shape[:-1], 1), dtype=mask.dtype, device=mask.device)
-    wider: Tensor = ops.cat([mask, seen], -1)
+    padding = ops.zeros((*mask.shape[:-1], 1), dtype=mask.dtype, device=mask.device)
+    wider: Tensor = ops.cat([mask, padding], -1)
     return wider
 
 

@@ -40,15 +40,16 @@ def ctc_greedy_decoder(
         raise DTypeError(f"{name}: log_probs are floating point, got {meta.dtype.name}")
     t, n, classes = meta.shape
     count = ops.arange(t + 1, device=log_probs.device)
-    given = lengths_of(name, "input_lengths", input_lengths, n, log_probs)
-    lengths = ops.index_select(count, 0, given)  # which finds those that are none
+    checked_lengths = lengths_of(name, "input_lengths", input_lengths, n, log_probs)
+    lengths = ops.index_select(count, 0, checked_lengths)  # which finds those that are none
     best, labels = (each.t() for each in log_probs.max(-1))
     inside = count[:t] < lengths.unsqueeze(1)
-    kept = inside.logical_and(labels != classes - 1)
+    is_shown = inside.logical_and(labels != classes - 1)
     if merge_repeated:
         first = ops.ones((n, min(t, 1)), dtype=bool_, device=log_probs.device)
-        kept = kept.logical_and(ops.cat((first, labels[:, 1:] != labels[:, :-1]), 1))
-    places = ops.where(kept, kept.to(int64).cumsum(1) - 1, t)  # what is left out goes behind
+        is_shown = is_shown.logical_and(ops.cat((first, labels[:, 1:] != labels[:, :-1]), 1))
+    # what is left out goes behind
+    places = ops.where(is_shown, is_shown.to(int64).cumsum(1) - 1, t)
     room = ops.zeros((n, t + 1), dtype=int64, device=log_probs.device)
     decoded = room.scatter(1, places, labels)[:, :t].contiguous()
     return decoded, -ops.where(inside, best, 0.0).sum(1, keepdim=True)

@@ -51,13 +51,13 @@ def interpolate_like(
     tensor([[[1., 1., 2., 2.]]])
     """
     x = need_tensor("interpolate_like", "input", input)._meta
-    wanted = need_tensor("interpolate_like", "like", like)._meta
-    if x.ndim != wanted.ndim:
+    target = need_tensor("interpolate_like", "like", like)._meta
+    if x.ndim != target.ndim:
         raise ShapeError(
             f"interpolate_like: input and like have as many dimensions, got {tuple(x.shape)} and "
-            f"{tuple(wanted.shape)}"
+            f"{tuple(target.shape)}"
         )
-    return ops.interpolate(input, tuple(wanted.shape[2:]), None, mode, align_corners)
+    return ops.interpolate(input, tuple(target.shape[2:]), None, mode, align_corners)
 
 
 # public: flow (late, unlisted), F

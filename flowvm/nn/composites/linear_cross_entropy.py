@@ -66,16 +66,16 @@ class LinearCrossEntropyOptions:
         """Return the number of rows of a chunk; ArgumentError if the two options for it
         disagree.
         """
-        given, method = self.batch_chunk_size, self.chunking_method
-        if method is None or (method == "auto" and given is not None):
-            return max(1, batch if given is None else min(given, batch))
+        size, method = self.batch_chunk_size, self.chunking_method
+        if method is None or (method == "auto" and size is not None):
+            return max(1, batch if size is None else min(size, batch))
         parts = int("2" if method == "auto" else method.partition(":")[2] or "1")
         # as many rows of logits as have the input's size, and of that the next power of two
         equal = math.ceil(batch / max(1, math.ceil(classes / max(1, features))))
         count = max(1, min((1 << max(0, equal - 1).bit_length()) // parts, batch))
-        if given is not None and given != count:
+        if size is not None and size != count:
             raise ArgumentError(
-                f"batch_chunk_size={given} and chunking_method={method!r}, which makes chunks of "
+                f"batch_chunk_size={size} and chunking_method={method!r}, which makes chunks of "
                 f"{count}, disagree; pass one of them"
             )
         return count
@@ -202,6 +202,6 @@ def _in_chunks(
         return total
     counted = targets.ne(ignore_index)
     if weight is None:
-        return total / counted.sum()  # type: ignore[no-any-return]
+        return total / counted.sum()
     picked = weight.gather(0, ops.where(counted, targets, 0))
     return total / ops.where(counted, picked, 0.0).sum()  # type: ignore[no-any-return]

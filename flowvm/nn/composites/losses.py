@@ -297,11 +297,11 @@ def multilabel_margin_loss(
     classes = target.masked_fill(ops.logical_not(named), 0)
     counted = named.to(input.dtype)
     has = ops.zeros_like(input.detach()).scatter_add_(-1, classes, counted)
-    others = ops.eq(has, 0).to(input.dtype)
+    others = ops.eq(has, 0)
     own = ops.gather(input, -1, classes)
     over = ops.relu(1 - own.unsqueeze(-1) + input.unsqueeze(-2))
-    pairs = counted.unsqueeze(-1) * others.unsqueeze(-2)
-    loss = (over * pairs).sum((-2, -1)) / input.shape[-1]
+    pairs = ops.logical_and(named.unsqueeze(-1), others.unsqueeze(-2))
+    loss = ops.where(pairs, over, 0.0).sum((-2, -1)) / input.shape[-1]  # 0 * inf is no 0
     return _reduced(loss, size_average, reduce, reduction)
 
 

@@ -24,7 +24,7 @@ def _each(value: Any, n: int) -> tuple[Any, ...]:
     return values * n if len(values) == 1 else values
 
 
-def _given(stride: Any) -> Any:
+def _stride_or_none(stride: Any) -> Any:
     return None if isinstance(stride, (tuple, list)) and not stride else stride
 
 
@@ -32,7 +32,7 @@ def _by_norm(
     pool: Any, n: int, input: Tensor, norm_type: float, kernel_size: Ints, stride: Any,
     ceil_mode: bool,
 ) -> Tensor:  # fmt: skip
-    sums = pool(input**norm_type, kernel_size, _given(stride), 0, ceil_mode)
+    sums = pool(input**norm_type, kernel_size, _stride_or_none(stride), 0, ceil_mode)
     # a sum of odd powers below 0 has no root: as in PyTorch it counts as 0
     positive = ops.sign(sums) * ops.relu(ops.abs(sums)) * math.prod(_each(kernel_size, n))
     out: Tensor = positive ** (1.0 / norm_type)
@@ -116,7 +116,7 @@ def _unpool(
             f"{tuple(input.shape)} and {tuple(indices.shape)}"
         )
     kernel = _each(kernel_size, n)
-    steps = kernel if _given(stride) is None else _each(stride, n)
+    steps = kernel if _stride_or_none(stride) is None else _each(stride, n)
     pads = _each(padding, n)
     usual = [
         (i - 1) * s + k - 2 * p

@@ -6,10 +6,13 @@ Modules of a graph are the user's own here, so such a block is a view of one: it
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.nn.parameter import Parameter
 from flowvm.nn.stages import ModuleConfig
+
+if TYPE_CHECKING:
+    from flowvm.meta.placements import placement
 
 
 class GraphModule:
@@ -56,12 +59,12 @@ class GraphModule:
         ModuleConfig(self._module).set_stage(number)
 
     @property
-    def stage_placement(self) -> Any:
+    def stage_placement(self) -> placement | None:
         """The placement of the module's pipeline stage; None without one."""
         stage = ModuleConfig(self._module).stage
         return None if stage is None else stage.placement
 
-    def set_stage(self, stage_id: int, placement: Any = None) -> None:
+    def set_stage(self, stage_id: int, placement: object = None) -> None:
         """See `ModuleConfig.set_stage`."""
         ModuleConfig(self._module).set_stage(stage_id, placement)
 
@@ -80,11 +83,11 @@ class GraphTensor:
     'PARAMETER'
     """
 
-    def __init__(self, tensor: Any) -> None:
+    def __init__(self, tensor: object) -> None:
         self._tensor = tensor
 
     @classmethod
-    def of_tensor(cls, tensor: Any) -> GraphTensor:
+    def of_tensor(cls, tensor: object) -> GraphTensor:
         """The block of a tensor: what `tensor.to(GraphTensor)` asks."""
         return cls(tensor)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from flowvm.autograd.backward import seeded
 from flowvm.eager.global_calls import partial_grads, spread
@@ -22,7 +22,7 @@ from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.passes.checkpointing import check_marks
 from flowvm.graph.passes.passes import PASSES, optimize
 from flowvm.graph.plan.plan import compile_plan
-from flowvm.nn.graph.compiled import Compiled, left_behind, storages_of
+from flowvm.nn.graph.compiled import Compiled, known_objects, left_behind, storages_of
 from flowvm.nn.graph.config import GraphConfig
 from flowvm.nn.graph.environment import Environment, capture_environment, note_graph
 from flowvm.nn.graph.explain import Status, say_difference, say_unwatched
@@ -35,6 +35,19 @@ from flowvm.nn.stages import CHECKPOINTED, in_flight, stays_in_stage
 if TYPE_CHECKING:
     from flowvm.amp import GradScaler
     from flowvm.optim import Optimizer
+
+
+def _differs(structure: Any, leaves: Sequence[Tensor], value: Any) -> bool:
+    """Return True if `value` is no longer the tree of this structure and these tensors.
+
+    Behind the tree's own tensors may stand others.
+    """
+    tensors: list[Tensor] = []
+    try:
+        now = flatten(value, tensors)
+    except CaptureError:  # what no graph takes was put there
+        return True
+    return now != structure or [*map(id, tensors)] != [*map(id, leaves[: len(tensors)])]
 
 
 class GraphBuild(Holding):
@@ -50,6 +63,10 @@ class GraphBuild(Holding):
 
     # whether code outside may go backward from a result: then such calls are made by eager code
     differentiable: ClassVar[bool] = False
+    # whether eager code may make a call that no replay can
+    reruns: ClassVar[bool] = False
+    # whether `build` writes to copies of the caller's tensors, as OneFlow's graphs do
+    apart: ClassVar[list[bool]] = [False]
 
     def __init__(self) -> None:
         self.name = type(self).__name__
@@ -63,8 +80,9 @@ class GraphBuild(Holding):
         self._debug = 0
         self._status: Status | None = None  # of the capture that is made now, or was last
         self._own: frozenset[str] = frozenset()
-        self._given: list[int] = []
-        self._found = None
+        self._leaf_storages: list[int] = []
+        self._written: frozenset[int] = frozenset()  # places of inputs that `build` gets copies of
+        self._search_result = None
         self._unwatched: dict[str, tuple[str, int]] = {}  # what captures could not watch, and where
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
@@ -73,7 +91,7 @@ class GraphBuild(Holding):
         """
         raise NotImplementedError(f"{type(self).__name__} must define build(self, ...)")
 
-    def _inlined(self, args: Any, kwargs: Any) -> Any:
+    def _inlined(self, args: Sequence[object], kwargs: Mapping[str, Any]) -> Any:
         """Run `build` eagerly, or as a part of the graph that is being captured.
 
         Passes, order and checkpoints are the outer graph's; mixed precision is its own.
@@ -144,10 +162,14 @@ class GraphBuild(Holding):
     def _step_eagerly(self, args: Any, kwargs: Any) -> Any:
         self._cut()
         self._place_scaler()
+        if self.apart[0]:  # nobody knows yet what it writes
+            leaves: list[Tensor] = []
+            structure = flatten((args, kwargs), leaves)
+            args, kwargs = unflatten(structure, iter([t.clone() for t in leaves]))
         with spread.within(self.config.zero[1]):
             return self._eager_step(args, kwargs)
 
-    def _eager_step(self, args: Any, kwargs: Any) -> Any:
+    def _eager_step(self, args: object, kwargs: object) -> Any:
         with SetAside(self._stepped_parameters()), eager_step(), self._turns() as turns:
             times = self.config.gradient_accumulation_steps
             each = self._build_held, args, kwargs, times, self.name
@@ -171,14 +193,16 @@ class GraphBuild(Holding):
 
     def _optimized(self, graph: LogicalGraph) -> LogicalGraph:
         without = self.config.without
-        meets = graph.uses().meet(self._given)
+        meets = graph.uses().meet(self._leaf_storages)
         if meets:
             without = tuple(PASSES)
         if meets or graph.written_inputs():  # launches in flight together share variables alone
             graph = replace(graph, nodes=[replace(n, stream=0) for n in graph.nodes])
         passed = self._status.passed if self._status is not None else None
         modules = [module for _, module in self._modules()]
-        count = in_flight(modules, self.name)
+        together = self.config.pipeline_schedule == "gpipe"
+        every = self.config.gradient_accumulation_steps if together else 0
+        count = in_flight(modules, self.name, every)
         settings = replace(
             graph,
             order=self.config.order,
@@ -192,9 +216,11 @@ class GraphBuild(Holding):
             return optimized
         return place(optimized)
 
-    def _capture(self, structure: Any, leaves: Sequence[Tensor], breaks: Breaks) -> Compiled | None:
+    def _capture(
+        self, structure: object, leaves: Sequence[Tensor], breaks: Breaks
+    ) -> Compiled | None:
         """Run `build` under capture: what runs it, or its last segment, from now on."""
-        self._given = storages_of(leaves)
+        self._leaf_storages = storages_of(leaves)
         self._place_scaler()
         self._cut()
         paths: dict[int, str] = {}
@@ -202,7 +228,7 @@ class GraphBuild(Holding):
             paths.setdefault(id(module), path)
         around = self._surroundings()
         with capturing(self.name) as capture, capture_environment(capture, paths, around):
-            capture.breaks, breaks.seen = breaks, around.watchers
+            capture.breaks, breaks.watchers = breaks, around.watchers
             marked = [m for _, m in self._modules() if CHECKPOINTED in vars(m)]
             capture.checkpoints = (*self.config.checkpoints, *marked)
             resumed = bool(breaks.path)
@@ -214,7 +240,9 @@ class GraphBuild(Holding):
             capture.buffers.stand_for(inputs, leaves)
             shown = [(t._meta, t._ref) for t in inputs]
             batch = MicroBatches(capture, self.config.gradient_accumulation_steps)
-            args, kwargs = unflatten(structure, iter(batch.unpack(inputs)))
+            own = [t.clone() if k in self._written else t for k, t in enumerate(inputs)]
+            unpacked = batch.unpack(own)
+            args, kwargs = unflatten(structure, iter(unpacked))
             around.reads.own_all((args, kwargs))
             owned, landing = self._stepped_parameters(), self._landing
             with (
@@ -223,16 +251,18 @@ class GraphBuild(Holding):
                 self._turns() as turns,
             ):
                 capture.on_step = self._step_in_build
-                made: list[Tensor] = []
+                tensors: list[Tensor] = []
                 several = batch.times > 1
                 with seeded(1.0 / batch.times), partial_grads.within(several), batch:
                     amp = self.config.amp_dtype
                     built = precisely(amp, self._scaler, self._build_held, args, kwargs)
-                    result = flatten(built, made)
-                    ends = [k for k, t in enumerate(made) if t._node is not None]
-                    made = batch.pack(made)
-                    batch.acc(owned, [*gradients.found, *landing.leaves])
-                left = left_behind(inputs, shown)
+                    result = flatten(built, tensors)
+                    ends = [k for k, t in enumerate(tensors) if t._node is not None]
+                    changed = _differs(structure, unpacked, (args, kwargs))
+                    known = {} if breaks.path else known_objects(inputs, tensors)
+                    tensors = batch.pack(tensors)
+                    batch.acc(owned, [*gradients.new_leaves, *landing.leaves])
+                leftovers = left_behind(inputs, shown)
                 capture.phase = "backward"
                 if several:
                     settle(owned)
@@ -242,14 +272,19 @@ class GraphBuild(Holding):
                 cleared = gradients.cleared  # before anything here reads
                 acts, grads = gradients.take()
                 if landing.leaves:
-                    result = ("tuple", result, flatten(acts, made), flatten(grads, made))
-                for t in made:
+                    result = ("tuple", result, flatten(acts, tensors), flatten(grads, tensors))
+                for t in tensors:
                     capture.output(t)
         capture.drop_unasked()
-        if steps.made_state:
+        written = frozenset(capture.graph.written_inputs()) if self.apart[0] else frozenset()
+        if written or steps.made_state:
+            self._written |= written
             breaks.undo()
             return None
-        flow_on = ends or any(one.flows for one in left)
+        if changed:
+            breaks.undo()
+            self._refuse_changed()
+        flow_on = ends or any(one.flows for one in leftovers)
         if flow_on and self.differentiable and not capture.backwards:
             breaks.undo()
             self._has_ends = True
@@ -260,7 +295,7 @@ class GraphBuild(Holding):
             if label != "constant":  # what a pass made is called so
                 capture.name_reached(tensor, label)
         check_marks(self.name, capture.checkpoints, capture.forgotten, paths.values())
-        if left and breaks.path:
+        if leftovers and breaks.path:
             raise CaptureError(
                 f"{self.name}: build runs in segments, and changes how an argument shows its "
                 f"memory, or makes its gradient go on; give it a clone()"
@@ -274,8 +309,26 @@ class GraphBuild(Holding):
             plan = compile_plan(self._optimized(capture.graph))
             compiled = Compiled(capture, plan, result, steps, around.watchers)
             compiled.cleared = cleared
-        compiled.ends, compiled.left = [] if capture.backwards else ends, left
+        compiled.ends, compiled.leftovers = [] if capture.backwards else ends, leftovers
+        compiled.known = {} if several else known
         return compiled
+
+    def _refuse_changed(self) -> NoReturn:
+        """`build` changed a list or dict among its arguments, which no replay does.
+
+        A function or module without optimizers is eager code from now on in such calls; else it is
+        a CaptureError.
+        """
+        text = (
+            f"{self.name}: build changes a list or dict among its arguments, which no replay does"
+        )
+        if self._optimizers or not self.reruns:
+            raise CaptureError(f"{text}: change a copy of it, and return what is new")
+        say_difference(
+            f"{text}: such calls run as eager code.  Change a copy, to have them replayed"
+        )
+        self._has_ends = True
+        raise CaptureError(text)
 
     def _surroundings(self) -> Environment:
         """Return the environment that `build` sees now."""

@@ -53,10 +53,12 @@ class Run(NamedTuple):
     """Results of one run of a call: the outputs, and the changed values by name."""
 
     outputs: list[Any]
-    left: dict[str, Any]
+    values: dict[str, Any]
 
 
-def checked(graph: Graph, structure: Any, leaves: list[Tensor], args: Any, kwargs: Any) -> Any:
+def checked(
+    graph: Graph, structure: object, leaves: list[Tensor], args: object, kwargs: object
+) -> Any:
     """The outputs of a call that was run eagerly, too.
 
     CheckError where both differ.  ArgumentError for a function that changes tensors which are not
@@ -64,7 +66,7 @@ def checked(graph: Graph, structure: Any, leaves: list[Tensor], args: Any, kwarg
     """
     call = _Call(graph, args, kwargs)
     begun = get_rng_state()
-    given = call.arguments()
+    arguments = call.arguments()
     outputs = graph._call(structure, leaves, args, kwargs)
     own, ended = _run_of(graph, outputs, call.leaves), get_rng_state()
     graph._replay = None  # or the next call would not come here
@@ -75,11 +77,11 @@ def checked(graph: Graph, structure: Any, leaves: list[Tensor], args: Any, kwarg
             f"arguments; make it an nn.Graph with its modules as attributes, or compile a module"
         )
     try:
-        eager = call.run(begun, given, eagerly=True)
-        exact = call.run(begun, given, without=INEXACT)
-        for twin, found, units in ((call.last, exact, 0), (graph, own, UNITS)):
-            if differences := [*_differences(found, eager, units)]:
-                raise CheckError(call.text(twin, differences, units, begun, given, eager))
+        eager = call.run(begun, arguments, eagerly=True)
+        exact = call.run(begun, arguments, without=INEXACT)
+        for twin, results, units in ((call.last, exact, 0), (graph, own, UNITS)):
+            if differences := [*_differences(results, eager, units)]:
+                raise CheckError(call.text(twin, differences, units, begun, arguments, eager))
     finally:
         set_rng_state(ended)
     return outputs
@@ -101,7 +103,7 @@ class _Call:
     def run(
         self,
         begun: Tensor,
-        given: Sequence[Tensor],
+        arguments: Sequence[Tensor],
         without: Sequence[str] = (),
         eagerly: bool = False,
     ) -> Run:
@@ -109,7 +111,7 @@ class _Call:
         twin = self.last = copy.deepcopy(self.before)
         twin.config.check(0)
         twin.config.disable(*(name for name in without if name in twin.config.passes))
-        leaves = [_copied(t) for t in given]
+        leaves = [_copied(t) for t in arguments]
         args, kwargs = unflatten(self.structure, iter(leaves))
         set_rng_state(begun)
         outputs = twin._step_eagerly(args, kwargs) if eagerly else twin(*args, **kwargs)
@@ -121,7 +123,7 @@ class _Call:
         differences: Sequence[Difference],
         units: int,
         begun: Tensor,
-        given: Sequence[Tensor],
+        arguments: Sequence[Tensor],
         eager: Run,
     ) -> str:
         """Return the error message for `twin`, whose results differ: by how much, the first node
@@ -141,7 +143,7 @@ class _Call:
         always = () if units else INEXACT
         for name, runs in graph.config.passes.items():
             if runs and name not in always:
-                again = self.run(begun, given, without=(*always, name))
+                again = self.run(begun, arguments, without=(*always, name))
                 if not [*_differences(again, eager, units)]:
                     lines.append(f"Without the pass {name!r} (graph.config.disable) it is the same")
                     break
@@ -159,20 +161,20 @@ def _copied(t: Tensor) -> Tensor:
 def _run_of(graph: Graph, outputs: Any, arguments: Sequence[Tensor]) -> Run:
     arrays: list[Tensor] = []
     flatten(outputs, arrays)
-    left: dict[str, Any] = {}
+    values = {}
     if graph.has_copies:
         for name, value in _walk("", graph_state(graph)):
-            left[name] = value
+            values[name] = value
         for name, tensor in graph._named_tensors():
-            left[f"{name}.grad"] = tensor.grad
+            values[f"{name}.grad"] = tensor.grad
     for k, argument in enumerate(arguments):
         if argument.is_leaf:
-            left[f"argument {k}"], left[f"argument {k}.grad"] = argument, argument.grad
-    left["the random number generator"] = get_rng_state()
-    return Run([_array(t) for t in arrays], {name: _array(value) for name, value in left.items()})
+            values[f"argument {k}"], values[f"argument {k}.grad"] = argument, argument.grad
+    values["the random number generator"] = get_rng_state()
+    return Run([_array(t) for t in arrays], {name: _array(value) for name, value in values.items()})
 
 
-def _walk(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _walk(name: str, value: object) -> Iterator[tuple[str, Any]]:
     """Tensors and numbers of nested dicts and lists, with their places."""
     if isinstance(value, Mapping):
         for key, part in value.items():
@@ -184,7 +186,7 @@ def _walk(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def _array(value: Any) -> Any:
+def _array(value: object) -> Any:
     """A copy, which nothing changes any more; bfloat16, which NumPy has not, as float32; of a
     global tensor what is here.
     """
@@ -202,12 +204,12 @@ def _differences(run: Run, eager: Run, units: int) -> Iterator[Difference]:
     for k, (mine, theirs) in enumerate(zip(run.outputs, eager.outputs, strict=True)):
         if text := _difference(mine, theirs, units):
             yield Difference(f"output {k}", text)
-    for name, theirs in () if units else eager.left.items():
-        if text := _difference(run.left.get(name), theirs, units):
+    for name, theirs in () if units else eager.values.items():
+        if text := _difference(run.values.get(name), theirs, units):
             yield Difference(name, text)
 
 
-def _difference(mine: Any, theirs: Any, units: int) -> str:
+def _difference(mine: object, theirs: object, units: int) -> str:
     """Describe how two values differ, "" if they are equal.  Only NaNs may have other bits."""
     if not isinstance(theirs, np.ndarray) or not isinstance(mine, np.ndarray):
         same = type(mine) is type(theirs) and (mine == theirs or mine != mine)
@@ -237,7 +239,7 @@ def _difference(mine: Any, theirs: Any, units: int) -> str:
     )
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return f"an array of {value.shape}" if isinstance(value, np.ndarray) else repr(value)
 
 
@@ -253,11 +255,11 @@ def _first_node(graph: Graph, names: Sequence[str]) -> OpNode | None:
         for name in names
         if name.startswith("output ") and int(name.split()[1]) < len(outputs)
     }
-    wanted = {variables[name] for name in names if name in variables}
+    ids = {variables[name] for name in names if name in variables}
     for plan in plans:
         for node in plan.graph.nodes:
             for operand in node.written():
                 held = operand.buffer.held
-                if operand.buffer in buffers or (held is not None and held.id in wanted):
+                if operand.buffer in buffers or (held is not None and held.id in ids):
                     return node
     return None

@@ -41,6 +41,7 @@ from flowvm.meta.meta import TensorMeta
 from flowvm.nn.graph.guards import Others
 from flowvm.nn.graph.reads import Reads
 from flowvm.nn.graph.steps import fixed_options, inlining, is_several
+from flowvm.ops.sequences.attention import around
 from flowvm.vm.callers.interrupt import protected
 from flowvm.vm.machine.words import OPERAND
 
@@ -62,6 +63,7 @@ from flowvm.graph.capture.trees import tree_text
 from flowvm.graph.plan.plan import Plan
 from flowvm.nn.graph.explain import say
 from flowvm.nn.graph.steps import Steps
+from flowvm.nn.parameter import Parameter
 from flowvm.ops.declare.composite import Recorded
 
 if TYPE_CHECKING:
@@ -80,10 +82,10 @@ def thread_settings() -> tuple[Any, ...]:
     Where nothing is switched, `_DEFAULT`: the calls of a thread that has switched something are
     recognized by `hot["departed"]`, `hot["unrecorded"]` and `hot["autocast"]`.
     """
-    return (grad_enabled(), autocast_dtype(), inlining())
+    return (grad_enabled(), autocast_dtype(), inlining(), around.now())
 
 
-_DEFAULT = (True, None, False)
+_DEFAULT = (True, None, False, None)
 
 
 @dataclass
@@ -99,7 +101,7 @@ class Call:
 
 
 class CallTest:
-    """The lines that look whether a call is one that `made` serves, and so is of the kind `call`.
+    """The lines that look whether a call is one that `conditions` serve, and of the kind `call`.
 
     uses      what it does with memory that it does not own; `grows`: calls may find that it does
               more
@@ -109,15 +111,15 @@ class CallTest:
 
     def __init__(
         self,
-        made: Conditions,
+        conditions: Conditions,
         call: Call,
-        optimizers: Sequence[tuple[Optimizer, Any]],
+        optimizers: Sequence[tuple[Optimizer, object]],
         uses: Uses,
         own: dict[str, Any],
         known: dict[int, str],
         grows: bool = False,
     ) -> None:
-        self.made, self.call, self.optimizers = made, call, optimizers
+        self.conditions, self.call, self.optimizers = conditions, call, optimizers
         self.uses, self.own, self.known, self.grows = uses, own, known, grows
         self.inputs: list[str] = []
         self.own.update(MISS=MISS, key=call.config, same=_same_constant)
@@ -144,12 +146,12 @@ class CallTest:
         return protected(generated(source, f"<flowvm replay {name}>", self.own))
 
     def lines(self) -> list[str]:
-        made, own, scaler = self.made, self.own, self.call.scaler
+        conditions, own, scaler = self.conditions, self.own, self.call.scaler
         own.update(
             thread_settings=thread_settings,
             settings=thread_settings(),
-            seen=made.seen,
-            unchanged=made.unchanged,
+            last_check=conditions.last_check,
+            unchanged=conditions.unchanged,
         )
         for k, meta in enumerate(self.call.metas):
             own[f"m{k}"] = meta
@@ -172,14 +174,14 @@ class CallTest:
         lines += [
             "    if graph.config.key is not key and graph.config.key != key: return MISS",
             *self._options(),
-            "    if changed is not seen[0] and not unchanged(): return MISS",
+            "    if changed is not last_check[0] and not unchanged(): return MISS",
         ]
         if scaler is not None:
             own["scaler"], own["scaling"] = scaler, scaler.key()
             same = "graph._scaler is scaler and scaler.key() == scaling"
             lines.append(f"    if not ({same}): return MISS")
         lines += self._meetings()
-        for k, watched in enumerate(one for one in made.watched if not one.gated):
+        for k, watched in enumerate(one for one in conditions.watched if not one.gated):
             own[f"watched{k}"] = watched.holds
             lines += [
                 f"    try: same_{k} = {_identical(watched, own)}",
@@ -215,7 +217,7 @@ class CallTest:
             self._take(f"kwargs[{name!r}]", structure, lines)
         return lines
 
-    def _items(self, name: str, structures: Sequence[Any], lines: list[str]) -> None:
+    def _items(self, name: str, structures: Sequence[object], lines: list[str]) -> None:
         lines.append(f"    if len({name}) != {len(structures)}: return MISS")
         for k, structure in enumerate(structures):
             self._take(f"{name}[{k}]", structure, lines)
@@ -290,18 +292,18 @@ class CallTest:
 
     def _guards(self) -> list[str]:
         own, lines = self.own, []
-        for k, (find, outcome) in enumerate(self.made.guards):
+        for k, (find, outcome) in enumerate(self.conditions.guards):
             leaf = getattr(find, "__self__", None)
             if isinstance(find, Live):
-                found, (name,) = live_lines([find], own, self.known)
+                body, (name,) = live_lines([find], own, self.known)
                 own[f"outcome{k}"] = outcome
-                lines += [f"    {line}" for line in found]
+                lines += [f"    {line}" for line in body]
                 lines.append(f"    if {name} != outcome{k}: return MISS")
             elif isinstance(leaf, Leaf):
-                found, (name,) = live_lines([leaf], own, self.known)
+                body, (name,) = live_lines([leaf], own, self.known)
                 own[f"others{k}"] = leaf.others
                 lines += [
-                    *(f"    {line}" for line in found),
+                    *(f"    {line}" for line in body),
                     f"    for other in others{k}:",
                     f"        if other[{leaf.names[0]!r}] != {name}: return MISS",
                 ]
@@ -343,7 +345,7 @@ def _identical(watched: Others | Reads, own: dict[str, Any]) -> str:
     return " and ".join(parts) or "True"
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     return isinstance(value, (bool, int, float, str, tuple))
 
 
@@ -359,14 +361,19 @@ def _same_constant(value: Any, structure: Any) -> bool:
 class Compiled(Conditions):
     """A Plan with what Python does around each replay.
 
-    `ends` are the outputs that eager code could have gone backward from, `left` what becomes of
-    arguments.  `kind` is what calls of
-    its kind have in common, (structure, metas), with what was switched; unset where that is not all
-    that matters.
+    `ends` are the outputs that eager code could have gone backward from, `leftovers` what becomes
+    of arguments, `known` the outputs that are objects which were there before: see `known_objects`.
+    `kind` is what calls of its kind have in common, (structure, metas), with what was switched;
+    unset where that is not all that matters.
     """
 
     def __init__(
-        self, capture: Capture, plan: Plan, structure: Any, steps: Steps, watched: Sequence[Any]
+        self,
+        capture: Capture,
+        plan: Plan,
+        structure: object,
+        steps: Steps,
+        watched: Sequence[object],
     ) -> None:
         self.plan, self.structure = plan, structure
         self.optimizers, self.updates = steps.optimizers, steps.updates
@@ -375,10 +382,11 @@ class Compiled(Conditions):
         self.draws = capture.draws
         self.watched = list(watched)
         self.ends: list[int] = []
-        self.left: list[LeftBehind] = []
+        self.leftovers: list[LeftBehind] = []
+        self.known: dict[int, int | Tensor] = {}
         self.cleared: frozenset[int] = frozenset()  # leaves: see `Gradients.cleared`
         self.plans = [plan]
-        self.seen: list[Any] = [None]
+        self.last_check: list[Any] = [None]
         self._replay: Any = None
         self._run: Any = None
 
@@ -401,7 +409,7 @@ class Compiled(Conditions):
             test = CallTest(self, call, self.optimizers, self.plan.uses, body.own, body.known)
             reads = bool(self.optimizers)  # their numbers, which are written after it
             self._replay = test.before(body.lines, self.plan.name, alone=reads)
-        replay: Callable[..., Any] = self._replay
+        replay: Callable[..., object] = self._replay
         return replay
 
 
@@ -419,12 +427,12 @@ class LeftBehind(NamedTuple):
     flows: bool
 
 
-def left_behind(inputs: Sequence[Tensor], shown: Sequence[tuple[Any, int]]) -> list[LeftBehind]:
+def left_behind(inputs: Sequence[Tensor], shown: Sequence[tuple[object, int]]) -> list[LeftBehind]:
     """Return what code made of the tensors that stand for arguments, which were `shown` so before.
 
     CaptureError for one that has other memory.
     """
-    left = []
+    behind = []
     for k, (t, (meta, ref)) in enumerate(zip(inputs, shown, strict=True)):
         moved, flows = t._ref - ref, t._node is not None and not t._node.is_leaf
         if (t._ref ^ ref) & OPERAND.STORAGE_MASK:
@@ -433,8 +441,25 @@ def left_behind(inputs: Sequence[Tensor], shown: Sequence[tuple[Any, int]]) -> l
                 f"replay does: write into it with copy_(), or return the new tensor"
             )
         if moved or t._meta is not meta or flows:
-            left.append(LeftBehind(k, t._meta, moved, flows))
-    return left
+            behind.append(LeftBehind(k, t._meta, moved, flows))
+    return behind
+
+
+def known_objects(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> dict[int, int | Tensor]:
+    """Return the places of outputs that are no new objects: by it, the place of the argument, -1
+    less the place of an output before it, or the parameter.
+    """
+    arguments = {id(t): k for k, t in enumerate(inputs)}
+    first: dict[int, int] = {}
+    known: dict[int, int | Tensor] = {}
+    for k, t in enumerate(outputs):
+        if id(t) in arguments:
+            known[k] = arguments[id(t)]
+        elif isinstance(t, Parameter):
+            known[k] = t
+        elif first.setdefault(id(t), k) != k:
+            known[k] = -1 - first[id(t)]
+    return known
 
 
 def storages_of(tensors: Iterable[Tensor]) -> list[int]:
@@ -442,7 +467,7 @@ def storages_of(tensors: Iterable[Tensor]) -> list[int]:
     return [t._ref & OPERAND.STORAGE_MASK for t in tensors]
 
 
-def _no_gradient(c: Any, *gradients: Any) -> Any:
+def _no_gradient(c: object, *gradients: object) -> object:
     raise AutogradError(
         "backward through the output of a graph: what led to it was replayed, not recorded.  Call "
         "backward() inside build, or call the graph under flow.no_grad() if no gradient is wanted"
@@ -450,6 +475,7 @@ def _no_gradient(c: Any, *gradients: Any) -> Any:
 
 
 _NO_GRADIENT = Recorded("graph", _no_gradient)
+_NO_GRADIENT.blocks = True
 
 
 # --- the generated functions --------------------------------------------------------------------
@@ -481,10 +507,12 @@ class _Body:
         lines += rows
         lines += [line[4:] for line in compiled.plan.launching.lines(numbers, depth)]
         for k in compiled.ends:
+            if k in compiled.known:
+                continue
             meta = compiled.plan.graph.outputs[k].meta
             own[f"end{k}"] = Node(_NO_GRADIENT, (), (), (), (), (), (meta,))
             lines.append(f"o{k}._node = end{k}")
-        for k, one in enumerate(compiled.left):
+        for k, one in enumerate(compiled.leftovers):
             lines += self._leave(k, one)
         for k, ((owner, name, _), value) in enumerate(zip(updates, values, strict=True)):
             own[f"owner{k}"], own[f"name{k}"] = owner, name
@@ -493,9 +521,19 @@ class _Body:
             if schedule is not None:
                 own[f"schedule{k}"] = schedule
                 lines.append(f"schedule{k}.step()")
-        outputs = [f"o{k}" for k in range(len(compiled.plan.graph.outputs))]
+        outputs = [self._output(k) for k in range(len(compiled.plan.graph.outputs))]
         tree = tree_text(compiled.structure, iter(outputs), own)
         return [f"    {line}" for line in (*lines, f"return {tree}")]
+
+    def _output(self, k: int) -> str:
+        """Return the name of output `k`."""
+        known = self.compiled.known.get(k)
+        if known is None:
+            return f"o{k}"
+        if isinstance(known, Tensor):
+            self.own[f"known{k}"] = known
+            return f"known{k}"
+        return f"x{known}" if known >= 0 else f"o{-1 - known}"
 
     def _leave(self, k: int, one: LeftBehind) -> list[str]:
         """Lines that make of an argument what the code made of it, beside writing to it."""
@@ -528,16 +566,16 @@ class _Body:
         return known
 
 
-def _leaves(values: Sequence[Any]) -> list[Leaf]:
+def _leaves(values: Sequence[object]) -> list[Leaf]:
     leaves: dict[int, Leaf] = {}
-    left, seen = list(values), set()
-    while left:
-        value = left.pop()
+    pending, visited = list(values), set()
+    while pending:
+        value = pending.pop()
         if isinstance(value, Leaf):
             leaves[id(value)] = value
-        elif isinstance(value, Live) and id(value) not in seen:
-            seen.add(id(value))
-            left += value.operands
+        elif isinstance(value, Live) and id(value) not in visited:
+            visited.add(id(value))
+            pending += value.operands
     return list(leaves.values())
 
 
@@ -558,8 +596,8 @@ class Segmented:
         self,
         capture: Callable[[Sequence[Tensor], Breaks], Segment | None],
         breaks: Breaks,
-        optimizers: Sequence[tuple[Optimizer, Any]],
-        lock: AbstractContextManager[Any],
+        optimizers: Sequence[tuple[Optimizer, object]],
+        lock: AbstractContextManager[object],
     ) -> None:
         self.lock = lock
         self.capture, self.optimize, self.optimizers = capture, breaks.optimize, optimizers
@@ -598,11 +636,14 @@ class Segmented:
             arguments = ", ".join(f"x{k}" for k in range(len(call.metas)))
             lines = [f"    return run([{arguments}])"]
             self._replay = test.before(lambda depth: lines, self.root.name, alone=True)
-        replay: Callable[..., Any] = self._replay
+        replay: Callable[..., object] = self._replay
         return replay
 
-    def run(self, inputs: list[Tensor]) -> Any:
-        """Run segments from the first to a last one: the outputs."""
+    def run(self, inputs: Sequence[Tensor]) -> Any:
+        """Run segments from the first to a last one: the outputs.
+
+        A run that a capture has begun goes on where that left it, told by the object `inputs`.
+        """
         run, segment = Run(inputs), self.root
         if self._begun is not None and self._begun.inputs is inputs:
             assert self._last is not None
@@ -638,9 +679,9 @@ class Segmented:
         self._note_uses()
         if last is None:
             raise CaptureError(
-                f"{segment.name}: what follows {segment.why} updates a parameter that no step has "
-                f"updated before, so the optimizer has no state for it; take one step eagerly in "
-                f"which every parameter gets a gradient"
+                f"{segment.name}: the code behind {segment.why} updates a parameter for the first "
+                f"time, so the optimizer has no state for it: take one step eagerly in which every "
+                f"parameter gets a gradient"
             )
         return last
 

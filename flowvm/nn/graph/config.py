@@ -28,6 +28,9 @@ else:
     placement = lazy("flowvm.lab.placement")
 
 
+SCHEDULES = ("1f1b", "gpipe")
+
+
 class GraphConfig:
     """The settings of one graph; `print(graph.config)` shows them.
 
@@ -59,6 +62,7 @@ class GraphConfig:
         self._zero = (0, 0)
         self._auto_parallel = 0
         self._every = 0
+        self._schedule = "1f1b"
         self._changed()
 
     def _changed(self) -> None:
@@ -72,6 +76,7 @@ class GraphConfig:
             self._zero,
             self._auto_parallel,
             self._placement,
+            self._schedule,
         )
 
     # --- passes -------------------------------------------------------------------------------
@@ -199,6 +204,30 @@ class GraphConfig:
         self._changed()
 
     @property
+    def pipeline_schedule(self) -> str:
+        """The schedule of pipeline stages: "1f1b" or "gpipe"."""
+        return self._schedule
+
+    def set_pipeline_schedule(self, schedule: str) -> None:
+        """Say how many micro-batches a rank of stage i of p may have in flight: p - i ("1f1b"), or
+        all of a call ("gpipe").  Where a rank has several stages, set by `set_stage` in turns,
+        "1f1b" is interleaved.
+
+        ArgumentError for another schedule.
+
+        >>> graph = nn.Graph()
+        >>> graph.config.set_pipeline_schedule("gpipe")
+        >>> graph.config.pipeline_schedule
+        'gpipe'
+        """
+        if schedule not in SCHEDULES:
+            raise ArgumentError(
+                f"set_pipeline_schedule: one of {', '.join(SCHEDULES)}, got {schedule!r}"
+            )
+        self._schedule = schedule
+        self._changed()
+
+    @property
     def checkpoints(self) -> tuple[str | Module, ...]:
         """Modules, or their paths ("model.blocks.0"), given to `checkpoint`."""
         return self._checkpoints
@@ -303,10 +332,10 @@ class GraphConfig:
 
     def schedule(
         self,
-        policy: Any = None,
+        policy: object = None,
         streams: Sequence[Stream | None] = (),
         *,
-        like: Any = None,
+        like: object = None,
         machine: Any = None,
     ) -> None:
         """Let a policy of `flow.lab` give each task a stream and a place in its order; without a
@@ -360,7 +389,7 @@ class GraphConfig:
         return f"(CONFIG: {'; '.join(self.settings()) or 'as it comes'})"
 
 
-def _expect(value: Any, kind: type | tuple[type, ...], function: str, what: str) -> None:
+def _expect(value: object, kind: type | tuple[type, ...], function: str, what: str) -> None:
     if not isinstance(value, kind):
         kinds = kind if isinstance(kind, tuple) else (kind,)
         names = " or ".join(k.__name__ for k in kinds)

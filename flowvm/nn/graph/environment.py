@@ -315,7 +315,7 @@ def _is_computed(value: Any, capture: Capture) -> bool:
 
 
 class _Local(threading.local):
-    seen: dict[int, Module] | None = None
+    modules: dict[int, Module] | None = None
     paths: dict[int, str]  # of modules, as the user reaches them
     recorder: Recorder  # told of the module that runs
     environment: Environment  # told of each, before it runs
@@ -326,15 +326,15 @@ _local = _Local()
 
 def _noting(inner: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: Module, *args: Any, **kwargs: Any) -> Any:
-        if _local.seen is None:
+        if _local.modules is None:
             return inner(self, *args, **kwargs)
-        return _noted(_local.seen, inner, self, args, kwargs)
+        return _noted(_local.modules, inner, self, args, kwargs)
 
     return call
 
 
 def _noted(
-    seen: dict[int, Module],
+    modules: dict[int, Module],
     inner: Callable[..., Any],
     self: Module,
     args: tuple[Any, ...],
@@ -344,8 +344,8 @@ def _noted(
     if id(self) not in paths:  # nobody's attribute: what is below it goes by its class
         for path, module in self.named_modules(prefix=type(self).__name__):
             paths.setdefault(id(module), path)
-    if id(self) not in seen:
-        seen[id(self)] = self
+    if id(self) not in modules:
+        modules[id(self)] = self
         _local.environment.add_module(self, paths[id(self)])
     with reverting(partial(setattr, recorder, "scope", recorder.scope)):
         recorder.scope = paths[id(self)]
@@ -366,13 +366,13 @@ class capture_environment(Switched):  # noqa: N801 - used like a function
         environment.capture = recorder
 
     def _switch(self) -> dict[int, Module]:
-        seen: dict[int, Module] = {}
+        modules: dict[int, Module] = {}
         _local.paths, _local.recorder = self.paths, self.recorder
         _local.environment = self.environment
-        _local.seen = seen
+        _local.modules = modules
         tell(_noting, self)
         self.observer.start()
-        return seen
+        return modules
 
     def _undo(self) -> None:
         self.observer.stop()
@@ -384,7 +384,7 @@ def note_graph(graph: Any, modules: Iterable[tuple[str, Module]], without: Colle
     """A graph's build is to run as a part of what this thread captures: its modules go by these
     paths, and what it reads is looked at like what the outer build reads.
     """
-    if _local.seen is not None:
+    if _local.modules is not None:
         for path, module in modules:
             _local.paths.setdefault(id(module), path)
         _local.environment.add_graph(graph, without)

@@ -78,7 +78,7 @@ class History:
         self.dropped = 0
 
     def reason(
-        self, facts: dict[str, str], same: Sequence[Any], paths: Mapping[int, str]
+        self, facts: dict[str, str], same: Sequence[object], paths: Mapping[int, str]
     ) -> str | None:
         """Explain why a call with these facts needs a capture, None for the first; `same`: the
         compiled calls with these facts, whose conditions do not hold.
@@ -99,8 +99,8 @@ class History:
         self.happened.append(Happened(facts, why or "", _short(place), took))
         if why:
             again.append(name)
-            said = f"graph {name} was captured again (plan {plans}, {_ms(took)}): {why}"
-            warn(said, RecaptureWarning, place)
+            message = f"graph {name} was captured again (plan {plans}, {_ms(took)}): {why}"
+            warn(message, RecaptureWarning, place)
 
     def drop(self, name: str, most: int) -> None:
         """Note that the Plan that was not used for longest went."""
@@ -133,7 +133,7 @@ def call_facts(
     mode: bool,
     config: GraphConfig,
     optimizers: Sequence[tuple[Optimizer, Any]],
-    there: Sequence[bool],
+    presence: Sequence[bool],
 ) -> dict[str, str]:
     """Return the facts of a call by name: its arguments, and all else that a Plan is looked up
     by.
@@ -150,9 +150,9 @@ def call_facts(
     facts["graph.config"] = "; ".join(config.settings()) or "as it comes"
     for name, value in _option_facts(optimizers):
         facts[name] = value
-    if there:
+    if presence:
         facts[".grad of the leaves, before the call,"] = (
-            "None" if not any(there) else "there" if all(there) else f"{list(there)}"
+            "None" if not any(presence) else "there" if all(presence) else f"{list(presence)}"
         )
     return facts
 
@@ -175,7 +175,7 @@ def _add_facts(facts: dict[str, str], name: str, structure: Any, rest: Iterator[
             _add_facts(facts, f"{name}[{key!r}]", value, rest)
 
 
-def _option_facts(optimizers: Sequence[tuple[Optimizer, Any]]) -> Iterator[tuple[str, str]]:
+def _option_facts(optimizers: Sequence[tuple[Optimizer, object]]) -> Iterator[tuple[str, str]]:
     for number, (optimizer, _) in enumerate(optimizers):
         for place, group in enumerate(optimizer.param_groups):
             of = f" of group {place}" if len(optimizer.param_groups) > 1 else ""
@@ -204,30 +204,31 @@ def _fact_differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[st
     return lines
 
 
-def _unmet(compiled: Any, paths: Mapping[int, str]) -> list[str]:
+def _unmet(compiled: object, paths: Mapping[int, str]) -> list[str]:
     """List the conditions of a Plan that do not hold: of modules by path, of decisions, of
     reads.
     """
     reasons: list[str] = []
-    for asked, outcome in getattr(compiled, "guards", ()):
-        if is_met((asked, outcome)):
+    for question, outcome in getattr(compiled, "guards", ()):
+        if is_met((question, outcome)):
             continue
-        if isinstance(asked, Live):
-            line = _short(_line_of(*asked.guards.places.get(id(asked), (None, 0))))
+        if isinstance(question, Live):
+            line = _short(_line_of(*question.guards.places.get(id(question), (None, 0))))
             reasons.append(
-                f"decision `{asked!r}` {outcome} -> {_answer(asked)}" + f" ({line})" * bool(line)
+                f"decision `{question!r}` {outcome} -> {_answer(question)}"
+                + f" ({line})" * bool(line)
             )
         else:
-            reasons += asked.__self__.difference()
+            reasons += question.__self__.difference()
     for watched in getattr(compiled, "watched", ()):
         reasons += watched.difference()
     return reasons
 
 
-def _answer(asked: Live) -> str:
+def _answer(question: Live) -> str:
     """Return the present value of an expression as text, or the error that it raises."""
     try:
-        return str(asked())
+        return str(question())
     except NO_ANSWER as error:
         return f"{type(error).__name__}: {error}"
 
@@ -267,10 +268,10 @@ def unwatched_line(text: str, place: tuple[str, int]) -> str:
 def say_unwatched(name: str, text: str, place: tuple[str, int]) -> None:
     """A CaptureWarning on the line that has something no call can ask for."""
     where = f"line {place[1]} calls " if place[0] else ""
-    said = f"graph {name} cannot watch everything that build reads: {where}{text}"
+    message = f"graph {name} cannot watch everything that build reads: {where}{text}"
     if not place[0]:
         place = _line_of(*find_user(sys._getframe(1)))
-    warn(said, CaptureWarning, place)
+    warn(message, CaptureWarning, place)
 
 
 def say_difference(text: str) -> None:
@@ -319,7 +320,7 @@ class Status:
         self._stage_began = now
         self.stage("optimizing")
 
-    def done(self, operators: int, tree: Callable[[], str]) -> None:
+    def finish(self, operators: int, tree: Callable[[], str]) -> None:
         """All is compiled; `tree` gives the graph in print."""
         if self.level >= 1:
             seconds = time.monotonic() - self.began

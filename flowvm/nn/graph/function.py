@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from operator import setitem
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError
 from flowvm.guards.exchange import exchange
@@ -48,14 +48,16 @@ class _FunctionGraph(Graph):
     """A graph of one function; found on an instance it is a graph of that instance's method."""
 
     has_copies = False
+    reruns = True
+    apart: ClassVar[list[bool]] = [False]  # a function writes where it says
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., object]) -> None:
         super().__init__()
         name = getattr(function, "__qualname__", None) or type(function).__name__
         self.name = name.rpartition("<locals>.")[2]
         self.function = function
 
-    def build(self, *args: Any, **kwargs: Any) -> Any:
+    def build(self, *args: object, **kwargs: object) -> Any:
         return self.function(*args, **kwargs)
 
     def _adopt(self, optimizer: Optimizer) -> None:
@@ -72,7 +74,7 @@ class _FunctionGraph(Graph):
             around.reads.read_partial(self.function)
         return around
 
-    def __get__(self, instance: Any, owner: Any = None) -> Graph:
+    def __get__(self, instance: object, owner: object = None) -> Graph:
         if instance is None:
             return self
         graphs = instance.__dict__.setdefault("__graphs__", _Graphs())
@@ -100,21 +102,21 @@ class _FunctionGraph(Graph):
 class _Graphs(dict[Any, Any]):
     """The graphs of an instance's methods, by function, kept by the instance; a copy has none."""
 
-    def __deepcopy__(self, memo: Any) -> _Graphs:
+    def __deepcopy__(self, memo: object) -> _Graphs:
         return _Graphs()
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[_Graphs], tuple[()]]:
         return _Graphs, ()
 
 
 class _MethodGraph(_FunctionGraph):
     """A graph of a method, on one instance."""
 
-    def __init__(self, function: Callable[..., Any], instance: Any) -> None:
+    def __init__(self, function: Callable[..., object], instance: object) -> None:
         super().__init__(function)
         self.instance = weakref.ref(instance)
 
-    def build(self, *args: Any, **kwargs: Any) -> Any:
+    def build(self, *args: object, **kwargs: object) -> Any:
         return self.function(self.instance(), *args, **kwargs)
 
     def named_attributes(self) -> Iterator[tuple[str, Any]]:
@@ -125,19 +127,20 @@ class _MethodGraph(_FunctionGraph):
 class _ModuleGraph(Graph):
     """A graph of a module's call, which has the module's attributes besides its own."""
 
-    differentiable = True
+    differentiable = reruns = True
+    apart: ClassVar[list[bool]] = [False]
 
     def __init__(self, module: Module) -> None:
         super().__init__()
         self.name, self.module = type(module).__name__, module
 
-    def build(self, *args: Any, **kwargs: Any) -> Any:
+    def build(self, *args: object, **kwargs: object) -> Any:
         return self.module(*args, **kwargs)
 
     def named_attributes(self) -> Iterator[tuple[str, Any]]:
         yield "", self.module
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The module's."""
         return self.module.state_dict(*args, **kwargs)
 
@@ -160,7 +163,7 @@ _MODES = (
 
 # public: flow (late, unlisted)
 def compile(
-    model: Callable[..., Any] | None = None,
+    model: Callable[..., object] | None = None,
     *,
     fullgraph: bool = False,
     dynamic: bool | None = None,
@@ -198,7 +201,8 @@ def compile(
         raise ArgumentError(f"compile: mode is one of {', '.join(map(str, _MODES))}, got {mode!r}")
     if not isinstance(backend, str):
         raise ArgumentTypeError(
-            f"compile: a backend is named; graphs are not handed to functions, got {backend!r}"
+            f"compile: backend is the name of a backend, a str, got {backend!r}; flowvm hands no "
+            f"graphs to functions"
         )
     if model is None:
         return functools.partial(compile, mode=mode, disable=disable)
@@ -239,7 +243,7 @@ class Traced(NamedTuple):
     draws: list[tuple[Any, list[Any]]]
 
 
-def traced(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], asker: str) -> Traced:
+def traced(model: object, args: Sequence[Any], kwargs: Mapping[str, Any], asker: str) -> Traced:
     """Capture the computation of `model` (a module, a function or an nn.Graph) on these examples.
 
     ArgumentTypeError for what is none of these, ArgumentError for a graph that trains, and
@@ -270,8 +274,8 @@ def traced(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], asker: st
         names = _names(model, args, kwargs)
         metas = [t._meta.dense() for t in leaves]
         inputs = [capture.placeholder(m, n) for m, n in zip(metas, names, strict=True)]
-        given, named = unflatten(arguments, iter(inputs))
-        built = precisely(graph.config.amp_dtype, None, graph.build, given, named)
+        positional, named = unflatten(arguments, iter(inputs))
+        built = precisely(graph.config.amp_dtype, None, graph.build, positional, named)
         results = flatten(built, draws)
         for tensor in draws:
             capture.output(tensor)
@@ -280,7 +284,7 @@ def traced(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], asker: st
     return Traced(capture.graph, arguments, names, results, whole, capture.draws)
 
 
-def _names(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+def _names(model: object, args: Sequence[object], kwargs: Mapping[str, Any]) -> list[str]:
     """A name for each tensor of a call: its parameter's, with a number where one holds several."""
     path_names: list[str] = []
     names = parameter_names(model, len(args))
@@ -294,7 +298,7 @@ def _names(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[s
 
 def parameter_names(model: Any, count: int) -> list[str]:
     """The names of the first `count` positional parameters."""
-    function: Callable[..., Any] = getattr(model, "forward", None) or (
+    function: Callable[..., object] = getattr(model, "forward", None) or (
         model.build if hasattr(model, "build") else model
     )
     function = getattr(model, "function", function)

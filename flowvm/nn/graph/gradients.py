@@ -53,6 +53,7 @@ from flowvm.ops.declare.composite import filled_of
 from flowvm.ops.shapes.join import cat, stack
 
 if TYPE_CHECKING:
+    from flowvm.nn.graph.compiled import Compiled, Segmented
     from flowvm.ops.placed import boxing
 else:
     boxing = lazy("flowvm.ops.placed.boxing")
@@ -185,7 +186,7 @@ class MicroBatches(Switched):
     def _undo(self) -> None:
         self.capture.repeat = 1
 
-    def _left(self, *error: Any) -> None:
+    def _on_exit(self, *error: Any) -> None:
         nodes = self.capture.graph.nodes
         nodes[:0] = self._front
         for number, node in enumerate(nodes):
@@ -228,7 +229,7 @@ class MicroBatches(Switched):
             )
         for p in parameters:
             if p.grad is not None:
-                meta: Any = p.grad._meta
+                meta: TensorMeta | GlobalMeta = p.grad._meta
                 if isinstance(meta, GlobalMeta):
                     meta = GlobalMeta.make(meta.shape, meta.dtype, meta.device, meta.sbp)
                     total = boxing.global_of(self._in_front(meta.local), meta)
@@ -289,7 +290,7 @@ def in_turn(
     structure = flatten((args, kwargs), leaves)
     groups: list[list[Tensor]] = []
     rows = Rows.of([t._meta for t in leaves], times, name)
-    result: Any = None
+    result: object = None
     for k in range(times):
         slices = []
         for which, t in enumerate(leaves):
@@ -373,17 +374,17 @@ class Landing:
         self.leaves: list[Leaf] = []
         self.cleared: frozenset[int] = frozenset()  # of which a Plan does not ask what it held
 
-    def owners(self, given: Sequence[Tensor]) -> list[Tensor]:
+    def owners(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The leaves themselves in a call with these tensors."""
-        return [given[leaf] if isinstance(leaf, int) else leaf for leaf in self.leaves]
+        return [tensors[leaf] if isinstance(leaf, int) else leaf for leaf in self.leaves]
 
     def priors(
-        self, given: Sequence[Tensor], ignored: frozenset[int] = frozenset()
+        self, tensors: Sequence[Tensor], ignored: frozenset[int] = frozenset()
     ) -> tuple[list[Tensor], tuple[bool, ...]]:
         """Return the leaves' present `.grad`, and for each leaf whether it has one; ignored leaves
         count as having none.
         """
-        owners = enumerate(self.owners(given))
+        owners = enumerate(self.owners(tensors))
         grads = [None if k in ignored else owner.grad for k, owner in owners]
         return [g for g in grads if g is not None], tuple(g is not None for g in grads)
 
@@ -402,14 +403,14 @@ class Gradients(Switched):
         owned: Sequence[Tensor],
         landing: Landing,
         inputs: Sequence[Tensor],
-        given: Sequence[Tensor],
+        tensors: Sequence[Tensor],
     ) -> None:
         self.capture, self.landing = capture, landing
-        self.found: list[Leaf] = []
-        has_grad = landing.priors(given)[1]
+        self.new_leaves: list[Leaf] = []
+        has_grad = landing.priors(tensors)[1]
         rest = iter(inputs[len(inputs) - sum(has_grad) :])
         self._priors = [next(rest) if one else None for one in has_grad]
-        self._owned, self._given = list(owned), given
+        self._owned, self._inputs = list(owned), tensors
         self._places = {id(t): k for k, t in enumerate(inputs)}
         self._owners = landing.owners(inputs)
         self._known = {id(t) for t in (*self._owned, *self._owners)}
@@ -457,7 +458,7 @@ class Gradients(Switched):
             return
         self.times[id(leaf)] = 1
         place = self._places.get(id(leaf))
-        if place is not None and not self._given[place].is_leaf:
+        if place is not None and not self._inputs[place].is_leaf:
             raise CaptureError(
                 f"{self.capture.graph.name}: backward() reaches input {place}, which was computed "
                 f"outside: its gradient cannot go on from there.  Give the graph input.detach(), "
@@ -475,13 +476,13 @@ class Gradients(Switched):
         place = self._places.get(id(t))
         if id(t) in self._known or (place is None and self.capture.holds(t)):
             return
-        if place is None or self._given[place].is_leaf:
+        if place is None or self._inputs[place].is_leaf:
             self._find(t, place)
             self._before.append((t, t.grad))  # this capture ends in vain, and may change it
 
     def _find(self, leaf: Tensor, place: int | None) -> None:
         self._known.add(id(leaf))
-        self.found.append(leaf if place is None else place)
+        self.new_leaves.append(leaf if place is None else place)
 
     @property
     def cleared(self) -> frozenset[int]:
@@ -494,12 +495,12 @@ class Gradients(Switched):
         "keep" nothing, "clear" it, "copy" into it, "assign" it.  CaptureError if there are leaves
         that were not known at the start; they are now.
         """
-        if self.found:
-            self.landing.leaves += self.found
+        if self.new_leaves:
+            self.landing.leaves += self.new_leaves
             raise CaptureError(
-                f"{self.capture.graph.name}: backward() reaches a leaf for the first time, or its "
-                f".grad is read, behind an operation whose result decides what follows; let a call "
-                f"do that before"
+                f"{self.capture.graph.name}: build runs in segments, and a later segment calls "
+                f"backward() on a leaf, or reads its .grad, for the first time: call the graph "
+                f"again, for the leaf is known now"
             )
         acts: list[str] = []
         tensors: list[Tensor] = []
@@ -524,7 +525,7 @@ class Landed:
     `inner` gives build's outputs, what is done to each leaf's `.grad`, and the tensors with which.
     """
 
-    def __init__(self, inner: Any, landing: Landing) -> None:
+    def __init__(self, inner: Compiled | Segmented | Landed, landing: Landing) -> None:
         self.inner, self.landing = inner, landing
         landing.cleared |= self.cleared
 
@@ -535,11 +536,11 @@ class Landed:
         """Return True if a replay does what a new capture would do."""
         return bool(self.inner.holds())
 
-    def run(self, given: Sequence[Tensor]) -> Any:
+    def run(self, tensors: Sequence[Tensor]) -> Any:
         """Replay; the priors stand behind the call's own tensors."""
-        result, acts, gradients = self.inner.run(given)
+        result, acts, gradients = self.inner.run(tensors)  # this very object: see Segmented.run
         rest = iter(gradients)
-        for owner, act in zip(self.landing.owners(given), acts, strict=False):  # none came since
+        for owner, act in zip(self.landing.owners(tensors), acts, strict=False):  # none came since
             if act == "clear":
                 owner.grad = None
             elif act == "copy":

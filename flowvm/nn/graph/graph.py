@@ -77,13 +77,13 @@ else:
 MAX_PLANS = 16  # of one graph; the one that was not called for longest goes first
 
 
-COPIED = ("name", "config", "_optimizers", "_scaler", "_found")  # of what is no user's
+COPIED = ("name", "config", "_optimizers", "_scaler", "_search_result")  # of what is no user's
 NOT_SAVED = "what code of loaded plans reads through classes, properties, slots and library code"
 PAST_SETATTR = "what is put into the __dict__ of flowvm's own layers, past their __setattr__"
 SHARED = "shares memory"  # in the key of calls whose arguments do, with what build changes
 
 
-def _shares(compiled: Any, leaves: Sequence[Tensor]) -> bool:
+def _shares(compiled: Compiled | Segmented | Landed, leaves: Sequence[Tensor]) -> bool:
     """Return True if a call's tensors share memory with storages that its Plans change."""
     storages = storages_of(leaves)
     return any(plan.uses.meet(storages) for plan in compiled.plans)
@@ -132,7 +132,7 @@ class Graph(GraphBuild):
             f"flow.save(graph.state_dict(), path) saves what it computes with"
         )
 
-    def add_optimizer(self, optim: optimizers.Optimizer, *, lr_sch: Any = None) -> None:
+    def add_optimizer(self, optim: optimizers.Optimizer, *, lr_sch: object = None) -> None:
         """Step `optim` at the end of every call, then `lr_sch`.
 
         `build` calls `loss.backward()`; gradients are cleared and the step is taken by the graph.
@@ -197,15 +197,15 @@ class Graph(GraphBuild):
             cut(error)
             raise
 
-    def _call(self, structure: Any, leaves: list[Tensor], args: Any, kwargs: Any) -> Any:
+    def _call(self, structure: object, leaves: list[Tensor], args: Any, kwargs: Any) -> Any:
         flows = tuple([t._node is not None and 1 + (not t._node.is_leaf) for t in leaves])
         around = (*thread_settings(), self.config.key, *self._options())
-        if self._landing.cleared and (found := self._of_cleared(structure, leaves, flows, around)):
-            compiled, given = found
-            return compiled.run(given)
-        priors, there = self._landing.priors(leaves)
+        if self._landing.cleared and (match := self._of_cleared(structure, leaves, flows, around)):
+            compiled, tensors = match
+            return compiled.run(tensors)
+        priors, presence = self._landing.priors(leaves)
         leaves += priors
-        settings = (flows, there, *around)
+        settings = (flows, presence, *around)
         key = (structure, *[t._meta for t in leaves], *settings)
         if key in self._recorded:
             return self._call_recorded(args, kwargs)
@@ -230,7 +230,7 @@ class Graph(GraphBuild):
             self._search(structure, leaves[: len(flows)])
         known = len(self._landing.leaves), len(self._optimizers)
         try:
-            made = None if self._needs_eager_step() else self._compile(key, structure, leaves)
+            program = None if self._needs_eager_step() else self._compile(key, structure, leaves)
         except CaptureError:
             if self._has_ends:
                 self._has_ends = False
@@ -239,51 +239,60 @@ class Graph(GraphBuild):
             if (len(self._landing.leaves), len(self._optimizers)) == known:
                 raise
             return self._call(structure, leaves[: len(flows)], args, kwargs)
-        if made is None:  # the step makes state that is not there yet
+        if program is None:  # the step makes state that is not there yet
             return self._step_eagerly(args, kwargs)
-        return made.run(leaves)
+        return program.run(leaves)
 
-    def _call_recorded(self, args: Any, kwargs: Any) -> Any:
+    def _call_recorded(self, args: Sequence[object], kwargs: Mapping[str, Any]) -> Any:
         """A call whose results have gradients: eager code, which the tape records."""
         return precisely(self.config.amp_dtype, self._scaler, self.build, args, kwargs)
 
     def _of_cleared(
-        self, structure: Any, leaves: list[Tensor], flows: Any, around: tuple[Any, ...]
+        self,
+        structure: object,
+        leaves: list[Tensor],
+        flows: tuple[int, ...],
+        around: tuple[object, ...],
     ) -> tuple[Any, list[Tensor]] | None:
         """A Plan captured where some `.grad` that are there were None, if it does not ask, and what
         it is called with.
         """
-        there = self._landing.priors(leaves)[1]
-        ignored = frozenset(k for k in self._landing.cleared if there[k])
+        presence = self._landing.priors(leaves)[1]
+        ignored = frozenset(k for k in self._landing.cleared if presence[k])
         if not ignored:
             return None
-        priors, there = self._landing.priors(leaves, ignored)
-        given = [*leaves, *priors]
-        key = (structure, *[t._meta for t in given], flows, there, *around)
+        priors, presence = self._landing.priors(leaves, ignored)
+        tensors = [*leaves, *priors]
+        key = (structure, *[t._meta for t in tensors], flows, presence, *around)
         for compiled in self._plans.get(key, ()):
-            if ignored <= compiled.cleared and compiled.holds() and not _shares(compiled, given):
+            if ignored <= compiled.cleared and compiled.holds() and not _shares(compiled, tensors):
                 self._plans.move_to_end(key)
                 self._replay = None
-                return compiled, given
+                return compiled, tensors
         return None
 
     # --- capture ------------------------------------------------------------------------------
 
     def _compile(
-        self, key: Any, structure: Any, leaves: list[Tensor]
+        self, key: Any, structure: object, leaves: list[Tensor]
     ) -> Compiled | Segmented | Landed | None:
-        begun, there = time.monotonic(), self._landing.priors(leaves)[1]
-        facts = call_facts(structure, leaves, grad_enabled(), self.config, self._optimizers, there)
+        before = self._written
+        begun, presence = time.monotonic(), self._landing.priors(leaves)[1]
+        facts = call_facts(
+            structure, leaves, grad_enabled(), self.config, self._optimizers, presence
+        )
         paths = {id(module): path for path, module in reversed([*self._modules()])}
         why = self._history.reason(facts, self._plans.get(key, ()), paths)
         breaks = Breaks(Run(leaves), self._optimized)
         self._status = Status(self.name, self._debug)
         with self._status.shown(), breaks:
             self._status.stage("capturing")
-            made = self._capture(structure, leaves, breaks)
-        if made is None:
-            return None
-        compiled: Compiled | Segmented | Landed = made
+            captured = self._capture(structure, leaves, breaks)
+        if captured is None:
+            # with copies of what `build` was seen to write
+            again = self._written != before
+            return self._compile(key, structure, leaves) if again else None
+        compiled: Compiled | Segmented | Landed = captured
         if breaks.path:
             capture_on = functools.partial(self._capture_on, structure)
             compiled = Segmented(capture_on, breaks, self._optimizers, self._lock)
@@ -296,14 +305,14 @@ class Graph(GraphBuild):
         same.insert(0, compiled)
         del same[MAX_PLANS:]
         self._history.add(self.name, facts, why, len(self.plans), time.monotonic() - begun)
-        self._status.done(sum(len(plan.tasks) for plan in compiled.plans), lambda: repr(self))
+        self._status.finish(sum(len(plan.tasks) for plan in compiled.plans), lambda: repr(self))
         if len(self._plans) > MAX_PLANS:
             self._plans.popitem(last=False)
             self._history.drop(self.name, MAX_PLANS)
         return compiled
 
     def _capture_on(
-        self, structure: Any, leaves: Sequence[Tensor], breaks: Breaks
+        self, structure: object, leaves: Sequence[Tensor], breaks: Breaks
     ) -> Segment | None:
         """Capture what follows the segments that ran; the last segment."""
         with breaks:
@@ -395,9 +404,9 @@ class Graph(GraphBuild):
         """
         if v_level not in (-1, 0, 1, 2, 3):
             raise ArgumentError(f"debug: v_level must be -1, 0, 1, 2 or 3, got {v_level!r}")
-        asked = [ranks] if isinstance(ranks, int) else ranks
-        here = asked is None or -1 in asked or rank() in asked
-        self._debug = max(v_level, 0) if here else 0
+        chosen = [ranks] if isinstance(ranks, int) else ranks
+        is_chosen = chosen is None or -1 in chosen or rank() in chosen
+        self._debug = max(v_level, 0) if is_chosen else 0
 
     def reset(self) -> None:
         """Forget all Plans: the next call captures anew."""
@@ -425,7 +434,9 @@ class Graph(GraphBuild):
         lines += [f"  {unwatched_line(*known)}" for known in self._unwatched.items()]
         if self._plans and any(is_internal_module(module) for _, module in self._modules()):
             lines.append(f"  not watched: {PAST_SETATTR}")
-        lines += [f"  {line}" for line in self._found.lines()] if self._found else []
+        lines += (
+            [f"  {line}" for line in self._search_result.lines()] if self._search_result else []
+        )
         lines += [f"  {line}" for line in self._history.lines()]
         return "\n".join(map(printable, lines))
 

@@ -23,7 +23,7 @@ from fractions import Fraction
 from itertools import chain
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from types import BuiltinMethodType, MethodType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -32,6 +32,10 @@ from flowvm.eager.tensor import Tensor
 from flowvm.meta.dtype import get_default_dtype
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.watch.notes import writer_of
+
+if TYPE_CHECKING:
+    from flowvm.meta.meta import TensorMeta
+
 
 # --- values -----------------------------------------------------------------------------------
 
@@ -63,7 +67,7 @@ class TensorFacts(NamedTuple):
     """The facts of a tensor on which captured code depends, beside its values."""
 
     ref: int
-    meta: Any
+    meta: TensorMeta
     constant: bool  # nothing is recorded of it
     hooks: tuple[Any, ...]  # of a leaf
 
@@ -89,11 +93,11 @@ class Modules:
         self.tables: dict[int, tuple[str, dict[str, Any], list[Any]]] = {}
         self.optional: list[tuple[dict[str, Any], str, Any, str]] = []  # may be absent
         self.tensors: dict[int, tuple[str, Tensor, TensorFacts]] = {}
-        self._asked: list[Asked] = []
+        self._checks: list[Asked] = []
 
     def ready(self) -> None:
         """Prepare the guard for checks: nothing is added to it from now on."""
-        self._asked = [view.finish() for view in self.views.values() if view.then]
+        self._checks = [view.finish() for view in self.views.values() if view.then]
 
     def holds(self) -> bool:
         """Return True if modules, parameters and tables are as they were at the capture."""
@@ -101,7 +105,7 @@ class Modules:
             all(facts_of(t) == then for _, t, then in self.tensors.values())
             and all(m.get(name, MISSING) is then for m, name, then, _ in self.optional)
             and all(unchanged(table, then) for _, table, then in self.tables.values())
-            and _all_hold(self._asked)
+            and _all_hold(self._checks)
         )
 
     def difference(self) -> list[str]:
@@ -138,15 +142,15 @@ class Others:
         self.cells: dict[int, tuple[str, Any, Any]] = {}  # (name, cell, value)
         self.contents: dict[int, tuple[str, Any, list[Any]]] = {}
         self.entries: list[tuple[dict[str, Any], str, Any, str]] = []  # of optimizers' states
-        self.random: Any = None
+        self.random: tuple[Any, ...] | None = None
         self.dtype = get_default_dtype()
-        self._asked: list[Asked] = []
+        self._checks: list[Asked] = []
         self._places: list[tuple[dict[str, Any], str]] = []
         self._values: list[Any] = []
 
     def keys(self) -> set[tuple[Any, ...]]:
         """All that is looked at here, by the keys that `Reads` has for it."""
-        keys: set[tuple[Any, ...]] = {("cell", id(cell)) for _, cell, _ in self.cells.values()}
+        keys: set[tuple[object, ...]] = {("cell", id(cell)) for _, cell, _ in self.cells.values()}
         for view in self.views.values():
             keys.update(("entry", id(view.mapping), name) for name in view.then)
         for _, container, items in self.contents.values():
@@ -156,13 +160,13 @@ class Others:
 
     def ready(self) -> None:
         """Prepare the guard for checks: nothing is added to it from now on."""
-        self._asked = [view.finish() for view in self.views.values() if view.then]
+        self._checks = [view.finish() for view in self.views.values() if view.then]
         self._places = [(entry, name) for entry, name, _, _ in self.entries]
         self._values = [then for _, _, then, _ in self.entries]
 
     def holds(self) -> bool:
         """Return True if all values that code read are as they were at the capture."""
-        if not _all_hold(self._asked):
+        if not _all_hold(self._checks):
             return False
         for _, cell, then in self.cells.values():
             now = content_of(cell)
@@ -234,7 +238,7 @@ def unchanged(container: Any, then: list[Any]) -> bool:
     return _all_same(items_of(container), then)
 
 
-def new_items(container: Any, then: list[Any]) -> list[Any]:
+def new_items(container: object, then: list[Any]) -> list[Any]:
     known = set(map(id, then))
     return [item for item in items_of(container) if id(item) not in known]
 
@@ -280,8 +284,8 @@ def _all_same(now: Any, then: Any) -> bool:
     return all(map(operator.is_, now, then)) or all(map(is_same, now, then))
 
 
-def _all_hold(asked: list[Asked]) -> bool:
-    for get, mapping, then in asked:
+def _all_hold(checks: list[Asked]) -> bool:
+    for get, mapping, then in checks:
         try:
             now = get(mapping)
         except KeyError:
@@ -303,7 +307,7 @@ def _view_differences(views: Iterable[View]) -> list[str]:
 SOON = 0.05  # seconds: a capture takes as long
 
 
-def change_text(label: str, then: Any, now: Any) -> str:
+def change_text(label: str, then: object, now: object) -> str:
     """Describe a change from `then` to `now`; for two values that print alike, name the writer."""
     before, after = value_text(then), value_text(now)
     if before != after:
@@ -317,7 +321,7 @@ def change_text(label: str, then: Any, now: Any) -> str:
     )
 
 
-def value_text(value: Any) -> str:
+def value_text(value: object) -> str:
     if value is MISSING:
         return "nothing"
     if isinstance(value, Tensor):
@@ -387,14 +391,14 @@ class Attribute(Guard):
 
     __slots__ = ("name",)
 
-    def __init__(self, label: str, owner: Any, name: str, then: Any) -> None:
+    def __init__(self, label: str, owner: object, name: str, then: object) -> None:
         super().__init__(label, owner, then)
         self.name = name
 
     def _read(self) -> Any:
         return getattr(self.owner, self.name)
 
-    def put(self, value: Any) -> None:
+    def put(self, value: object) -> None:
         """Assign it."""
         setattr(self.owner, self.name, value)
 
@@ -425,7 +429,7 @@ class Entry(Guard):
 
     __slots__ = ("key",)
 
-    def __init__(self, label: str, owner: Any, key: Any, then: Any) -> None:
+    def __init__(self, label: str, owner: object, key: Any, then: object) -> None:
         super().__init__(label, owner, then)
         self.key = key
 
@@ -479,7 +483,7 @@ class Length(Guard):
 
     __slots__ = ()
 
-    def _read(self) -> Any:
+    def _read(self) -> int:
         return len(self.owner)
 
     def expression(self, name: Namer) -> str:
@@ -496,7 +500,7 @@ class Contents(Guard):
 
     __slots__ = ()
 
-    def _read(self) -> Any:
+    def _read(self) -> tuple[Any, ...]:
         return tuple(items_of(self.owner, whole=True))
 
     def put(self, value: Any) -> None:
@@ -523,7 +527,7 @@ class Bytes(Guard):
 
     __slots__ = ()
 
-    def _read(self) -> Any:
+    def _read(self) -> tuple[Any | None, Any | None, Any]:
         return bytes_of(self.owner)
 
     def expression(self, name: Namer) -> str:
@@ -535,7 +539,7 @@ class Bytes(Guard):
         return f"the values of {self.label} changed"
 
 
-def bytes_of(array: Any) -> Any:
+def bytes_of(array: Any) -> tuple[Any | None, Any | None, Any]:
     """Return the bytes of a NumPy array, `array.array`, bytearray, memoryview or an object of
     ctypes, to be compared.
     """
@@ -549,7 +553,7 @@ class Answer(Guard):
 
     __slots__ = ("args",)
 
-    def __init__(self, label: str, owner: Any, args: tuple[Any, ...], then: Any) -> None:
+    def __init__(self, label: str, owner: object, args: tuple[Any, ...], then: object) -> None:
         super().__init__(label, owner, then)
         self.args = args
 
@@ -566,7 +570,7 @@ class Lives(Guard):
 
     __slots__ = ()
 
-    def _read(self) -> Any:
+    def _read(self) -> bool:
         return self.owner() is not None
 
     def expression(self, name: Namer) -> str:

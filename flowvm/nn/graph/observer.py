@@ -58,6 +58,10 @@ _SETTINGS = {  # functions of flowvm's whose answer is a setting
     "get_float32_matmul_precision", "get_num_interop_threads", "get_num_threads",
     "is_anomaly_enabled", "is_deterministic_algorithms_warn_only_enabled",
 }  # fmt: skip
+_ANSWERS = {  # functions of C code without arguments whose answer is a number that may change
+    sys.getrecursionlimit, sys.getswitchinterval, sys.get_int_max_str_digits,
+}  # fmt: skip
+_NUMPYS_SOURCES = (np.random.Generator, np.random.RandomState)
 _NUMBERS = {int, float, bool, str}
 _MAPPINGS = (dict, types.MappingProxyType)
 _KEYED = {"__getitem__": (*_MAPPINGS, list, tuple)}
@@ -90,7 +94,9 @@ class Observer:
         self.reads = reads
         self._prior: Any = None
         self._places: Any = None
-        self._own: Any = None  # the trace function, while it is set
+        self._own: Callable[[FrameType, str, Any], Any] | None = (
+            None  # the trace function, while it is set
+        )
         self._printing = False  # what runs now is how output is made: no state of the program's
         self._code: CodeType | None = None  # of the trace functions of frames
         self._between = False  # what runs now is what Python called between two instructions
@@ -147,17 +153,17 @@ class Observer:
         stack, count, more = Stack(frame, self._places), code.co_argcount, bool(code.co_flags & 4)
         if count + 2 * more < 2:
             return False
-        given = [_content(stack.variable(k)) for k in range(min(count, 3))]
+        values = [_content(stack.variable(k)) for k in range(min(count, 3))]
         if more:
-            given += _content(stack.variable(count + code.co_kwonlyargcount))[:2]
-        came = ((a, b) for a, b in pairwise(given) if type(b) is FrameType and type(a) is int)
+            values += _content(stack.variable(count + code.co_kwonlyargcount))[:2]
+        came = ((a, b) for a, b in pairwise(values) if type(b) is FrameType and type(a) is int)
         return any(b is frame.f_back for _, b in came)
 
-    def _to_the_end(self, prior: Any, prior_opcodes: bool) -> Any:
+    def _to_the_end(self, prior: Any, prior_opcodes: bool) -> Callable[[FrameType, str, Any], Any]:
         """Return the trace function of a frame that Python has called between two instructions."""
         self._between = True
 
-        def outside(frame: FrameType, event: str, arg: Any) -> Any:
+        def outside(frame: FrameType, event: str, arg: Any) -> Callable[[FrameType, str, Any], Any]:
             nonlocal prior
             if event == "return":
                 self._between = False
@@ -179,24 +185,26 @@ class Observer:
         package = not is_stdlib(file) and not file.startswith("<")
         return package and name.startswith(_CALLING_USERS)
 
-    def _inside(self, steps: list[Any], prior: Any, prior_opcodes: bool) -> Any:
+    def _inside(
+        self, steps: list[Any], prior: Any, prior_opcodes: bool
+    ) -> Callable[[FrameType, str, Any], Any]:
         """The trace function of one frame; `prior` is what the one before has for it."""
-        made, where = 0, self._places  # values that the instruction before has left on the stack
+        pushed, where = 0, self._places  # values that the instruction before has left on the stack
 
         def inside(frame: FrameType, event: str, arg: Any) -> Any:
-            nonlocal made, prior
+            nonlocal pushed, prior
             if event == "opcode":
                 step = steps[frame.f_lasti >> 1]
-                if made or step.handler is not None:
+                if pushed or step.handler is not None:
                     stack = Stack(frame, where, step.end)
-                    if made:
+                    if pushed:
                         self._printing = False
-                        self._note_results(stack, made)
-                        made = 0
+                        self._note_results(stack, pushed)
+                        pushed = 0
                     if step.handler is not None:
-                        made = step.handler(self, frame, stack, step) or 0
+                        pushed = step.handler(self, frame, stack, step) or 0
             elif event == "exception":
-                made, self._printing = 0, False
+                pushed, self._printing = 0, False
             if prior is not None and (event != "opcode" or prior_opcodes):
                 prior = prior(frame, event, arg)
             return inside
@@ -246,6 +254,7 @@ class Observer:
         elif isinstance(function, type):
             if function not in _HARMLESS:
                 self._consume(args)
+                self._go_through(frame, args)
         elif isinstance(function, _METHODS):
             if args:
                 self._call_c(frame, function, function.__name__, args[0], args[1:])
@@ -266,6 +275,15 @@ class Observer:
             self._call_cached(frame, function, args)
         else:
             self._consume(args)
+            owner = args[0] if args else getattr(function, "__self__", None)
+            if isinstance(owner, _NUMPYS_SOURCES):  # whose methods are of a type of Cython's
+                self._draw(frame, owner)
+
+    def _go_through(self, frame: FrameType, args: tuple[Any, ...]) -> None:
+        """C code may go through what it is given, or keep it to do so later."""
+        if self.reads.has_iterators():
+            for arg in args:
+                self._advance(frame, arg)
 
     def _consume(self, args: tuple[Any, ...]) -> None:
         for arg in args:
@@ -301,13 +319,18 @@ class Observer:
                 reads.own_dict(args[0])
             elif function in (isinstance, issubclass) and len(args) == 2:
                 if _is_abstract(args[1]):
-                    reads.read_answer(
-                        f"{function.__name__}({reads.label(args[1])})", function, args
-                    )
+                    question = (function, args)
+                    if function is isinstance and not reads.is_outside(args[0]):
+                        # which the class is asked
+                        question = (issubclass, (type(args[0]), args[1]))
+                    reads.read_answer(f"{function.__name__}({reads.label(args[1])})", *question)
             elif function in _HARMLESS:
                 return
+            elif function in _ANSWERS and not args:
+                reads.read_answer(f"{function.__module__}.{name}()", function, ())
             else:
                 self._consume(args)
+                self._go_through(frame, args)
                 self._say_if_hidden(frame, function, name)
             return
         if name == "__getattribute__" and args and isinstance(args[0], str):
@@ -323,15 +346,17 @@ class Observer:
         elif isinstance(owner, contextvars.ContextVar):
             if name in ("get", "set", "reset"):  # what is set once more must be what it was
                 reads.read_answer(f"{owner.name}.get()", owner.get, (MISSING,))
-        elif isinstance(owner, (random.Random, np.random.Generator, np.random.RandomState)):
+        elif isinstance(owner, (random.Random, *_NUMPYS_SOURCES)):
             self._consume(args)
             self._draw(frame, owner)
         elif isinstance(owner, type):
             self._consume(args)
+            self._go_through(frame, args)
             if owner.__module__ == "datetime" and name in _STARTING:
                 self.say(frame, f"{owner.__name__}.{name}()")
         else:
             self._consume((owner, *args))
+            self._go_through(frame, args)
             if reads.is_outside(owner):
                 self._say_if_hidden(frame, type(owner), name)
 
@@ -347,12 +372,12 @@ class Observer:
 
     def _call_getter(self, function: Any, args: tuple[Any, ...]) -> None:
         reads = self.reads
-        for wanted in function.__reduce__()[1]:
+        for names in function.__reduce__()[1]:
             value = args[0] if args else None
             if isinstance(function, operator.itemgetter):
-                reads.read_item(value, wanted)
+                reads.read_item(value, names)
                 continue
-            for name in wanted.split("."):
+            for name in names.split("."):
                 reads.read_attribute(value, name)
                 value = getattr(value, name, None)
 
@@ -408,8 +433,8 @@ def _is_users(frame: FrameType) -> bool:
     """Return True if a frame runs a user's code, whoever called it."""
     code, names = frame.f_code, frame.f_globals
     if code.co_filename.startswith("<"):  # generated: a named tuple's, a dataclass's methods
-        made = str(names.get("__name__", "")).startswith("namedtuple_")
-        return not made and not is_internal(str(names.get("__file__") or ""))
+        is_namedtuple = str(names.get("__name__", "")).startswith("namedtuple_")
+        return not is_namedtuple and not is_internal(str(names.get("__file__") or ""))
     return not is_library(code)
 
 
@@ -449,139 +474,147 @@ def _steps_of(code: CodeType) -> Any:
 # --- what each instruction reads ------------------------------------------------------------------
 
 
-def _global(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
-    seen.reads.read_global(frame.f_globals, frame.f_builtins, step.arg)
+def _global(observer: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
+    observer.reads.read_global(frame.f_globals, frame.f_builtins, step.arg)
     step.handler = None  # its place is known from now on
 
 
-def _closure(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
-    seen.reads.read_cell(stack.function, step.arg)
+def _closure(observer: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
+    observer.reads.read_cell(stack.function, step.arg)
 
 
-def _attribute(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
-    seen.reads.read_attribute(stack[1], step.arg)
+def _attribute(observer: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
+    observer.reads.read_attribute(stack[1], step.arg)
     return True
 
 
-def _of_super(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
-    seen.reads.read_attribute(super(stack[2], stack[1]), step.arg)
+def _of_super(observer: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
+    observer.reads.read_attribute(super(stack[2], stack[1]), step.arg)
 
 
-def _subscript(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
-    seen.reads.read_item(stack[2], stack[1])
+def _subscript(observer: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
+    observer.reads.read_item(stack[2], stack[1])
     return True
 
 
-def _contains(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
-    seen.reads.read_item(stack[1], stack[2]) if isinstance(stack[1], dict) else seen.reads.consume(
-        stack[1]
-    )
+def _contains(observer: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
+    if isinstance(stack[1], dict):
+        observer.reads.read_item(stack[1], stack[2])
+    else:
+        _spread(observer, frame, stack, step)
 
 
-def _slice(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
-    seen.reads.consume(stack[3])
+def _spread(observer: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
+    if observer.reads.has_iterators():
+        observer._advance(frame, stack[1])
+    return _one(observer, frame, stack, step)
+
+
+def _slice(observer: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
+    observer.reads.consume(stack[3])
     return True
 
 
-def _one(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
-    seen.reads.consume(stack[1])
+def _one(observer: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
+    observer.reads.consume(stack[1])
     return True
 
 
-def _two(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
+def _two(observer: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
     first, second = stack[1], stack[2]
     if type(first) in _NUMBERS and type(second) in _NUMBERS:
         return False
-    seen.reads.consume(first)
-    seen.reads.consume(second)
+    observer.reads.consume(first)
+    observer.reads.consume(second)
     return True
 
 
-def _truth(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
+def _truth(observer: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
     if isinstance(stack[1], CONTAINERS):
-        seen.reads.read_length(stack[1])
+        observer.reads.read_length(stack[1])
 
 
-def _next(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
-    if seen.reads.has_iterators():
-        seen._advance(frame, stack[1])
+def _next(observer: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
+    if observer.reads.has_iterators():
+        observer._advance(frame, stack[1])
     return False
 
 
-def _set_attribute(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
-    seen.reads.write_attribute(stack[1], step.arg, stack[2])
+def _set_attribute(observer: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
+    observer.reads.write_attribute(stack[1], step.arg, stack[2])
 
 
-def _delete_attribute(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
-    seen.reads.read_attribute(stack[1], step.arg)
+def _delete_attribute(observer: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
+    observer.reads.read_attribute(stack[1], step.arg)
 
 
-def _set_global(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
-    seen.reads.write_global(frame.f_globals, step.arg, stack[1])
+def _set_global(observer: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
+    observer.reads.write_global(frame.f_globals, step.arg, stack[1])
 
 
-def _set_closure(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
-    seen.reads.write_cell(stack.function, step.arg, stack[1])
+def _set_closure(observer: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
+    observer.reads.write_cell(stack.function, step.arg, stack[1])
 
 
-def _set_item(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
-    seen.reads.write_item(stack[2], stack[1], stack[3])
+def _set_item(observer: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
+    observer.reads.write_item(stack[2], stack[1], stack[3])
 
 
-def _delete_item(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
-    seen.reads.consume(stack[2])
+def _delete_item(observer: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
+    observer.reads.consume(stack[2])
 
 
-def _build(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
+def _build(observer: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
     return True
 
 
-def _enter_with(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> int:
+def _enter_with(observer: Observer, frame: FrameType, stack: Stack, step: Step) -> int:
     return 2  # its `__exit__`, which nobody else may keep, and what is called or given
 
 
-def _call(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
+def _call(observer: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
     count = step.arg
     function, first = stack[count + 2], stack[count + 1]
     args = tuple(stack[k] for k in range(count, 0, -1))
     if sys.version_info < (3, 13):  # the other way round, and only of a method
         function, first = (first, NULL) if function is NULL else (function, first)
-    seen.call(frame, function, args if first is NULL else (first, *args))
+    observer.call(frame, function, args if first is NULL else (first, *args))
     return True
 
 
-def _call_named(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
+def _call_named(observer: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
     count = step.arg
     function, first = stack[count + 3], stack[count + 2]
     args = tuple(stack[k] for k in range(count + 1, 1, -1))
-    seen.call(frame, function, args if first is NULL else (first, *args))
+    observer.call(frame, function, args if first is NULL else (first, *args))
     return True
 
 
-def _call_spread(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
+def _call_spread(observer: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
     named = bool(step.arg & 1) or sys.version_info >= (3, 14)
     args, names = stack[1 + named], stack[1] if named else NULL
     function = stack[2 + named + (sys.version_info >= (3, 13))]
-    seen.reads.consume(args, 3)
-    given = (*args,) if isinstance(args, (tuple, list)) else ()
+    observer.reads.consume(args, 3)
+    observer._go_through(frame, (args,))
+    arguments = (*args,) if isinstance(args, (tuple, list)) else ()
     if isinstance(names, dict):
-        seen.reads.consume(names, 3)
-        given += (*names.values(),)
-    seen.call(frame, function, given)
+        observer.reads.consume(names, 3)
+        arguments += (*names.values(),)
+    observer.call(frame, function, arguments)
     return True
 
 
-def _match_class(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
+def _match_class(observer: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
     names, kind, subject = stack[1], stack[2], stack[3]
-    seen.reads.read_attribute(kind, "__match_args__")
+    observer.reads.read_attribute(kind, "__match_args__")
     positional = getattr(kind, "__match_args__", ())[: step.arg]
     for name in (*positional, *names):
-        seen.reads.read_attribute(subject, name)
+        observer.reads.read_attribute(subject, name)
 
 
-def _match_keys(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
+def _match_keys(observer: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
     for key in stack[1]:
-        seen.reads.read_item(stack[2], key)
+        observer.reads.read_item(stack[2], key)
 
 
 _HANDLERS: dict[str, Handler] = {
@@ -590,8 +623,9 @@ _HANDLERS: dict[str, Handler] = {
     "IMPORT_FROM": _attribute, "LOAD_SUPER_ATTR": _of_super, "BINARY_SUBSCR": _subscript,
     "BINARY_SLICE": _slice, "STORE_SLICE": _slice, "CONTAINS_OP": _contains, "BINARY_OP": _two,
     "COMPARE_OP": _two, "UNARY_NOT": _truth, "TO_BOOL": _truth, "GET_ITER": _one,
-    "GET_YIELD_FROM_ITER": _one, "UNPACK_SEQUENCE": _one, "UNPACK_EX": _one, "LIST_EXTEND": _one,
-    "SET_UPDATE": _one, "DICT_UPDATE": _one, "DICT_MERGE": _one, "FORMAT_VALUE": _one,
+    "GET_YIELD_FROM_ITER": _one, "UNPACK_SEQUENCE": _spread, "UNPACK_EX": _spread,
+    "LIST_EXTEND": _spread, "SET_UPDATE": _spread,
+    "DICT_UPDATE": _one, "DICT_MERGE": _one, "FORMAT_VALUE": _one,
     "FORMAT_SIMPLE": _one, "FORMAT_WITH_SPEC": _two, "CONVERT_VALUE": _one, "GET_LEN": _one,
     "MATCH_SEQUENCE": _one, "MATCH_KEYS": _match_keys, "MATCH_CLASS": _match_class,
     "FOR_ITER": _next, "SEND": _next, "STORE_ATTR": _set_attribute,

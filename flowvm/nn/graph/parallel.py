@@ -26,7 +26,7 @@ from flowvm.loading.lazy import lazy
 from flowvm.meta.device import cpu
 from flowvm.meta.dtype import float32, float64
 from flowvm.meta.meta import TensorMeta
-from flowvm.meta.placements import here
+from flowvm.meta.placements import rank_and_size
 from flowvm.ops.collectives.exchanges import TRAFFIC
 from flowvm.ops.declare.composite import filled_of
 from flowvm.vm.engine.engine import engine
@@ -146,7 +146,7 @@ def measured() -> Rates:
         x, y = (filled_of(TensorMeta.of((n,), float32, cpu), 1) for n in (COPIED, 16))
         product = _least(lambda: ops.matmul(a, a))
         added = _least(lambda: x + x)
-        size, short, long = here()[1], 1e-6, 0.0
+        size, short, long = rank_and_size()[1], 1e-6, 0.0
         if size > 1:
             use = boxing.transport[-1]()
             group = use.group(tuple(range(size)))
@@ -254,15 +254,15 @@ class Search:
             return None
         self.rates = measured()
         before = best = self._price()
-        found = [group.before for group in self.groups]
+        ways = [group.before for group in self.groups]
         for parts, order in itertools.product(CHEAP, (1, -1)):
             for group in self.groups:
                 group.now = group.before
             for part in parts:
                 price = self._descend(part, self.groups[::order])
             if price.total < (1 - WORTH) * best.total:
-                best, found = price, [group.now for group in self.groups]
-        for group, way in zip(self.groups, found, strict=True):
+                best, ways = price, [group.now for group in self.groups]
+        for group, way in zip(self.groups, ways, strict=True):
             group.now = way
         inputs = {k: g.now for g in self.groups for k in g.members if isinstance(k, int)}
         return Found(self.rates, before, best, self.captures, self.groups, inputs)
@@ -309,7 +309,7 @@ class Search:
         if key not in self.prices:
             self.captures += 1
             seconds = ops.tensor([self._computing_and_exchanging()], dtype=float64)
-            size = here()[1]
+            size = rank_and_size()[1]
             if size > 1:
                 use = boxing.transport[-1]()
                 seconds = use.all_reduce(seconds, "sum", use.group(tuple(range(size))))
@@ -346,14 +346,14 @@ class Search:
         """Nodes that run once in a call, and those that run for each micro-batch."""
         with SetAside([*self.parameters.values()]), capturing(self.name) as capture:
             capture.on_step = _no_step
-            given = []
+            leaves = []
             for k, t in enumerate(self.leaves):
                 meta = micro_meta(t._meta, self.times, self.name, k)
                 own = capture.placeholder(meta, f"input {k}")
                 own.requires_grad_(t.requires_grad)
-                given.append(held_as(own, inputs.get(k)))
+                leaves.append(held_as(own, inputs.get(k)))
             with seeded(1.0 / self.times), partial_grads.within(self.times > 1):
-                self.build(given)
+                self.build(leaves)
             repeated = [*capture.graph.nodes]
             if self.times > 1:
                 settle(self.stepped)
@@ -418,14 +418,14 @@ def _fits(way: Sbps) -> bool:
 class Holding:
     """The part of a graph that says how tensors are held.
 
-    _found   what the search has found, None if there was none
+    _search_result  what the search has found, None if there was none
     """
 
     name: str
     config: GraphConfig
     _optimizers: list[tuple[Optimizer, Any]]
     _scaler: GradScaler | None
-    _found: Found | None
+    _search_result: Found | None
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the graph's outputs."""
@@ -464,36 +464,36 @@ class Holding:
 
     def _search(self, structure: Any, leaves: Sequence[Tensor]) -> None:
         """Before the first call, find how parameters and inputs are best held."""
-        if self._found is not None:
+        if self._search_result is not None:
             return
         named = {name: t for name, t in self._named_tensors() if isinstance(t, Parameter)}
         search = Search(
             self.name,
-            lambda given: self._built(*unflatten(structure, iter(given))),
+            lambda leaves: self._built(*unflatten(structure, iter(leaves))),
             leaves,
             named,
             self._stepped_parameters(),
             self.config.gradient_accumulation_steps,
             self.config.auto_parallel,
         )
-        self._found = search.run()
-        for group in self._found.groups if self._found else ():
+        self._search_result = search.run()
+        for group in self._search_result.groups if self._search_result else ():
             for member in group.members:
                 if isinstance(member, Tensor):
                     self._hold(member, group.now)
 
-    def _built(self, args: Any, kwargs: Any) -> Any:
+    def _built(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return the outputs of `build` under the graph's mixed precision."""
         return precisely(self.config.amp_dtype, self._scaler, self.build, args, kwargs)
 
-    def _build_held(self, *args: Any, **kwargs: Any) -> Any:
+    def _build_held(self, *args: Any, **kwargs: Any) -> object:
         """`build`, with inputs held as the search has found."""
-        if self._found is None or not self._found.inputs:
+        if self._search_result is None or not self._search_result.inputs:
             return self.build(*args, **kwargs)
         leaves: list[Tensor] = []
         structure = flatten((args, kwargs), leaves)
-        wanted = self._found.inputs
-        held = [held_as(t, wanted.get(k)) for k, t in enumerate(leaves)]
+        targets = self._search_result.inputs
+        held = [held_as(t, targets.get(k)) for k, t in enumerate(leaves)]
         args, kwargs = unflatten(structure, iter(held))
         return self.build(*args, **kwargs)
 

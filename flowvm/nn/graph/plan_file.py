@@ -25,7 +25,7 @@ import json
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from types import FunctionType, MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import flowvm.graph.passes.passes
 import flowvm.ops.places.suppression
@@ -55,6 +55,11 @@ from flowvm.ops.random.generator import Generator, default_generator
 from flowvm.version import VERSION
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import OPERAND, STO
+
+if TYPE_CHECKING:
+    from flowvm.nn.graph.guards import Modules, Others
+    from flowvm.optim.optimizer import Optimizer
+
 
 # --- the form of a file -----------------------------------------------------------------------
 
@@ -118,7 +123,10 @@ def check_call(name: str, structure: Any, settings: Sequence[Any], compiled: Com
     check_tree(structure, len(metas), "the arguments")
     check_tree(compiled.structure, len(logical.outputs), "the result")
     if any(k >= len(logical.outputs) for k in ends) or len(set(ends)) != len(ends):
-        raise ArgumentError(f"{name}: the saved graph is damaged: ends {ends}")
+        raise ArgumentError(
+            f"{name}: the saved graph is damaged: outputs that go backward are {ends}, "
+            f"of {len(logical.outputs)}"
+        )
 
 
 # --- saving -----------------------------------------------------------------------------------
@@ -172,14 +180,14 @@ class _Writer:
             self.by_storage.setdefault(t._ref & OPERAND.STORAGE_MASK, []).append(name)
         self.entries = {id(entry): key for key, entry in state_entries(graph)}
 
-    def plan(self, key: Sequence[Any], compiled: Any) -> dict[str, Any]:
+    def plan(self, key: Sequence[Any], compiled: Compiled) -> dict[str, Any]:
         name = self.graph.name
         if type(compiled) is not Compiled:
             raise ArgumentError(
                 f"{name}: a graph that runs in segments, or whose calls change .grad of leaves, "
                 f"cannot be saved"
             )
-        if compiled.left:
+        if compiled.leftovers:
             raise ArgumentError(
                 f"{name}: a graph that changes how an argument shows its memory, or makes its "
                 f"gradient go on, cannot be saved"
@@ -232,7 +240,7 @@ class _Writer:
                     return {"module": path}
         return plain(value, what)
 
-    def _variable(self, buffer: Buffer, line: str) -> Any:
+    def _variable(self, buffer: Buffer, line: str) -> object:
         names = self.by_storage.get(buffer.held.id)
         if names is not None:
             t = self.names[names[0]]
@@ -281,7 +289,10 @@ class _Writer:
                 f"{self.graph.name}: build reads the values of a tensor and goes by them, so the "
                 f"graph is for these values alone, and no Plan serves another process"
             )
-        raise ArgumentError(f"{what} by {find!r} cannot be saved")
+        raise ArgumentError(
+            f"{self.graph.name}: build decides by {find!r}, which has no saved form: decide by a "
+            f"number that an optimizer or a schedule has"
+        )
 
 
 # --- what both sides ask of a graph -------------------------------------------------------------
@@ -321,7 +332,7 @@ def is_plain(value: Any) -> bool:
     return isinstance(value, (bool, int, float, str, tuple))
 
 
-def _all_seen(modules: Any, others: Any) -> Iterator[tuple[str, Any]]:
+def _all_seen(modules: Any, others: Others) -> Iterator[tuple[str, Any]]:
     """Yield (name, value) for each value that build and the modules read outside their
     arguments.
     """
@@ -346,7 +357,7 @@ def seen_form(value: Any) -> Any:
         return {"kind": type(value).__qualname__}
 
 
-def code_marks(graph: GraphBuild, modules: Any, others: Any) -> dict[str, str]:
+def code_marks(graph: GraphBuild, modules: Modules, others: Others) -> dict[str, str]:
     """Hashes of the code of build, and of the forward of modules that it reaches."""
     marks = {"build": code_mark(type(graph).build)}
     for view in (*modules.views.values(), *others.views.values()):
@@ -371,8 +382,8 @@ def loaded_plans(graph: GraphBuild, state: Mapping[str, Any]) -> list[tuple[Any,
             f"{graph.name}: this is not a saved graph, as Graph.save and runtime_state_dict make; "
             f"a checkpoint of values goes to load_state_dict"
         )
-    here = {"format": FORMAT, "flowvm": VERSION, "python": python_version()}
-    for name, value in here.items():
+    versions = {"format": FORMAT, "flowvm": VERSION, "python": python_version()}
+    for name, value in versions.items():
         if state.get(name) != value:
             raise ArgumentError(
                 f"{graph.name}: the graph was saved with {name} {state.get(name)}, this is {name} "
@@ -432,18 +443,23 @@ class _Reader:
         self.draws = capture.draws
         numbers = ReadNumbers(saved["numbers"], capture.guards, self._owner)
         logical = read_graph(saved["graph"], numbers, self._variable)
-        for asked, outcome in saved["guards"]:
-            live = numbers.read(asked)
+        for question, outcome in saved["guards"]:
+            live = numbers.read(question)
             if isinstance(outcome, dict) and "others" in outcome:
                 OTHERS(outcome, "a guard")
                 if not isinstance(live, Leaf) or len(live.names) != 1:
-                    raise ArgumentError(f"{graph.name}: a guard of {live!r} has no others")
+                    raise ArgumentError(
+                        f"{graph.name}: the saved graph is damaged: it compares {live!r} with "
+                        f"options, and that is not an option"
+                    )
                 live.others += [self._number_at(key, live.names[0]) for key in outcome["others"]]
                 capture.guards.append((live.alike, True))
             elif isinstance(live, Live):
                 capture.guards.append((live, read_plain(outcome)))
             else:
-                raise ArgumentError(f"{graph.name}: a guard by {live!r}, which never changes")
+                raise ArgumentError(
+                    f"{graph.name}: the saved graph is damaged: it checks {live!r}, a constant"
+                )
         steps = Steps(graph._optimizers, capture)
         steps.updates = [
             (self._number_at(key, name), name, numbers.read(cell))
@@ -474,18 +490,18 @@ class _Reader:
     def _expect(self, around: Environment, saved: Sequence[Any], dtype: str) -> None:
         """Let the Plan ask for what was seen when it was captured."""
         modules, others = around.static
-        left: dict[str, list[Any]] = {}
-        for seen, value in saved:
-            left.setdefault(seen, []).append(value)
+        expected: dict[str, list[Any]] = {}
+        for source, value in saved:
+            expected.setdefault(source, []).append(value)
         for view in (*modules.views.values(), *others.views.values()):
             for name, value in list(view.then.items()):
-                view.then[name] = self._then(left, view.text(name), value)
+                view.then[name] = self._then(expected, view.text(name), value)
         for key, (name, cell, value) in list(others.cells.items()):
-            others.cells[key] = (name, cell, self._then(left, name, value))
+            others.cells[key] = (name, cell, self._then(expected, name, value))
         for label, _, items in others.contents.values():
-            self._then(left, f"the contents of {label}", tuple(map(seen_form, items)))
+            self._then(expected, f"the contents of {label}", tuple(map(seen_form, items)))
         others.dtype = dtype_named(dtype)
-        missing = [seen for seen, values in left.items() if values]
+        missing = [source for source, values in expected.items() if values]
         if missing:
             raise ArgumentError(
                 f"{self.graph.name}: the captured code read {', '.join(missing[:3])}, which this "
@@ -494,9 +510,9 @@ class _Reader:
         for watcher in around.static:
             watcher.ready()
 
-    def _then(self, left: dict[str, list[Any]], text: str, value: Any) -> Any:
+    def _then(self, expected: dict[str, list[Any]], text: str, value: Any) -> Any:
         """The value that the Plan asks for: the saved one, if it is plain."""
-        saved = left.get(text)
+        saved = expected.get(text)
         if not saved:
             return value
         then, now = saved.pop(0), seen_form(value)
@@ -561,7 +577,7 @@ class _Reader:
                 )
         return storage
 
-    def _owner(self, key: Any) -> tuple[Any, tuple[Any, ...]]:
+    def _owner(self, key: Any) -> tuple[object, tuple[object, ...]]:
         """Return the object that holds the number of a Leaf's key, and the path to the number in
         it.
         """
@@ -586,7 +602,7 @@ class _Reader:
             f"{self.graph.name}: the saved graph needs the number {key}, which this graph lacks"
         )
 
-    def _optimizer(self, number: int) -> Any:
+    def _optimizer(self, number: int) -> Optimizer:
         if number >= len(self.graph._optimizers):
             raise ArgumentError(
                 f"{self.graph.name}: the saved graph steps {number + 1} optimizers, this one has "
@@ -613,7 +629,7 @@ class _Reader:
             )
         return entry
 
-    def _generator(self, name: str) -> Any:
+    def _generator(self, name: str) -> Generator:
         value = dict(self.graph.named_attributes()).get(name) if name else default_generator
         if not isinstance(value, Generator):
             raise ArgumentError(

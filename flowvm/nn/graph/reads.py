@@ -31,7 +31,7 @@ import types
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, ModuleType
 from typing import Any, Protocol
 
@@ -116,8 +116,8 @@ def is_seen(filename: str) -> bool:
 def _in_packages(filename: str) -> str:
     """The part of a path that is inside of a folder of installed packages, or ""."""
     for folder in ("site-packages", "dist-packages"):
-        _, found, inside = filename.rpartition(f"{os.sep}{folder}{os.sep}")
-        if found:
+        _, separator, inside = filename.rpartition(f"{os.sep}{folder}{os.sep}")
+        if separator:
             return inside
     return ""
 
@@ -136,7 +136,7 @@ def is_internal_module(module: Module) -> bool:
     return code is None or is_internal(code.co_filename)
 
 
-def is_ours(value: Any) -> bool:
+def is_ours(value: object) -> bool:
     """Return True if an object is flowvm's and no module: an optimizer, a generator, a graph."""
     if isinstance(value, (Module, ModuleType)):
         return False
@@ -151,7 +151,11 @@ ITEMS = 1024  # of a larger container only the length is watched, which is said
 BYTES = 1 << 16  # of a larger array nothing is watched, which is said
 DEPTH = 3  # of containers in containers
 
-CONTAINERS = (list, dict, set, deque)
+# of a dict, as the code was given them; pairs are new ones each time
+VIEWS: tuple[type, type] = (type({}.keys()), type({}.values()))
+PAIRS: type = type({}.items())
+CONTAINERS = (list, dict, set, deque, *VIEWS)
+COUNTED: Any = (*CONTAINERS, PAIRS)
 _C_DATA = (ctypes.Array, ctypes.Structure, ctypes.Union)
 ARRAYS = (np.ndarray, bytearray, memoryview, array.array, *_C_DATA)
 _ATOMS = (
@@ -181,7 +185,7 @@ class Around(Protocol):
     def look_into(self, value: Any, label: str) -> None:
         """Watch a tensor or a module that was read."""
 
-    def is_computed(self, value: Any) -> bool:
+    def is_computed(self, value: object) -> bool:
         """Return True if `value` is a tensor that the capture has made."""
 
 
@@ -205,15 +209,15 @@ class Reads:
         self.hidden: dict[int, frozenset[str]] = {}  # names of an object that are no user's
         self.changed: list[str] = []  # what the code changes itself
         self.unwatched: dict[str, tuple[str, int]] = {}
-        self._asked: list[Guard] = []
+        self._checks: list[Guard] = []
 
     # --- what is known of objects -------------------------------------------------------------
 
-    def own(self, made: Any) -> None:
+    def own(self, value: Any) -> None:
         """Code has made this object: whoever reads it reads what the code says."""
-        self._fresh.add(id(made))
+        self._fresh.add(id(value))
 
-    def own_all(self, tree: Any) -> None:
+    def own_all(self, tree: object) -> None:
         """The containers of a call's arguments are made for this call."""
         if isinstance(tree, (tuple, list)):
             self._fresh.add(id(tree))
@@ -224,18 +228,18 @@ class Reads:
             for item in tree.values():
                 self.own_all(item)
 
-    def own_dict(self, thing: Any) -> None:
+    def own_dict(self, thing: object) -> None:
         """The dict of an object that code has made is its own, too."""
         if id(thing) in self._fresh:
             own = instance_dict(thing)
             if own is not None:
                 self._fresh.add(id(own))
 
-    def leave(self, kept: Iterable[Any]) -> None:
+    def leave(self, changing: Iterable[object]) -> None:
         """Do not look at these: they change from call to call, and a replay knows."""
-        self._ours.update(map(id, kept))
+        self._ours.update(map(id, changing))
 
-    def name(self, thing: Any, label: str) -> None:
+    def name(self, thing: object, label: str) -> None:
         """Call an object by this name."""
         self._labels.setdefault(id(thing), label)
 
@@ -254,7 +258,7 @@ class Reads:
         """True if the code read an iterator that it did not make."""
         return bool(self._iterators)
 
-    def is_outside_iterator(self, thing: Any) -> bool:
+    def is_outside_iterator(self, thing: object) -> bool:
         """Return True if `thing` is an iterator that the code read and did not make."""
         return id(thing) in self._iterators and id(thing) not in self._fresh
 
@@ -274,7 +278,7 @@ class Reads:
             guard = Entry(f"builtins.{name}", builtin, name, builtin[name])
             self._record(("entry", id(builtin), name), guard)
 
-    def read_cell(self, function: Any, name: str) -> None:
+    def read_cell(self, function: object, name: str) -> None:
         """A variable of a closure; not one of a function around that the capture runs itself."""
         cell = self._cell(function, name)
         if cell is not None and ("cell", id(cell)) not in self._guards:
@@ -291,7 +295,7 @@ class Reads:
         cell = function.__closure__[code.co_freevars.index(name)]
         return cell if id(cell) in self._cells else None
 
-    def run(self, function: Any, first: Any) -> None:
+    def run(self, function: Any, first: object) -> None:
         """A function begins to run, for the first argument `first`, or MISSING."""
         code = function.__code__
         if first is not MISSING and not isinstance(first, _ATOMS):
@@ -327,7 +331,7 @@ class Reads:
                 if raw is function:
                     self.read_class(kind, name)
 
-    def read_attribute(self, thing: Any, name: str) -> None:
+    def read_attribute(self, thing: object, name: str) -> None:
         """`thing.name`: a guard where Python finds it."""
         kind = type(thing)
         if name == "__dict__":
@@ -338,6 +342,9 @@ class Reads:
             own = instance_dict(thing)
             if name in _VERSIONS and not self._around.is_computed(thing):
                 self.note_unwatched(f"{self.label(thing)}.{name}, which writing counts", ("", 0))
+            if name == "retains_grad" and not self._around.is_computed(thing):
+                guard = Attribute(_join(self.label(thing), name), thing, name, thing.retains_grad)
+                self._record(("entry", id(thing), name), guard)
             if own is not None and name in own and not self._around.is_computed(thing):
                 self._read_own(thing, own, name)
             return
@@ -356,7 +363,7 @@ class Reads:
         elif not (is_ours(thing) and not isinstance(thing, Module)):
             self._read_instance(thing, name)
 
-    def _read_state_of(self, thing: Any) -> None:
+    def _read_state_of(self, thing: object) -> None:
         """An object of flowvm's with state of the user's, such as a schedule or a distribution: its
         methods, whose code is not seen, read its numbers, lists and tensors.
         """
@@ -366,7 +373,7 @@ class Reads:
                 self._read_own(thing, own, name)
                 self.consume(value)
 
-    def _read_module(self, thing: Any, name: str) -> None:
+    def _read_module(self, thing: object, name: str) -> None:
         own = vars(thing)
         label = f"{self.label(thing)}.{name}"
         if name in own or not _is_lazy(own):
@@ -384,7 +391,7 @@ class Reads:
                 return
             self._class_entry(kind, name)
 
-    def _read_instance(self, thing: Any, name: str) -> None:
+    def _read_instance(self, thing: object, name: str) -> None:
         kind = type(thing)
         if type(_in_class(kind, "__getattribute__")[0]) is types.FunctionType:
             return  # whose code says what it reads
@@ -407,7 +414,7 @@ class Reads:
         else:
             self._read_inherited(thing, own, name, raw)
 
-    def _read_own(self, thing: Any, own: dict[str, Any], name: str) -> None:
+    def _read_own(self, thing: object, own: dict[str, Any], name: str) -> None:
         """An attribute in an object's own dict."""
         if ("entry", id(own), name) in self._guards:
             return
@@ -416,7 +423,7 @@ class Reads:
         guard = Attribute(label, thing, name, then) if plain else Entry(label, own, name, then)
         self._record(("entry", id(own), name), guard)
 
-    def _read_inherited(self, thing: Any, own: Any, name: str, raw: Any) -> None:
+    def _read_inherited(self, thing: object, own: object, name: str, raw: object) -> None:
         """An attribute of an object's class, that the object has not itself."""
         kind, label = type(thing), _join(self.label(thing), name)
         key = ("entry", id(thing if own is None else own), name)
@@ -435,7 +442,7 @@ class Reads:
             self._record(("class", id(thing)), Order(f"the class of {label}", thing, kind))
         self.read_class(kind, name, self.label(thing))
 
-    def _read_absent(self, thing: Any, own: Any, name: str, fresh: bool) -> None:
+    def _read_absent(self, thing: object, own: object, name: str, fresh: bool) -> None:
         """An attribute that nobody has; perhaps a `__getattr__` says what it is."""
         kind, label = type(thing), _join(self.label(thing), name)
         hook, _ = _in_class(kind, "__getattr__")
@@ -449,7 +456,7 @@ class Reads:
             self._record(("entry", id(own), name), Entry(label, own, name, MISSING))
         self._record(("lacks", id(kind), name), Attribute(label, kind, name, MISSING))
 
-    def _read_opaque(self, thing: Any, name: str) -> None:
+    def _read_opaque(self, thing: object, name: str) -> None:
         """An attribute that C code finds: a slot, a partial's `func`, a thread's own."""
         if name in ("__class__", "__dict__", "__doc__"):
             return
@@ -505,7 +512,7 @@ class Reads:
             label = f"{self.label(kind)}.{name}"
             self._record(("class entry", id(kind), name), Entry(label, own, name, then))
 
-    def read_item(self, container: Any, key: Any) -> None:
+    def read_item(self, container: object, key: object) -> None:
         """`container[key]`."""
         kind = type(container)
         if isinstance(container, (Tensor, Live, *_ATOMS)) or id(container) in self._ours:
@@ -534,9 +541,9 @@ class Reads:
         else:
             self.consume(container)
 
-    def read_length(self, container: Any) -> None:
+    def read_length(self, container: object) -> None:
         """`len(container)`, or whether it is empty."""
-        if isinstance(container, CONTAINERS) and self.is_outside(container):
+        if isinstance(container, COUNTED) and self.is_outside(container):
             guard = Length(self.label(container), container, len(container))
             self._record(("length", id(container)), guard)
         elif isinstance(container, ARRAYS):
@@ -544,8 +551,8 @@ class Reads:
 
     def read_answer(self, label: str, function: Any, args: tuple[Any, ...]) -> None:
         """Record the answer of a function without effects, with a guard on it."""
-        made = any(id(one) in self._fresh for one in (function, *args))
-        if made or (args and isinstance(args[0], (Tensor, *_ATOMS))):
+        is_fresh = any(id(one) in self._fresh for one in (function, *args))
+        if is_fresh or (args and isinstance(args[0], (Tensor, *_ATOMS))):
             return
         key = ("answer", id(getattr(function, "__self__", function)), *map(id, args))
         self._record(key, Answer(label, function, args, function(*args)))
@@ -573,12 +580,12 @@ class Reads:
         for name in partial.keywords:
             self.read_item(partial.keywords, name)
 
-    def read_state(self, source: Any) -> None:
+    def read_state(self, source: object) -> None:
         """Code draws from a generator of random numbers of its own."""
         if self.is_outside(source):
             self._record(("state", id(source)), _State(self.label(source), source))
 
-    def consume(self, thing: Any, depth: int = 0) -> None:
+    def consume(self, thing: object, depth: int = 0) -> None:
         """All of a container, or of an array, is read."""
         if isinstance(thing, (Tensor, Live, *_ATOMS)) or id(thing) in self._ours:
             return
@@ -589,6 +596,9 @@ class Reads:
                 self.consume(item, depth + 1)
         elif isinstance(thing, CONTAINERS):
             self._consume_container(thing, depth)
+        elif isinstance(thing, PAIRS) and self.is_outside(thing):
+            self.read_length(thing)
+            self.note_unwatched(f"the pairs of {self.label(thing)}, a view of a dict", ("", 0))
         elif isinstance(thing, functools.partial):
             self.read_partial(thing)
 
@@ -623,7 +633,7 @@ class Reads:
 
     # --- writes ---------------------------------------------------------------------------------
 
-    def write_attribute(self, thing: Any, name: str, value: Any) -> None:
+    def write_attribute(self, thing: object, name: str, value: object) -> None:
         """`thing.name = value` is about to be done."""
         if isinstance(thing, (Tensor, Live)) or id(thing) in self._fresh:
             return
@@ -643,17 +653,17 @@ class Reads:
             key = ("class attribute", id(thing), name)
         self._write(key, Attribute(label, thing, name, None), value)
 
-    def write_global(self, names: dict[str, Any], name: str, value: Any) -> None:
+    def write_global(self, names: dict[str, Any], name: str, value: object) -> None:
         """A global is about to be assigned."""
         self._write(("entry", id(names), name), Entry(name, names, name, None), value)
 
-    def write_cell(self, function: Any, name: str, value: Any) -> None:
+    def write_cell(self, function: object, name: str, value: object) -> None:
         """A closure's variable is about to be assigned."""
         cell = self._cell(function, name)
         if cell is not None:
             self._write(("cell", id(cell)), Cell(name, cell, None), value)
 
-    def write_item(self, container: Any, key: Any, value: Any) -> None:
+    def write_item(self, container: object, key: object, value: object) -> None:
         """`container[key] = value` is about to be done."""
         if id(container) in self._ours or not self.is_outside(container):
             return
@@ -666,17 +676,17 @@ class Reads:
         elif isinstance(container, (list, deque)) and type(key) is int:
             self._write(("item", id(container), key), Item(text, container, key, None), value)
 
-    def _write(self, key: tuple[Any, ...], guard: Guard, value: Any) -> None:
+    def _write(self, key: tuple[object, ...], guard: Guard, value: object) -> None:
         if key not in self._guards and not isinstance(value, (Tensor, Live)):
             self._written[key] = guard
 
     # --- recording ------------------------------------------------------------------------------
 
-    def is_outside(self, thing: Any) -> bool:
+    def is_outside(self, thing: object) -> bool:
         """Return True if an object existed before the code ran, and is none of flowvm's."""
         return id(thing) not in self._fresh and id(thing) not in self._ours
 
-    def _record(self, key: tuple[Any, ...], guard: Guard) -> None:
+    def _record(self, key: tuple[object, ...], guard: Guard) -> None:
         if key in self._guards:
             return
         if key in self._written or isinstance(guard.then, Live) or id(guard.owner) in self._ours:
@@ -696,7 +706,7 @@ class Reads:
             return id(owner) not in self._labels or isinstance(guard.then, _RUNNING)
         return isinstance(owner, _RUNNING) or isinstance(guard.then, _RUNNING[:2])
 
-    def _value(self, value: Any, label: str) -> None:
+    def _value(self, value: object, label: str) -> None:
         """A value that was read, by the name of where it was."""
         if isinstance(value, _ATOMS) or value is MISSING:
             return
@@ -730,7 +740,7 @@ class Reads:
             if not isinstance(guard.then, (Tensor, Live)) and guard.then is not MISSING:
                 self._guards[key] = guard
         self.changed = [g.label for g in self._guards.values() if not g.holds()]
-        self._asked = [
+        self._checks = [
             guard for key, guard in self._guards.items() if key in self._written or key not in known
         ]
         for own in (self._guards, self._written, self._fresh, self._iterators, self._labels):
@@ -740,20 +750,20 @@ class Reads:
 
     def holds(self) -> bool:
         """Return True if all values that the capture read are as they were."""
-        return not self.changed and all(guard.holds() for guard in self._asked)
+        return not self.changed and all(guard.holds() for guard in self._checks)
 
     def difference(self) -> list[str]:
         """List the changes since the capture as text; empty if the guards hold."""
-        differences = [guard.difference() for guard in self._asked if not guard.holds()]
+        differences = [guard.difference() for guard in self._checks if not guard.holds()]
         if not differences and self.changed:
             return [f"{', '.join(self.changed[:3])}, which build changes itself"]
         return differences
 
-    def expression(self, name: Any) -> str:
+    def expression(self, name: Callable[[Any], str]) -> str:
         """Source that is true if everything is the very object that it was."""
         if self.changed:
             return "False"
-        return " and ".join(guard.expression(name) for guard in self._asked) or "True"
+        return " and ".join(guard.expression(name) for guard in self._checks) or "True"
 
 
 class _State(Guard):
@@ -761,7 +771,7 @@ class _State(Guard):
 
     __slots__ = ()
 
-    def __init__(self, label: str, owner: Any) -> None:
+    def __init__(self, label: str, owner: object) -> None:
         super().__init__(label, owner, None)
         self.then = self.now()
 
@@ -773,7 +783,7 @@ class _State(Guard):
             return repr(owner.bit_generator.state)
         return repr(owner.get_state(legacy=False))
 
-    def expression(self, name: Any) -> str:
+    def expression(self, name: object) -> str:
         """Source of the comparison."""
         return "False"
 
@@ -793,7 +803,7 @@ def _in_class(kind: type, name: str) -> tuple[Any, type | None]:
     return MISSING, None
 
 
-def _is_data(raw: Any) -> bool:
+def _is_data(raw: object) -> bool:
     kind = type(raw)
     return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
 
@@ -812,7 +822,7 @@ def _changes(kind: type) -> bool:
     return bool(kind.__flags__ & _HEAP) and not kind.__flags__ & _IMMUTABLE
 
 
-def instance_dict(thing: Any) -> dict[str, Any] | None:
+def instance_dict(thing: object) -> dict[str, Any] | None:
     """The dict of an object's own attributes, if it has one."""
     try:
         own = object.__getattribute__(thing, "__dict__")
@@ -826,7 +836,7 @@ def _is_lazy(own: dict[str, Any]) -> bool:
     return "__getattr__" in own
 
 
-def _defaults(code: types.CodeType, values: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+def _defaults(code: types.CodeType, values: tuple[object, ...]) -> Iterator[tuple[str, Any]]:
     names = code.co_varnames[: code.co_argcount]
     return zip(names[len(names) - len(values) :], values, strict=False)
 

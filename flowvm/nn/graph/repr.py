@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowvm.graph.logical.printer import listed, size_text
 from flowvm.profiler import markup
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from flowvm.graph.logical.logical import LogicalGraph
     from flowvm.graph.logical.nodes import Buffer, Operand, OpNode
     from flowvm.graph.plan.plan import Plan
+    from flowvm.nn.graph.config import GraphConfig
     from flowvm.nn.module import Module
     from flowvm.optim import Optimizer
 
@@ -35,9 +36,9 @@ WIDTH = 100
 
 def graph_tree(
     name: str,
-    config: Any,
+    config: GraphConfig,
     modules: Iterable[tuple[str, Module]],
-    optimizers: Sequence[tuple[Optimizer, Any]],
+    optimizers: Sequence[tuple[Optimizer, object]],
     plans: Sequence[Plan],
 ) -> str:
     """The tree of a graph; `plans` are those of one kind of call, none before the first."""
@@ -133,7 +134,7 @@ class _Tree:
         for operand in self.graphs[-1].outputs if self.graphs else ():
             yield f"  (OUTPUT:{_place(operand)} {operand.meta!r})"
 
-    def optimizers(self, optimizers: Sequence[tuple[Optimizer, Any]]) -> Iterator[str]:
+    def optimizers(self, optimizers: Sequence[tuple[Optimizer, object]]) -> Iterator[str]:
         """Each optimizer with its schedule and its state, then what their steps run."""
         named = {b: b.name for g in self.graphs for b in g.variables()}
         for number, (optimizer, schedule) in enumerate(optimizers):
@@ -176,8 +177,8 @@ def _states_of(optimizer: Optimizer, named: dict[Buffer, str]) -> Iterator[str]:
         for name, value in entry.items():
             storage = getattr(value, "_ref", None)
             if storage is not None:
-                said = held.get(value.storage().id) or name
-                yield f"    (BUFFER:{said} {value._meta!r})"
+                buffer = held.get(value.storage().id) or name
+                yield f"    (BUFFER:{buffer} {value._meta!r})"
 
 
 def _operator(node: OpNode, path: str, depth: int) -> Iterator[str]:
@@ -213,7 +214,7 @@ def _place(operand: Operand, path: str = "") -> str:
     return (name.removeprefix(f"{path}.") if path else name) + offset
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = value.__name__ if isinstance(value, type) else repr(value)
     if len(text) <= 40:
         return text

@@ -46,7 +46,7 @@ def load_graph_state(graph: GraphBuild, state: Mapping[str, Any], strict: bool =
     """
     if not isinstance(state, Mapping):
         raise ArgumentTypeError(f"a graph's state is a dict, not {type(state).__name__}")
-    loads: dict[str, Callable[[Any], Any]] = {}
+    loads = {}
     for name, keeper in _keepers(graph).items():
         loads[name] = _loader(keeper, strict)
     optimizers = [optimizer for optimizer, _ in graph._optimizers]
@@ -71,10 +71,10 @@ def load_graph_state(graph: GraphBuild, state: Mapping[str, Any], strict: bool =
 def _keepers(graph: GraphBuild) -> dict[str, Any]:
     """Modules and graphs among the attributes, by name."""
     parts = {n: v for n, v in graph.named_attributes() if isinstance(v, (Module, GraphBuild))}
-    taken = [name for name in OWN if name in parts]
-    if taken:
+    reserved = [name for name in OWN if name in parts]
+    if reserved:
         raise ArgumentError(
-            f"{graph.name}: the state dict of a graph needs the names {taken} itself"
+            f"{graph.name}: the state dict of a graph needs the names {reserved} itself"
         )
     return parts
 

@@ -48,7 +48,7 @@ def precisely(
     amp: DType | None,
     scaler: GradScaler | None,
     build: Callable[..., T],
-    args: Sequence[Any],
+    args: Sequence[object],
     kwargs: Mapping[str, Any],
 ) -> T:
     """Run `build` under autocast to `amp`, if given; backward starts from the scaled loss."""
@@ -115,7 +115,7 @@ def is_several(optimizer: Optimizer, name: str, value: Any) -> bool:
     return several and all(map(_is_number, value))
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (int, float, Live)) and not isinstance(value, bool)
 
 
@@ -155,12 +155,12 @@ class Turns(Switched):
                 vars(optimizer)["step"] = own
 
     def _noted(
-        self, optimizer: Optimizer, step: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> Any:
+        self, optimizer: Optimizer, step: Callable[..., object], *args: object, **kwargs: object
+    ) -> object:
         self._note(optimizer, args, kwargs)
         return step(*args, **kwargs)
 
-    def _note(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _note(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         if not self._build:
             return
         why = ("" if self.whole else "accumulates gradients over the parts of a batch") or (
@@ -248,7 +248,7 @@ class Steps(Switched):
         self._saved.append((group, name, value))
         group[name] = self._several[id(group), name] = leaves
 
-    def _make_live(self, owner: dict[Any, Any], name: Any, key: tuple[Any, ...], text: str) -> Leaf:
+    def _make_live(self, owner: dict[Any, Any], name: str, key: tuple[Any, ...], text: str) -> Leaf:
         value = owner[name]
         self._saved.append((owner, name, value))
         leaf = owner[name] = Leaf(owner, (name,), self.capture.guards, key, text)
@@ -265,7 +265,7 @@ class Steps(Switched):
                 if not entry:
                     del optimizer.state[param]
 
-    def _left(self, *error: object) -> None:
+    def _on_exit(self, *error: object) -> None:
         cells = [(owner, name, owner[name]) for owner, name, _ in self._saved]
         for owner, name, cell in cells:
             if isinstance(cell, Live) and not isinstance(cell, Leaf):
@@ -273,11 +273,11 @@ class Steps(Switched):
         if error == (None, None, None):
             self._check_several(cells)
 
-    def _check_several(self, cells: list[tuple[dict[Any, Any], Any, Any]]) -> None:
+    def _check_several(self, cells: Sequence[tuple[Mapping[Any, object], object, object]]) -> None:
         for owner, name, cell in cells:
             if self._several.get((id(owner), name), cell) is not cell:
                 raise CaptureError(
-                    f"an optimizer's step changes the option {name!r}, several numbers, which a "
-                    f"replay would not do: let a schedule change it, or leave it out of "
+                    f"an optimizer's step changes the option {name!r}, a tuple of numbers, and a "
+                    f"replay does not repeat that: let a schedule change it, or leave it out of "
                     f"live_options"
                 )

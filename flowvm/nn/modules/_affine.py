@@ -29,8 +29,8 @@ class Affine(Module):
         device: Device | str | None,
         dtype: DType | None,
     ) -> None:
-        for name, wanted in (("weight", weight), ("bias", bias)):
-            empty = ops.empty(tuple(shape), device=device, dtype=dtype) if wanted else None
+        for name, exists in (("weight", weight), ("bias", bias)):
+            empty = ops.empty(tuple(shape), device=device, dtype=dtype) if exists else None
             self.register_parameter(name, None if empty is None else Parameter(empty))
         self.reset_parameters()
 

@@ -105,8 +105,8 @@ class AdaptiveLogSoftmaxWithLoss(Module):
                 continue
             cluster = cluster + inside.to(int64) * (self.shortlist_size + i)
             likely = F.log_softmax(self.tail[i](ops.index_select(x, 0, rows)), 1)
-            wanted = (ops.index_select(target, 0, rows) - first).unsqueeze(1)
-            own = ops.gather(likely, 1, wanted).squeeze(1)
+            column = (ops.index_select(target, 0, rows) - first).unsqueeze(1)
+            own = ops.gather(likely, 1, column).squeeze(1)
             base = ops.zeros((x.shape[0],), dtype=own.dtype, device=own.device)
             part = ops.index_add(base, 0, rows, own)
             output = part if output is None else output + part

@@ -85,9 +85,9 @@ class _NormBase(Affine):
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.ndim not in self._ndims:
-            wanted = " or ".join(f"{n}D" for n in self._ndims)
+            expected = " or ".join(f"{n}D" for n in self._ndims)
             raise ShapeError(
-                f"{type(self).__name__}: expected {wanted} input, got {input.ndim}D of shape "
+                f"{type(self).__name__}: expected {expected} input, got {input.ndim}D of shape "
                 f"{tuple(input.shape)}"
             )
 
@@ -258,7 +258,7 @@ class SyncBatchNorm(_BatchNorm):
         momentum: float | None = 0.1,
         affine: bool = True,
         track_running_stats: bool = True,
-        process_group: Any = None,
+        process_group: object = None,
         device: Device | str | None = None,
         dtype: DType | None = None,
         *,
@@ -276,7 +276,7 @@ class SyncBatchNorm(_BatchNorm):
             )
 
     @classmethod
-    def convert_sync_batchnorm(cls, module: Module, process_group: Any = None) -> Module:
+    def convert_sync_batchnorm(cls, module: Module, process_group: object = None) -> Module:
         """`module` with each batch norm in it, itself included, as a SyncBatchNorm with the same
         parameters and statistics; fused ones, which do more, stay.
         """
@@ -288,7 +288,7 @@ class SyncBatchNorm(_BatchNorm):
         return result
 
     @classmethod
-    def _like(cls, module: _BatchNorm, process_group: Any) -> SyncBatchNorm:
+    def _like(cls, module: _BatchNorm, process_group: object) -> SyncBatchNorm:
         layer = cls(
             module.num_features,
             module.eps,

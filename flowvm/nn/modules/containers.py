@@ -27,7 +27,7 @@ class Identity(Module):
     tensor([1, 2])
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__()
 
     def forward(self, input: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ class _Numbered(Module, Generic[M]):
     _kind: str
 
     def _items(self) -> dict[str, Any]:
-        table: dict[str, Any] = getattr(self, self._kind)
+        table: dict[str, object] = getattr(self, self._kind)
         return table
 
     def _renumber(self, items: Iterable[M]) -> None:
@@ -171,7 +171,7 @@ class Sequential(_Numbered[Module]):
         for name, module in named.items():
             self.add_module(name, self._accepted(module))
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: object) -> Any:
         for module in self._modules.values():
             input = module(input)
         return input
@@ -183,8 +183,8 @@ class Sequential(_Numbered[Module]):
     def __getitem__(self, index: Any) -> Any:
         names = list(self._modules)
         if isinstance(index, slice):
-            kept: Mapping[str, Any] = {name: self._modules[name] for name in names[index]}
-            return type(self)(kept)
+            chosen = {name: self._modules[name] for name in names[index]}
+            return type(self)(chosen)
         return self._modules[names[self._index(index)]]
 
     def __setitem__(self, index: SupportsIndex, item: Module) -> None:
@@ -217,7 +217,7 @@ class _Holding(Module):
     def _items(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self._held}
 
-    def _hold(self, name: str, value: Any) -> None:
+    def _hold(self, name: str, value: Tensor | None) -> None:
         if name not in self._held:
             self._new_name(name, "parameter", "")  # or KeyError: a method has it
         plain = isinstance(value, Tensor) and not isinstance(value, Parameter)
@@ -233,7 +233,7 @@ class _Holding(Module):
         return "\n".join(f"({name}): {_named(value)}" for name, value in held.items())
 
 
-def _named(value: Any) -> str:
+def _named(value: Tensor | float) -> str:
     if isinstance(value, Tensor):
         return f"{type(value).__name__} of shape {tuple(value.shape)}, {value.dtype}"
     return f"{type(value).__name__} {value!r}"
@@ -248,7 +248,7 @@ class ParameterList(_Holding, _Numbered[Any]):
     (2, ['0', '1'])
     """
 
-    def __init__(self, values: Iterable[Any] | None = None) -> None:
+    def __init__(self, values: Iterable[object] | None = None) -> None:
         super().__init__()
         for value in () if values is None else values:
             self.append(value)
@@ -258,7 +258,7 @@ class ParameterList(_Holding, _Numbered[Any]):
         self._hold(str(len(self)), item)
         return self
 
-    def __setitem__(self, index: SupportsIndex, item: Any) -> None:
+    def __setitem__(self, index: SupportsIndex, item: Tensor | None) -> None:
         self._hold(str(self._index(index)), item)
 
 
@@ -268,7 +268,7 @@ class _Keyed(Module, Generic[M]):
     _kind: str
 
     def _items(self) -> dict[str, Any]:
-        table: dict[str, Any] = getattr(self, self._kind)
+        table: dict[str, object] = getattr(self, self._kind)
         return table
 
     def __getitem__(self, key: str) -> M:
@@ -322,7 +322,7 @@ class _Keyed(Module, Generic[M]):
         for key in list(self._items()):
             del self[key]
 
-    def update(self, items: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
+    def update(self, items: Mapping[str, object] | Iterable[tuple[str, object]]) -> None:
         """Add or replace several."""
         for key, item in items.items() if isinstance(items, Mapping) else items:
             self[key] = item
@@ -358,15 +358,15 @@ class ParameterDict(_Holding, _Keyed[Any]):
     """
 
     def __init__(
-        self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None
+        self, parameters: Mapping[str, object] | Iterable[tuple[str, object]] | None = None
     ) -> None:
         super().__init__()
         self.update(parameters or ())
 
-    def __setitem__(self, key: str, item: Any) -> None:
+    def __setitem__(self, key: str, item: Tensor | None) -> None:
         self._hold(key, item)
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: object = None) -> Any:
         """Return the value of `key`, or `default`."""
         return self._items().get(key, default)
 
@@ -385,7 +385,7 @@ class ParameterDict(_Holding, _Keyed[Any]):
         """Another one of the same parameters."""
         return ParameterDict(list(self.items()))
 
-    def fromkeys(self, keys: Iterable[str], default: Any = None) -> ParameterDict:
+    def fromkeys(self, keys: Iterable[str], default: object = None) -> ParameterDict:
         """One with `default` for each of `keys`."""
         return ParameterDict([(key, default) for key in keys])
 

@@ -253,7 +253,7 @@ class _Transposed(_ConvTransposeNd):
         channels(self, input, -1 - self._ndim, self.in_channels, "in_channels")
         extra = self.output_padding
         if output_size is not None:
-            extra = self._wanted(input, tuple(output_size))
+            extra = self._extra_padding(input, tuple(output_size))
         out: Tensor = type(self)._function(
             input,
             self.weight,
@@ -266,7 +266,7 @@ class _Transposed(_ConvTransposeNd):
         )
         return out
 
-    def _wanted(self, input: Tensor, size: tuple[int, ...]) -> tuple[int, ...]:
+    def _extra_padding(self, input: Tensor, size: tuple[int, ...]) -> tuple[int, ...]:
         """The output_padding that makes outputs of this size."""
         n = self._ndim
         space = size[-n:] if len(size) == input.ndim else size

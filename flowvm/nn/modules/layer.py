@@ -34,7 +34,7 @@ _FIELDS: Final = "_fields"  # what a class's objects keep, and those of its subc
 
 @dataclass_transform(eq_default=False)
 def layer(
-    function: Callable[..., Any] | None = None,
+    function: Callable[..., object] | None = None,
     takes: str = "input",
     *,
     shown: str | None = None,
@@ -72,9 +72,9 @@ def _with_init(
     """The `__init__` of the fields: what the base's has an argument for is given to that."""
     code = cls.__mro__[1].__init__.__code__  # type: ignore[misc]
     base = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-    given = ", ".join(f"{name}={name}" for name in own if name in base)
-    body = [f"super(cls, self).__init__({given})"]
-    kept = []
+    arguments = ", ".join(f"{name}={name}" for name in own if name in base)
+    body = [f"super(cls, self).__init__({arguments})"]
+    fields = []
     for name in own:
         if name not in base and name != "_":
             value = f"c_{name}(self, {name!r}, {name})" if name in checks else name
@@ -82,21 +82,21 @@ def _with_init(
             body.append(
                 f"self.register_buffer({name!r}, {value})" if buffer else f"self.{name} = {value}"
             )
-            kept.append(name)
+            fields.append(name)
         elif name in getattr(cls, _FIELDS, ()):
-            kept.append(name)
+            fields.append(name)
     give_init(cls, own, body, {f"c_{name}": check for name, check in checks.items()})
-    setattr(cls, _FIELDS, tuple(kept))
+    setattr(cls, _FIELDS, tuple(fields))
 
 
-def _with_forward(cls: type, function: Callable[..., Any], takes: str) -> None:
+def _with_forward(cls: type, function: Callable[..., object], takes: str) -> None:
     inputs = takes.replace(",", " ").split()
-    kept = {*(name for base in cls.__mro__ for name in vars(base).get(_FIELDS, ())), "training"}
+    fields = {*(name for base in cls.__mro__ for name in vars(base).get(_FIELDS, ())), "training"}
     values, by_name = list(inputs), False
     parameters = inspect.signature(function).parameters
     for name, parameter in list(parameters.items())[len(inputs) :]:
-        by_name = by_name or name not in kept or parameter.kind is parameter.KEYWORD_ONLY
-        if name in kept:
+        by_name = by_name or name not in fields or parameter.kind is parameter.KEYWORD_ONLY
+        if name in fields:
             values.append(f"{name}=self.{name}" if by_name else f"self.{name}")
     cls._function = staticmethod(function)  # type: ignore[attr-defined]
     body = [f"return type(self)._function({', '.join(values)})"]  # one text for many classes
@@ -136,7 +136,7 @@ class Dimensional(Module):
     _named = ""
     _function: Any
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         digit = re.fullmatch(r"[A-Z]\w*([123])d", cls.__name__)
         if digit is None or not cls.__module__.startswith("flowvm."):

@@ -37,6 +37,8 @@ from flowvm.ops import zeros
 # public: nn
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from flowvm.meta.device import Device
     from flowvm.meta.dtype import DType
 
@@ -52,17 +54,17 @@ class LazyModuleMixin(Module):
 
     cls_to_become: type[Module] | None = None
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         self._load_hook = self._register_load_state_dict_pre_hook(self._lazy_load_hook)
         self._initialize_hook = self.register_forward_pre_hook(_infer_parameters, with_kwargs=True)
 
     def _lazy_load_hook(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         for name, tensor in [*self._parameters.items(), *self._buffers.items()]:
-            given = state_dict.get(prefix + name)
-            if is_lazy(tensor) and given is not None and not is_lazy(given):
+            value = state_dict.get(prefix + name)
+            if is_lazy(tensor) and value is not None and not is_lazy(value):
                 with no_grad():
-                    tensor.materialize(given.shape)
+                    tensor.materialize(value.shape)
 
     def _save_to_state_dict(
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
@@ -82,7 +84,7 @@ class LazyModuleMixin(Module):
 
 
 def _infer_parameters(
-    module: LazyModuleMixin, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    module: LazyModuleMixin, args: tuple[object, ...], kwargs: Mapping[str, object] | None = None
 ) -> None:
     with _initializing:
         if "_initialize_hook" not in vars(module):
@@ -143,7 +145,7 @@ def _materialize(tensor: Any, shape: tuple[int, ...]) -> None:
 class _LazyNd(LazyModuleMixin, Dimensional):
     """A lazy layer of one, two or three dimensions becomes the last of its class's bases."""
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         if cls.__module__ == __name__ and cls.__name__.startswith("Lazy"):
             cls.cls_to_become = cls.__bases__[-1]
@@ -178,7 +180,7 @@ class _LazyConv(_LazyNd, _ConvNd):
         if not self.has_uninitialized_params() and self.in_channels != 0:
             super().reset_parameters()
 
-    def initialize_parameters(self, input: Tensor, *args: Any, **kwargs: Any) -> None:
+    def initialize_parameters(self, input: Tensor, *args: object, **kwargs: object) -> None:
         """Materialize for this input."""
         n = len(self.kernel_size)
         if not self.has_uninitialized_params():

@@ -60,8 +60,8 @@ class _Loss(Module):
         self, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
     ) -> None:
         super().__init__()
-        said = legacy_reduction(size_average, reduce, reduction)
-        self.reduction = choice(self, "reduction", said, self._reductions)
+        reduction_name = legacy_reduction(size_average, reduce, reduction)
+        self.reduction = choice(self, "reduction", reduction_name, self._reductions)
 
     def extra_repr(self) -> str:
         return ""

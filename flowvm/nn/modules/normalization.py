@@ -190,5 +190,5 @@ class CrossMapLRN2d(Module):
 
 
 def _shape(owner: Module, shape: int | Sequence[int]) -> tuple[int, ...]:
-    wanted = (shape,) if isinstance(shape, int) else tuple(shape)
-    return tuple(integer(owner, "normalized_shape", size) for size in wanted)
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    return tuple(integer(owner, "normalized_shape", size) for size in sizes)

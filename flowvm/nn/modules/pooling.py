@@ -156,8 +156,8 @@ class _Adaptive(Dimensional):
 
     def __init__(self, output_size: int | Sequence[int | None] | None) -> None:
         super().__init__()
-        wanted = output_size if isinstance(output_size, (tuple, list)) else (output_size,)
-        for size in wanted:
+        sizes = output_size if isinstance(output_size, (tuple, list)) else (output_size,)
+        for size in sizes:
             if size is not None:
                 integer(self, "output_size", size)
         self.output_size = output_size

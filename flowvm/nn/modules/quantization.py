@@ -55,7 +55,7 @@ class _Grid(Module):
         top = 2.0 ** (self.quantization_bit - self._signed) - 1
         return (-top if self._signed else 0.0), top
 
-    def _found(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    def _scale_and_zero(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """Scale and zero point of numbers from `low` to `high`."""
         if self.quantization_formula == "cambricon":
             most = ops.maximum(low.abs(), high.abs())
@@ -68,15 +68,16 @@ class _Grid(Module):
         scale = (high - low) / top
         return scale, -ops.round(low / scale)
 
-    def _rounded(self, x: Tensor, scale: Tensor, zero_point: Tensor) -> tuple[Tensor, Tensor]:
-        """The integers of `x`, and the scale of each element."""
+    def _rounded(
+        self, x: Tensor, scale: Tensor, zero_point: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The integers of `x`, and the scale and zero point of each element."""
         if self.quantization_formula == "cambricon":
             scale = ops.exp2(scale)
         if scale.numel() > 1:  # one for each slice along dimension 0
             shape = (-1, *(1,) * (x.ndim - 1))
             scale, zero_point = scale.reshape(shape), zero_point.reshape(shape)
-        whole = ops.round(x / scale + zero_point).clamp(*self._ends) - zero_point
-        return whole, scale
+        return ops.round(x / scale + zero_point).clamp(*self._ends), scale, zero_point
 
 
 class MinMaxObserver(_Grid):
@@ -101,7 +102,7 @@ class MinMaxObserver(_Grid):
     def forward(self, input: Tensor) -> tuple[Tensor, Tensor]:
         whole = self.per_layer_quantization or self.quantization_formula == "cambricon"
         rows = input.detach().reshape((1 if whole else input.shape[0], -1))
-        return self._found(ops.amin(rows, 1), ops.amax(rows, 1))
+        return self._scale_and_zero(ops.amin(rows, 1), ops.amax(rows, 1))
 
 
 class MovingAverageMinMaxObserver(_Grid):
@@ -143,16 +144,16 @@ class MovingAverageMinMaxObserver(_Grid):
         if self.training:
             with no_grad():
                 self._update(input.detach(), current_train_step)
-        return self._found(self.moving_min, self.moving_max)
+        return self._scale_and_zero(self.moving_min, self.moving_max)
 
     def _update(self, x: Tensor, step: Any) -> None:
         high, low = ops.amax(x), ops.amin(x)
         if self._signed:
             high = low = ops.maximum(high.abs(), low.abs())
         open_ = ops.as_tensor(step).reshape(-1)[:1] <= self.stop_update_after_iters
-        for kept, new in ((self.moving_max, high), (self.moving_min, low)):
-            mean = kept * self.momentum + new * (1.0 - self.momentum)
-            kept.copy_(ops.where(open_, ops.where(kept.eq(0), new, mean), kept))
+        for average, new in ((self.moving_max, high), (self.moving_min, low)):
+            mean = average * self.momentum + new * (1.0 - self.momentum)
+            average.copy_(ops.where(open_, ops.where(average.eq(0), new, mean), average))
 
 
 class FakeQuantization(_Grid):
@@ -165,14 +166,15 @@ class FakeQuantization(_Grid):
 
     def forward(self, input: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
         with no_grad():
-            whole, each = self._rounded(input.detach(), scale, zero_point)
-            lost = whole * each - input.detach()
+            whole, each, zero = self._rounded(input.detach(), scale, zero_point)
+            lost = (whole - zero) * each - input.detach()
         out: Tensor = input + lost
         return out
 
 
 class Quantization(_Grid):
-    """The integers that a tensor is on the grid of `scale` and `zero_point`, as floats.
+    """The integers that a tensor is on the grid of `scale` and `zero_point`, as floats: those of
+    the affine scheme begin with 0.
 
     >>> x = flow.tensor([0.4, 3.2, 500.0])
     >>> nn.Quantization()(x, flow.tensor([2.0]), flow.tensor([0.0]))
@@ -188,13 +190,13 @@ class _Aware:
 
     def __init__(
         self,
-        *args: Any,
+        *args: object,
         quantization_formula: str = "google",
         quantization_bit: int = 8,
         quantization_scheme: str = "symmetric",
         weight_quant_per_layer: bool = True,
         input_quant_momentum: float = 0.95,
-        **options: Any,
+        **options: object,
     ) -> None:
         super().__init__(*args, **options)
         grid = (quantization_formula, quantization_bit, quantization_scheme)

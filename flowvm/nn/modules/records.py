@@ -15,7 +15,7 @@ import io
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,14 +23,20 @@ from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, ConfigError, FileError
 from flowvm.files.records import parsed, records
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import as_dtype, float32, int8, uint8
-from flowvm.meta.placements import as_sbps, cut, here
+from flowvm.meta.placements import as_sbps, cut, rank_and_size
 from flowvm.nn.module import Module
 from flowvm.ops.random.generator import default_generator
 
-# public: nn (late)
+if TYPE_CHECKING:
+    from types import ModuleType
 
-Array = np.ndarray[Any, Any]
+    from flowvm.meta.device import DeviceLike
+    from flowvm.meta.dtype import DTypeLike
+
+
+# public: nn (late)
 
 
 # not public
@@ -39,7 +45,9 @@ class Batch(list[Any]):
     them, None for a local tensor.
     """
 
-    def __init__(self, items: Any, where: tuple[Any, Any] | None, device: Any = None) -> None:
+    def __init__(
+        self, items: Any, where: tuple[Any, Any] | None, device: DeviceLike | None = None
+    ) -> None:
         super().__init__(items)
         self.where, self.device = where, device
 
@@ -49,10 +57,10 @@ class Batch(list[Any]):
 
     def tensor(self, array: Array, dtype: Any = None) -> Tensor:
         """The tensor of an array of this rank's part."""
-        made = ops.tensor(array, dtype=dtype)
+        tensor = ops.tensor(array, dtype=dtype)
         if self.where is not None:
-            return made.to_global(*self.where)  # type: ignore[no-any-return]
-        return made if self.device is None else made.to(self.device)
+            return tensor.to_global(*self.where)
+        return tensor if self.device is None else tensor.to(self.device)
 
 
 def _share(what: str, total: int, where: tuple[Any, Any] | None) -> tuple[int, int, int]:
@@ -60,7 +68,7 @@ def _share(what: str, total: int, where: tuple[Any, Any] | None) -> tuple[int, i
     if where is None:
         return 0, 1, total
     placement, sbp = where
-    place = placement.place_of(here()[0])
+    place = placement.place_of(rank_and_size()[0])
     number, parts = 0, 1
     for one, count, k in zip(sbp, placement.shape, place or (0,) * len(sbp), strict=True):
         if one.is_split and one.dim == 0:
@@ -111,7 +119,7 @@ class OFRecordReader(Module):
         shuffle_buffer_size: int = 1024,
         shuffle_after_epoch: bool = False,
         random_seed: int = -1,
-        device: Any = None,
+        device: DeviceLike | None = None,
         placement: Any = None,
         sbp: Any = None,
         name: str | None = None,
@@ -161,8 +169,8 @@ class OFRecordReader(Module):
             held[k] = record
 
     def forward(self) -> Batch:
-        taken = (next(self._records) for _ in range(self.batch_size))
-        return Batch(map(parsed, taken), self.where, self.device)
+        records = (next(self._records) for _ in range(self.batch_size))
+        return Batch(map(parsed, records), self.where, self.device)
 
 
 OfrecordReader = OFRecordReader  # public: nn (late)
@@ -183,10 +191,10 @@ def _feature(record: Any, name: str) -> Any:
 
 
 def _bytes(record: Any, name: str) -> bytes:
-    found = _feature(record, name)
-    if not isinstance(found, list) or len(found) != 1:
+    feature = _feature(record, name)
+    if not isinstance(feature, list) or len(feature) != 1:
         raise ArgumentError(f"{name!r} of a record is no bytes")
-    data: bytes = found[0]
+    data: bytes = feature[0]
     return data
 
 
@@ -209,7 +217,7 @@ class OFRecordRawDecoder(Module):
         self,
         blob_name: str,
         shape: Sequence[int],
-        dtype: Any,
+        dtype: DTypeLike,
         dim1_varying_length: bool = False,
         truncate: bool = False,
         auto_zero_padding: bool = False,
@@ -260,7 +268,7 @@ class OFRecordBytesDecoder(Module):
 # --- images ---------------------------------------------------------------------------------------
 
 
-def _pillow() -> Any:
+def _pillow() -> ModuleType:
     try:
         return importlib.import_module("PIL.Image")
     except ImportError as error:
@@ -290,8 +298,8 @@ def _resized(image: Array, width: int, height: int, kind: str) -> Array:
     if kind not in ways:
         raise ArgumentError(f"interpolation_type is one of {', '.join(ways)}, got {kind!r}")
     if image.shape[2] == 1:
-        made = np.asarray(pillow.fromarray(image[..., 0]).resize((width, height), ways[kind]))
-        return made[..., None]
+        resized = np.asarray(pillow.fromarray(image[..., 0]).resize((width, height), ways[kind]))
+        return resized[..., None]
     contiguous = np.ascontiguousarray(image)
     return np.asarray(pillow.fromarray(contiguous).resize((width, height), ways[kind]))
 
@@ -322,11 +330,11 @@ def _cropped(image: Array, rng: Any, attempts: int, areas: Any, ratios: Any) -> 
         ratio = math.exp(rng.uniform(*map(math.log, ratios)))
         w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if 0 < w <= width and 0 < h <= height:
-            top, left = rng.integers(height - h + 1), rng.integers(width - w + 1)
-            return image[top : top + h, left : left + w]
+            top, column = rng.integers(height - h + 1), rng.integers(width - w + 1)
+            return image[top : top + h, column : column + w]
     side = min(height, width)
-    top, left = (height - side) // 2, (width - side) // 2
-    return image[top : top + side, left : left + side]
+    top, column = (height - side) // 2, (width - side) // 2
+    return image[top : top + side, column : column + side]
 
 
 class OFRecordImageDecoderRandomCrop(Module):
@@ -402,7 +410,7 @@ class ImageResize(Module):
         keep_aspect_ratio: bool = False,
         resize_side: str = "shorter",
         channels: int = 3,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         interpolation_type: str = "auto",
         name: str | None = None,
     ) -> None:
@@ -423,12 +431,12 @@ class ImageResize(Module):
 
     def forward(self, input: Batch) -> tuple[Any, Tensor, Any]:
         sizes = [self._size(*image.shape[1::-1]) for image in input]
-        made = [_resized(i, *size, self.kind) for i, size in zip(input, sizes, strict=True)]
+        images = [_resized(i, *size, self.kind) for i, size in zip(input, sizes, strict=True)]
         grown = [[w / i.shape[1], h / i.shape[0]] for i, (w, h) in zip(input, sizes, strict=True)]
         scale = input.tensor(np.array(grown, np.float32), float32)
         if self.keep_aspect_ratio:
-            return input.like(made), scale, input.tensor(np.array(sizes, np.int32))
-        return input.tensor(np.stack(made), self.dtype or uint8), scale, None
+            return input.like(images), scale, input.tensor(np.array(sizes, np.int32))
+        return input.tensor(np.stack(images), self.dtype or uint8), scale, None
 
     def _size(self, width: int, height: int) -> tuple[int, int]:
         if not self.keep_aspect_ratio:
@@ -473,10 +481,10 @@ class CropMirrorNormalize(Module):
         self.mean, self.std, self.last = list(mean), list(std), output_layout == "NHWC"
         self.output_dtype = as_dtype(output_dtype)
 
-    def _cut(self, image: Any) -> Any:
-        for axis, wanted, share in zip((-3, -2), self.crop, self.position, strict=True):
+    def _cut(self, image: Tensor) -> Any:
+        for axis, length, share in zip((-3, -2), self.crop, self.position, strict=True):
             whole = image.shape[axis]
-            size = wanted or whole
+            size = length or whole
             if size > whole:
                 raise ArgumentError(f"CropMirrorNormalize: {size} of {whole} pixels")
             begin = int((whole - size) * share)
@@ -513,7 +521,7 @@ class CoinFlip(Module):
         batch_size: int = 1,
         random_seed: int | None = None,
         probability: float = 0.5,
-        device: Any = None,
+        device: DeviceLike | None = None,
         placement: Any = None,
         sbp: Any = None,
     ) -> None:

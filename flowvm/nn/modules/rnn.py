@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from flowvm import ops
@@ -89,7 +89,7 @@ class RNNBase(Module):
         self._register(device, dtype)
         self.reset_parameters()
 
-    def _register(self, device: Any, dtype: Any) -> None:
+    def _register(self, device: Device | str | None, dtype: DType | None) -> None:
         gates = _FUNCTIONS[self.mode][1] * self.hidden_size
         outs = self.proj_size or self.hidden_size
         for layer in range(self.num_layers):
@@ -138,7 +138,7 @@ class RNNBase(Module):
         shown += ["bidirectional=True"] * bool(self.bidirectional)
         return ", ".join(shown)
 
-    def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:
+    def forward(self, input: Any, hx: object = None) -> tuple[Any, Any]:
         function, _ = _FUNCTIONS[self.mode]
         flags = self.bias, self.num_layers, self.dropout, self.training, self.bidirectional
         if isinstance(input, PackedSequence):
@@ -177,7 +177,9 @@ class RNNBase(Module):
             )
         return x
 
-    def _state(self, x: Tensor, hx: Any, samples: int, batched: bool, order: Tensor | None) -> Any:
+    def _state(
+        self, x: Tensor, hx: object, samples: int, batched: bool, order: Tensor | None
+    ) -> tuple[Tensor, ...] | Tensor:
         """The first state, checked, with the samples in the order of the input's: what the function
         takes.
         """
@@ -196,18 +198,18 @@ class RNNBase(Module):
                 ops.zeros((count, samples, width), dtype=x.dtype, device=x.device)
                 for width in widths
             )
-        given = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+        state = (hx,) if isinstance(hx, Tensor) else tuple(hx)
         around = (count, samples) if batched else (count,)
         shapes = [(*around, width) for width in widths]
-        states = [tuple(s.shape) for s in given]
+        states = [tuple(s.shape) for s in state]
         if states != shapes:
             raise ShapeError(
                 f"{type(self).__name__}: the hidden state must have shape "
                 f"{' and '.join(map(str, shapes))}, got {' and '.join(map(str, states))}"
             )
         if not batched:
-            return tuple(s.unsqueeze(1) for s in given)
-        return given if order is None else tuple(ops.index_select(s, 1, order) for s in given)
+            return tuple(s.unsqueeze(1) for s in state)
+        return state if order is None else tuple(ops.index_select(s, 1, order) for s in state)
 
 
 def _no_projection(module: RNNBase, proj_size: int | None) -> None:
@@ -364,7 +366,7 @@ class RNNCellBase(Module):
         return shown if self.bias else f"{shown}, bias=False"
 
     def _step(
-        self, function: Callable[..., Any], input: Tensor, hx: Any, states: int
+        self, function: Callable[..., Any], input: Tensor, hx: Iterable[Tensor] | None, states: int
     ) -> tuple[Tensor, ...]:
         name = type(self).__name__
         if input.ndim not in (1, 2):
@@ -379,17 +381,17 @@ class RNNCellBase(Module):
             )
         if hx is None:
             zero = ops.zeros((x.shape[0], self.hidden_size), dtype=x.dtype, device=x.device)
-            given: tuple[Tensor, ...] = (zero,) * states
+            state: tuple[Tensor, ...] = (zero,) * states
         else:
-            given = (hx,) if isinstance(hx, Tensor) else tuple(hx)
-            for s in given:
+            state = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+            for s in state:
                 if s.ndim not in (1, 2):
                     raise ArgumentError(
                         f"{name}: hx must have 1 or 2 dimensions, got shape {tuple(s.shape)}"
                     )
-            given = tuple(s if s.ndim == 2 else s.unsqueeze(0) for s in given)
+            state = tuple(s if s.ndim == 2 else s.unsqueeze(0) for s in state)
         weights = self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
-        after = function(x, given if states == 2 else given[0], *weights)
+        after = function(x, state if states == 2 else state[0], *weights)
         after = after if states == 2 else (after,)
         return tuple(after) if input.ndim == 2 else tuple(s.squeeze(0) for s in after)
 

@@ -78,8 +78,8 @@ class PixelShuffle(Module):
         w_upscale_factor: int | None = None,
     ) -> None:
         super().__init__()
-        given = [f is not None for f in (upscale_factor, h_upscale_factor, w_upscale_factor)]
-        if given not in ([True, False, False], [False, True, True]):
+        has_factor = [f is not None for f in (upscale_factor, h_upscale_factor, w_upscale_factor)]
+        if has_factor not in ([True, False, False], [False, True, True]):
             raise ArgumentError(
                 "PixelShuffle: give upscale_factor, or h_upscale_factor and w_upscale_factor"
             )

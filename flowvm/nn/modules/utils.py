@@ -7,7 +7,7 @@ from typing import Any
 
 
 def _ntuple(n: int, name: str) -> Callable[[Any], tuple[Any, ...]]:
-    def parse(x: Any) -> tuple[Any, ...]:
+    def parse(x: object) -> tuple[object, ...]:
         return tuple(x) if isinstance(x, Iterable) else (x,) * n
 
     parse.__name__ = parse.__qualname__ = name
@@ -20,6 +20,6 @@ _triple = _ntuple(3, "_triple")
 _quadruple = _ntuple(4, "_quadruple")
 
 
-def _reverse_repeat_tuple(t: Iterable[Any], n: int) -> tuple[Any, ...]:
+def _reverse_repeat_tuple(t: Iterable[object], n: int) -> tuple[object, ...]:
     """Each element n times, the last first: what `functional.pad` takes, of a padding."""
     return tuple(x for x in reversed(tuple(t)) for _ in range(n))

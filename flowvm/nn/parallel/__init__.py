@@ -10,8 +10,11 @@ from flowvm.loading.listing import listing
 # fmt: off
 from flowvm.nn.parallel.data_parallel import DataParallel, data_parallel
 from flowvm.nn.parallel.distributed import DistributedDataParallel
+from flowvm.nn.parallel.joins import Join, JoinHook, Joinable
 
-__all__ = ["DataParallel", "DistributedDataParallel", "data_parallel"]
+__all__ = [
+    "DataParallel", "DistributedDataParallel", "Join", "JoinHook", "Joinable", "data_parallel",
+]
 # fmt: on
 # isort: on
 # --- by hand

@@ -9,7 +9,7 @@ from flowvm.errors import ArgumentError
 from flowvm.nn.module import Module
 
 
-def _one(device_ids: Sequence[Any] | None) -> None:
+def _one(device_ids: Sequence[object] | None) -> None:
     if device_ids is not None and len(set(device_ids)) > 1:
         raise ArgumentError(
             f"DataParallel: flowvm runs a model on one device, got device_ids {list(device_ids)}"
@@ -31,8 +31,8 @@ class DataParallel(Module):
     def __init__(
         self,
         module: Module,
-        device_ids: Sequence[Any] | None = None,
-        output_device: Any = None,
+        device_ids: Sequence[object] | None = None,
+        output_device: object = None,
         dim: int = 0,
     ) -> None:
         super().__init__()
@@ -42,20 +42,20 @@ class DataParallel(Module):
         self.device_ids = [] if device_ids is None else list(device_ids)
         self.output_device = output_device
 
-    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+    def forward(self, *inputs: object, **kwargs: object) -> Any:
         return self.module(*inputs, **kwargs)
 
 
 # public: nn.parallel
 def data_parallel(
     module: Module,
-    inputs: Any,
-    device_ids: Sequence[Any] | None = None,
-    output_device: Any = None,
+    inputs: object,
+    device_ids: Sequence[object] | None = None,
+    output_device: object = None,
     dim: int = 0,
     module_kwargs: dict[str, Any] | None = None,
 ) -> Any:
     """module(*inputs, **module_kwargs); the other arguments are as for DataParallel."""
     _one(device_ids)
-    given = inputs if isinstance(inputs, tuple) else (inputs,)
-    return module(*given, **(module_kwargs or {}))
+    arguments = inputs if isinstance(inputs, tuple) else (inputs,)
+    return module(*arguments, **(module_kwargs or {}))

@@ -12,7 +12,7 @@ backward differs would not meet.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -21,12 +21,15 @@ from flowvm.autograd.hooks import RemovableHandle
 from flowvm.eager.modes import grad_enabled, recording
 from flowvm.eager.nodes import OutputEdge
 from flowvm.eager.tensor import Tensor, alias
-from flowvm.errors import ArgumentError, AutogradError, CommunicationError
+from flowvm.errors import ArgumentError, AutogradError, CommunicationError, ModeError
+from flowvm.futures import Future
 from flowvm.guards.regions import reverting
+from flowvm.meta.formats import strided
 from flowvm.nn.module import Module
+from flowvm.nn.parallel.joins import Join, Joinable, JoinHook
 from flowvm.ops.collectives.collectives import all_reduce_, broadcast_
 from flowvm.ops.shapes.create import tensor as new_tensor
-from flowvm.ops.shapes.fill import zeros_like
+from flowvm.ops.shapes.fill import zeros, zeros_like
 from flowvm.ops.shapes.join import cat
 from flowvm.ranks.world import Group
 
@@ -43,17 +46,64 @@ class Bucket:
         self.flat = [meta.with_shape((meta.numel,)) for meta in self.metas]
         self.starts = [0, *accumulate(meta.nbytes for meta in self.metas)][:-1]
 
-    def reduce(self, group: Group) -> None:
+    def reduce(self, average: Callable[[Tensor], Tensor]) -> None:
         """Average the gradients over the ranks.  They are views of one tensor afterwards."""
         grads = [zeros_like(p) if p.grad is None else p.grad.detach() for p in self.members]
+        if any(g.layout is not strided for g in grads):
+            raise ModeError(
+                "DistributedDataParallel does not average sparse gradients; give the embedding "
+                "sparse=False"
+            )
         grads = [g.contiguous() for g in grads]
-        if len(grads) == 1:
-            self.members[0].grad = all_reduce_(grads[0], "mean", group)
-            return
         parts = [alias(g, flat) for g, flat in zip(grads, self.flat, strict=True)]
-        whole = all_reduce_(cat(parts), "mean", group)
+        whole = average(cat(parts) if len(parts) > 1 else parts[0])
         for p, meta, start in zip(self.members, self.metas, self.starts, strict=True):
             p.grad = alias(whole, meta, start)
+
+    def zeros(self) -> Tensor:
+        """Return zeros for a rank without gradients."""
+        whole: Tensor = zeros(sum(meta.numel for meta in self.metas), dtype=self.metas[0].dtype,
+                              device=self.metas[0].device)  # fmt: skip
+        return whole
+
+
+# public: distributed
+class GradBucket:
+    """The gradients of some parameters, as a hook of `register_comm_hook` gets them.
+
+    >>> ddp = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
+    >>> bucket = flow.distributed.GradBucket(ddp._buckets, 0, flow.arange(3.0))
+    >>> bucket.index(), bucket.is_last(), [g.shape for g in bucket.gradients()]
+    (0, True, [flow.Size([1, 2]), flow.Size([1])])
+    """
+
+    def __init__(self, buckets: Sequence[Bucket], number: int, buffer: Tensor) -> None:
+        self._all, self._number, self._buffer = buckets, number, buffer
+
+    def index(self) -> int:
+        """The number of the bucket, in the order in which they are reduced."""
+        return self._number
+
+    def is_last(self) -> bool:
+        """Return True if no bucket of this backward follows."""
+        return self._number == len(self._all) - 1
+
+    def buffer(self) -> Tensor:
+        """All gradients in one tensor of one dimension."""
+        return self._buffer
+
+    def set_buffer(self, buffer: Tensor) -> None:
+        """Replace the gradients."""
+        self._buffer = buffer
+
+    def parameters(self) -> list[Tensor]:
+        """The parameters whose gradients they are."""
+        return list(self._all[self._number].members)
+
+    def gradients(self) -> list[Tensor]:
+        """The gradients, as views of the buffer."""
+        own = self._all[self._number]
+        return [alias(self._buffer, m, at) for m, at in zip(own.metas, own.starts, strict=True)]
 
 
 class _Backward:
@@ -67,7 +117,7 @@ class _Backward:
 
 
 # public: nn.parallel
-class DistributedDataParallel(Module):
+class DistributedDataParallel(Module, Joinable):
     """Calls `module`, which lies in it by that name; `backward` leaves the same gradients on every
     rank: the mean of what each has computed.
 
@@ -115,8 +165,8 @@ class DistributedDataParallel(Module):
         super().__init__()
         if not isinstance(module, Module):
             raise ArgumentError(f"DistributedDataParallel: expected a Module, got {module!r}")
-        wanted = [p for p in module.parameters() if p.requires_grad]
-        if not wanted and next(module.buffers(), None) is None:
+        parameters = [p for p in module.parameters() if p.requires_grad]
+        if not parameters and next(module.buffers(), None) is None:
             raise ArgumentError(
                 "DistributedDataParallel is not needed when a module doesn't have any parameters "
                 "that require a gradient"
@@ -138,24 +188,96 @@ class DistributedDataParallel(Module):
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self.require_backward_grad_sync = True
         self.process_group = Group.of(process_group)
-        kind = wanted[0].device.type if wanted else "cpu"
+        kind = parameters[0].device.type if parameters else "cpu"
         cap = MOST_MB[kind] if bucket_cap_mb is None else bucket_cap_mb
         count = bucket_size if use_bucket else 1
-        self._buckets = _buckets(wanted, min(FIRST_MB, cap), cap, count) if wanted else []
+        self._buckets = _buckets(parameters, min(FIRST_MB, cap), cap, count) if parameters else []
         self._bucket_of = {id(p): k for k, b in enumerate(self._buckets) for p in b.members}
         self._backward = _Backward()
         self._grad_hooks: list[RemovableHandle] = []
+        self._divides_by_all = True  # in a region of `join`
+        self._comm_hook: tuple[Any, Callable[[Any, GradBucket], Any]] | None = None
         if self.process_group.size > 1:
             if init_sync:
                 own = module.buffers() if broadcast_buffers else ()
                 self._copy_from_first([*module.parameters(), *own])
             hook = partial(_arrived, self)
-            self._grad_hooks = [p.register_post_accumulate_grad_hook(hook) for p in wanted]
+            self._grad_hooks = [p.register_post_accumulate_grad_hook(hook) for p in parameters]
 
     def _copy_from_first(self, tensors: Sequence[Tensor]) -> None:
-        first = self.process_group.ranks[0]
+        self._copy_from(self.process_group.ranks[0], tensors)
+
+    def _copy_from(self, rank: int, tensors: Iterable[Tensor]) -> None:
         for t in tensors:
-            broadcast_(t.detach(), first, self.process_group)
+            broadcast_(t.detach(), rank, self.process_group)
+
+    def _copy_buffers(self) -> None:
+        first = self.process_group.ranks[0]
+        self._copy_from(first if self._join is None else self._join.authority,
+                        self.module.buffers())  # fmt: skip
+
+    def register_comm_hook(self, state: object, hook: Callable[[Any, GradBucket], Any]) -> None:
+        """Let `hook(state, bucket)` reduce each bucket: it returns the gradients of all ranks, one
+        tensor like `bucket.buffer()`, or a Future of it.  What it returns is not divided.
+
+        `flow.distributed.algorithms.ddp_comm_hooks` has some.  ArgumentError for a second hook, or
+        one that cannot be called.
+        """
+        if not callable(hook):
+            raise ArgumentError(f"register_comm_hook: hook is a function, got {hook!r}")
+        if self._comm_hook is not None:
+            raise ArgumentError("register_comm_hook: there is a hook already")
+        self._comm_hook = (state, hook)
+
+    def _average(self, number: int, whole: Tensor) -> Tensor:
+        """The mean of a bucket's gradients over the ranks, or what the hook makes of them."""
+        if self._comm_hook is not None:
+            state, hook = self._comm_hook
+            reduced = hook(state, GradBucket(self._buckets, number, whole))
+            reduced = reduced.wait() if isinstance(reduced, Future) else reduced
+            reduced = reduced[0] if isinstance(reduced, (list, tuple)) else reduced
+            if not isinstance(reduced, Tensor) or reduced._meta.numel != whole._meta.numel:
+                raise ArgumentError(
+                    f"register_comm_hook: the hook returns a tensor of {whole._meta.numel} "
+                    f"elements, or a Future of one, got {reduced!r}"
+                )
+            mean: Tensor = reduced.detach().to(whole.dtype).contiguous()
+            return mean
+        if self._join is None or self._divides_by_all:
+            return all_reduce_(whole, "mean", self.process_group)
+        total: Tensor = all_reduce_(whole, "sum", self.process_group)
+        return total.div_(sum(self._join.active))
+
+    def join(
+        self,
+        divide_by_initial_world_size: bool = True,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+    ) -> Join:
+        """Return a region in which ranks may have different numbers of inputs: see `Join`.
+
+        divide_by_initial_world_size  gradients are divided by the number of all ranks; False: by
+                                      the number of those that still compute
+        """
+        return Join(
+            [self], enable, throw_on_early_termination,
+            divide_by_initial_world_size=divide_by_initial_world_size,
+        )  # fmt: skip
+
+    def join_hook(self, **kwargs: object) -> JoinHook:
+        """The hook of a rank that is done: buckets of zeros, then the last rank's values."""
+        self._divides_by_all = bool(kwargs.get("divide_by_initial_world_size", True))
+        return _Joined(self)
+
+    @property
+    def join_process_group(self) -> Group:
+        """The group whose ranks average gradients."""
+        return self.process_group
+
+    @property
+    def join_device(self) -> Any:
+        """The device of the parameters."""
+        return next(self.module.parameters()).device
 
     def no_sync(self) -> reverting:
         """Inside, `forward` prepares no reduction: its gradients add up on this rank alone, and are
@@ -167,13 +289,15 @@ class DistributedDataParallel(Module):
             partial(setattr, self, "require_backward_grad_sync", False),
         )
 
-    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+    def forward(self, *inputs: object, **kwargs: object) -> Any:
         syncs = self.require_backward_grad_sync and self.process_group.size > 1
         recorded = syncs and grad_enabled()
         if recorded:
             self._check_finished()
+            if self._join is not None:
+                Join.notify_join_context(self)
         if syncs and self.broadcast_buffers and self.training:
-            self._copy_from_first([*self.module.buffers()])
+            self._copy_buffers()
         out = self.module(*inputs, **kwargs)
         self._backward.expected = recorded
         if recorded:
@@ -214,20 +338,21 @@ class DistributedDataParallel(Module):
             if any(id(p) in self._backward.waited for p in bucket.members):
                 return
             self._backward.reduced += 1
-            self._reduce(bucket)
+            self._reduce(bucket, self._backward.reduced - 1)
         self._backward.expected = False
 
-    def _reduce(self, bucket: Bucket) -> None:
+    def _reduce(self, bucket: Bucket, number: int) -> None:
+        average = partial(self._average, number)
         with recording(False):
             if not self.find_unused_parameters:
-                bucket.reduce(self.process_group)
+                bucket.reduce(average)
                 return
             # what no rank has used has no gradient, so each rank must know who has
-            kept = [p.grad for p in bucket.members]
+            gradients = [p.grad for p in bucket.members]
             used = new_tensor([int(id(p) not in self._backward.unused) for p in bucket.members])
             anywhere = all_reduce_(used, "max", self.process_group).tolist()
-            bucket.reduce(self.process_group)
-            for p, grad, known in zip(bucket.members, kept, anywhere, strict=True):
+            bucket.reduce(average)
+            for p, grad, known in zip(bucket.members, gradients, anywhere, strict=True):
                 if not known and not self._zeros_unused:
                     p.grad = grad
 
@@ -241,6 +366,31 @@ class DistributedDataParallel(Module):
         raise ArgumentError("a DistributedDataParallel is not copied; copy its .module")
 
 
+class _Joined(JoinHook):
+    """The exchanges of a step of a DistributedDataParallel on a rank without an input."""
+
+    def __init__(self, ddp: DistributedDataParallel) -> None:
+        self.ddp = ddp
+
+    def main_hook(self) -> None:
+        """Make a step's exchanges with zeros."""
+        ddp = self.ddp
+        join: Any = ddp._join
+        with recording(False):
+            if ddp.broadcast_buffers and ddp.training:
+                ddp._copy_from(join.authority, ddp.module.buffers())
+            for number, bucket in enumerate(ddp._buckets):
+                if ddp.find_unused_parameters:
+                    all_reduce_(new_tensor([0] * len(bucket.members)), "max", ddp.process_group)
+                ddp._average(number, bucket.zeros())
+
+    def post_hook(self, is_last_joiner: bool) -> None:
+        """Take the parameters and buffers of the last rank that has computed."""
+        ddp = self.ddp
+        join: Any = ddp._join
+        ddp._copy_from(join.last, [*ddp.module.parameters(), *ddp.module.buffers()])
+
+
 def _arrived(ddp: DistributedDataParallel, p: Tensor) -> None:
     ddp._arrive(p)
 
@@ -249,20 +399,20 @@ def _buckets(
     parameters: Sequence[Tensor], first: float, most: float, count: int | None
 ) -> list[Bucket]:
     """The last parameters first, of one dtype each; `count` of them at most."""
-    made: list[Bucket] = []
+    buckets: list[Bucket] = []
     members: list[Tensor] = []
     size, room = 0, int(first * (1 << 20))
     for p in reversed(parameters):
         full = len(members) == count or size + p._meta.nbytes > room
         if members and (full or p.dtype is not members[0].dtype):
-            made.append(Bucket(members))
+            buckets.append(Bucket(members))
             members, size, room = [], 0, int(most * (1 << 20))
         members.append(p)
         size += p._meta.nbytes
-    return [*made, Bucket(members)]
+    return [*buckets, Bucket(members)]
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: object) -> Iterator[Tensor]:
     """The tensors in nested tuples, lists, dicts and objects with fields."""
     if isinstance(value, Tensor):
         yield value
@@ -279,14 +429,14 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 def _reached(value: Any) -> set[int]:
     """The leaves, by id, that backward from the tensors in `value` can reach."""
     waiting = [t._node for t in tensors_in(value) if t._node is not None]
-    seen: set[int] = set()
+    visited: set[int] = set()
     leaves: set[int] = set()
     while waiting:
         node: Any = waiting.pop()
         node = node.node if isinstance(node, OutputEdge) else node
-        if id(node) in seen:
+        if id(node) in visited:
             continue
-        seen.add(id(node))
+        visited.add(id(node))
         if node.is_leaf:
             leaves.add(id(node.tensor()))
         waiting += [edge for edge in node.edges if edge is not None]

@@ -5,16 +5,24 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm import ops
 from flowvm.autograd import no_grad
+from flowvm.eager.modes import recording, recording_to
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import InvalidValueError
+from flowvm.errors import InvalidValueError, ModeError
+from flowvm.loading.lazy import lazy
 from flowvm.loading.listing import listing, own_names
 from flowvm.meta.dtype import float64, promote_types
-from flowvm.meta.placements import broadcast, here, placement
+from flowvm.meta.formats import strided
+from flowvm.meta.placements import broadcast, placement, rank_and_size
 from flowvm.ops.rows.parts.folds import square_up
+
+if TYPE_CHECKING:
+    from flowvm.ops.placed import boxing
+else:
+    boxing = lazy("flowvm.ops.placed.boxing")
 
 # public: nn.utils
 
@@ -23,7 +31,20 @@ __dir__ = listing(globals())
 
 def _grads(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
     params = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-    return [param.grad for param in params if param.grad is not None]
+    grads = [param.grad for param in params if param.grad is not None]
+    _refuse_sparse(grads)
+    return grads
+
+
+def _refuse_sparse(grads: list[Tensor]) -> None:
+    """ModeError for a sparse gradient, which has several values for an element."""
+    for grad in grads:
+        if grad.__class__ is not Tensor and grad.layout is not strided:
+            raise ModeError(
+                f"a gradient of shape {tuple(grad.shape)} is sparse, and sparse gradients are not "
+                f"clipped: give the embedding sparse=False, or scale the values of "
+                f"grad.coalesce()"
+            )
 
 
 def clip_grad_norm_(
@@ -78,6 +99,7 @@ def get_total_norm(
     tensor(5.)
     """
     held = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    _refuse_sparse(held)
     return _narrowed(_checked_norm(held, norm_type, error_if_nonfinite), held)
 
 
@@ -124,7 +146,7 @@ def clip_grads_with_norm_(
 
 def _scale(grads: list[Tensor], max_norm: float, total: Tensor) -> None:
     scale = (float(max_norm) / (total + 1e-6)).clamp(max=1.0)
-    coefficients: dict[Any, Tensor] = {}  # on each placement, if the norm is of several
+    coefficients = {}  # on each placement, if the norm is of several
     for grad in grads:
         own = scale
         if grad.is_global and not scale.is_global:
@@ -158,18 +180,39 @@ def _stacked(parts: list[Tensor]) -> Tensor:
     if len({part.placement if part.is_global else None for part in parts}) > 1:
         places = [part.placement for part in parts if part.is_global]
         every = None
-        if not all(here()[0] in where.flat for where in places):  # stages, which all ranks know of
+        if _some_outside(frozenset(places)):  # as of stages, which all ranks know of
             ranks = sorted({rank for where in places for rank in where.flat})
             every = placement(places[0].type, ranks)
         parts = [_whole(part, every) if part.is_global else part for part in parts]
     return ops.stack(parts)
 
 
+_known: dict[Any, bool] = {}  # by rank and placements: whether some rank is outside of one
+
+
+def _some_outside(places: frozenset[placement]) -> bool:
+    """Return True if a rank has gradients of a placement without it.  Ranks ask each other, once
+    for the same placements: a rank that is in all of its own cannot know.
+    """
+    own = rank_and_size()[0]
+    ranks = tuple(sorted({rank for where in places for rank in where.flat}))
+    outside = any(own not in where.flat for where in places)
+    if own not in ranks or len({frozenset(where.flat) for where in places}) == 1:
+        return outside
+    if (own, places) not in _known:
+        use = boxing.transport[-1]()
+        with recording(False), recording_to(None):
+            mine = ops.tensor([float(outside)])
+            others_outside = use.all_reduce(mine, "max", use.group(ranks)).tolist()
+        _known[own, places] = others_outside[0] > 0
+    return _known[own, places]
+
+
 def _whole(part: Tensor, where: placement | None) -> Tensor:
     """A global 0-d tensor as a local one, on all ranks of its placement or of `where`."""
     own = part.placement if where is None else where
-    there: Tensor = part.to_global(own, (broadcast,) * len(own.shape)).to_local()
-    return there
+    whole: Tensor = part.to_global(own, (broadcast,) * len(own.shape)).to_local()
+    return whole
 
 
 def _square(grad: Tensor) -> Tensor:

@@ -66,7 +66,7 @@ def fuse_linear_bn_weights(
     return _fused(linear_w, linear_b, bn_rm, bn_rv, bn_eps, bn_w, bn_b, (-1, 1))
 
 
-def _for_evaluation(layer: Any, bn: Any) -> Any:
+def _for_evaluation(layer: Module, bn: Any) -> Any:
     if isinstance(bn, (FusedBatchNorm1d, FusedBatchNorm2d, FusedBatchNorm3d)):
         raise ArgumentError(f"fusing is of batch norms alone: {type(bn).__name__} has a relu, too")
     if layer.training or bn.training:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from flowvm.loading.listing import listing, own_names
 from flowvm.nn.module import Module
@@ -13,7 +13,7 @@ M = TypeVar("M", bound=Module)
 
 
 # public: nn.utils
-def convert_conv2d_weight_memory_format(module: M, memory_format: Any) -> M:
+def convert_conv2d_weight_memory_format(module: M, memory_format: object) -> M:
     """`module` as it is: memory_format is taken and means nothing, kernels read any strides.
 
     >>> conv = nn.Conv2d(3, 4, 2)
@@ -24,7 +24,7 @@ def convert_conv2d_weight_memory_format(module: M, memory_format: Any) -> M:
 
 
 # public: nn.utils
-def convert_conv3d_weight_memory_format(module: M, memory_format: Any) -> M:
+def convert_conv3d_weight_memory_format(module: M, memory_format: object) -> M:
     """`module` as it is, as convert_conv2d_weight_memory_format.
 
     >>> conv = nn.Conv3d(3, 4, 2)

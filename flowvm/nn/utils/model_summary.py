@@ -58,7 +58,7 @@ def summary(model: Module, *args: Any, **kwargs: Any) -> ModuleTree:
     return tree(p, known)
 
 
-def _shape(out: Any) -> str:
+def _shape(out: object) -> str:
     if isinstance(out, Tensor):
         return str(list(out.shape))
     if isinstance(out, (tuple, list)):

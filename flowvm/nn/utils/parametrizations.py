@@ -49,7 +49,7 @@ def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Mo
     """
     register_parametrization(module, name, _WeightNorm(dim), unsafe=True)
 
-    def older(state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+    def older(state_dict: dict[str, Any], prefix: str, *rest: object) -> None:
         old, new = (f"{prefix}{name}_g", f"{prefix}{name}_v"), f"{prefix}parametrizations.{name}."
         if all(key in state_dict for key in old):
             for i, key in enumerate(old):
@@ -152,7 +152,7 @@ def _skew(x: Tensor) -> Tensor:
     lower = ops.tril(x)
     if n != k:
         lower = ops.cat([lower, x.new_zeros((*x.shape[:-2], n, n - k))], -1)
-    return lower - lower.mT  # type: ignore[no-any-return]
+    return lower - lower.mT
 
 
 def _exponential(x: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ def _householder(x: Tensor) -> Tensor:
     below = ops.tril(x, -1)
     tau = 2.0 / (1.0 + (below * below).sum(-2))
     signs = x.detach().diagonal(0, -2, -1).to(int32)  # which are 1 or -1 and stay so
-    return linalg.householder_product(below, tau) * signs.unsqueeze(-2)  # type: ignore[no-any-return]
+    return linalg.householder_product(below, tau) * signs.unsqueeze(-2)
 
 
 _MAPS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -9,7 +9,7 @@ is what PyTorch saves.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.autograd import no_grad
 from flowvm.eager.tensor import Tensor
@@ -20,9 +20,13 @@ from flowvm.nn.module import Module
 from flowvm.nn.modules.containers import ModuleDict, ModuleList
 from flowvm.nn.parameter import Parameter, set_data
 
+if TYPE_CHECKING:
+    from flowvm.meta.dtype import DTypeLike
+
+
 __dir__ = listing(globals())
 
-_kept: Mode[dict[tuple[int, str], Any] | None] = Mode(None)  # what the outermost `cached` keeps
+_cache: Mode[dict[tuple[int, str], Any] | None] = Mode(None)  # what the outermost `cached` keeps
 
 
 def cached() -> Region:
@@ -33,8 +37,8 @@ def cached() -> Region:
     ...     print(layer.weight is layer.weight)
     True
     """
-    kept = _kept.now()
-    return _kept.to({} if kept is None else kept)
+    cache = _cache.now()
+    return _cache.to({} if cache is None else cache)
 
 
 class ParametrizationList(ModuleList):
@@ -84,8 +88,8 @@ class ParametrizationList(ModuleList):
         else:
             for i, part in enumerate(new):
                 if isinstance(original, Parameter):
-                    kept = Parameter(part.detach(), original.requires_grad)
-                    self.register_parameter(f"original{i}", kept)
+                    part_parameter = Parameter(part.detach(), original.requires_grad)
+                    self.register_parameter(f"original{i}", part_parameter)
                 else:
                     self.register_buffer(f"original{i}", part)
         for module in modules:
@@ -98,7 +102,7 @@ class ParametrizationList(ModuleList):
             return [self.original]
         return [getattr(self, f"original{i}") for i in range(self.ntensors)]
 
-    def _compare(self, shape: Any, dtype: Any) -> None:
+    def _compare(self, shape: Sequence[int], dtype: DTypeLike) -> None:
         with no_grad():
             weight = self()
         if not isinstance(weight, Tensor) or weight.shape != shape or weight.dtype is not dtype:
@@ -113,7 +117,7 @@ class ParametrizationList(ModuleList):
         a right_inverse.
         """
         with no_grad():
-            new: Any = value
+            new: Tensor = value
             for module in reversed(list(self)):
                 inverse = getattr(module, "right_inverse", None)
                 if inverse is None:
@@ -137,13 +141,13 @@ class ParametrizationList(ModuleList):
 
 def _property_of(name: str) -> property:
     def get(self: Any) -> Any:
-        kept = _kept.now()
-        if kept is None:
+        cache = _cache.now()
+        if cache is None:
             return self.parametrizations[name]()
         key = id(self), name
-        if key not in kept:
-            kept.setdefault(key, self.parametrizations[name]())
-        return kept[key]
+        if key not in cache:
+            cache.setdefault(key, self.parametrizations[name]())
+        return cache[key]
 
     def put(self: Any, value: Tensor) -> None:
         self.parametrizations[name].right_inverse(value)
@@ -243,25 +247,25 @@ def remove_parametrizations(
     if leave_parametrized:
         with no_grad():
             value = getattr(module, tensor_name).detach()
-        kept: Any = originals[0] if held.is_tensor else None
-        if isinstance(kept, Parameter):
-            set_data(kept, value)
+        original: Any = originals[0] if held.is_tensor else None
+        if isinstance(original, Parameter):
+            set_data(original, value)
         elif isinstance(originals[0], Parameter):
-            kept = Parameter(value, any(part.requires_grad for part in originals))
+            original = Parameter(value, any(part.requires_grad for part in originals))
         else:
-            kept = value
+            original = value
     elif held.is_tensor:
-        kept = originals[0]
+        original = originals[0]
     else:
         raise ArgumentError(
             "leave_parametrized=False needs one tensor that is kept, and here are several"
         )
     delattr(type(module), tensor_name)
     del module.parametrizations[tensor_name]  # type: ignore[attr-defined]
-    if isinstance(kept, Parameter):
-        module.register_parameter(tensor_name, kept)
+    if isinstance(original, Parameter):
+        module.register_parameter(tensor_name, original)
     else:
-        module.register_buffer(tensor_name, kept)
+        module.register_buffer(tensor_name, original)
     if not is_parametrized(module):
         delattr(module, "parametrizations")
         module.__class__ = type(module).__bases__[0]

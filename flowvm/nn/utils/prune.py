@@ -7,7 +7,7 @@ is of what is left.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from flowvm import ops
@@ -48,7 +48,7 @@ class BasePruningMethod:
     PRUNING_TYPE = "unstructured"
     _tensor_name = ""
 
-    def __call__(self, module: Module, inputs: Any) -> None:
+    def __call__(self, module: Module, inputs: object) -> None:
         setattr(module, self._tensor_name, self.apply_mask(module))
 
     def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
@@ -67,9 +67,9 @@ class BasePruningMethod:
         cls,
         module: Module,
         name: str,
-        *args: Any,
+        *args: object,
         importance_scores: Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> BasePruningMethod:
         """Prune `module.<name>` by this method, after those that it is pruned by already."""
         old = _method_of(module, name)
@@ -84,19 +84,18 @@ class BasePruningMethod:
             )
         method = pruning
         if old is not None:
-            key, before = old
-            del module._forward_pre_hooks[key]
-            method = PruningContainer(before)
+            method = PruningContainer(old[1])
             method.add_pruning_method(pruning)
             default = getattr(module, f"{name}_mask")
         else:
             default = ops.ones_like(tensor.detach())
+        mask = method.compute_mask(scores.detach(), default)  # first: an error leaves the module
+        if old is None:
             delattr(module, name)
             module.register_parameter(f"{name}_orig", tensor)
-        mask = method.compute_mask(scores.detach(), default)
-        if old is None:
             module.register_buffer(f"{name}_mask", mask)
         else:
+            del module._forward_pre_hooks[old[0]]
             setattr(module, f"{name}_mask", mask)
         setattr(module, name, method.apply_mask(module))
         module.register_forward_pre_hook(method)
@@ -168,7 +167,7 @@ class PruningContainer(BasePruningMethod):
     def __len__(self) -> int:
         return len(self._pruning_methods)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[BasePruningMethod]:
         return iter(self._pruning_methods)
 
     def __getitem__(self, index: int) -> BasePruningMethod:
@@ -177,20 +176,20 @@ class PruningContainer(BasePruningMethod):
     def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
         """The mask of the last method, on what is left."""
         method, mask = self._pruning_methods[-1], default_mask
-        left: Any = ops.eq(mask, 1)
+        remaining: object = ops.eq(mask, 1)
         if method.PRUNING_TYPE == "structured":
             dim = method.dim % t.ndim  # type: ignore[attr-defined]
             others = tuple(d for d in range(t.ndim) if d != dim)
-            kept = ops.nonzero(ops.ne(ops.sum(mask, others), 0)).squeeze(1)
+            index = ops.nonzero(ops.ne(ops.sum(mask, others), 0)).squeeze(1)
             part = method.compute_mask(
-                ops.index_select(t, dim, kept), ops.index_select(mask, dim, kept)
+                ops.index_select(t, dim, index), ops.index_select(mask, dim, index)
             )
-            return ops.index_copy(ops.zeros_like(mask), dim, kept, part.to(mask.dtype))
+            return ops.index_copy(ops.zeros_like(mask), dim, index, part.to(mask.dtype))
         if method.PRUNING_TYPE == "global":
             return method.compute_mask(t, mask)
-        own = method.compute_mask(t[left], mask[left])
+        own = method.compute_mask(t[remaining], mask[remaining])
         out: Tensor = mask.clone()
-        out[left] = own.to(mask.dtype)
+        out[remaining] = own.to(mask.dtype)
         return out
 
 
@@ -267,8 +266,8 @@ class _Structured(BasePruningMethod):
         count = _count(self.amount, t.shape[dim])
         if not count:
             return default_mask
-        _, kept = ops.topk(self._scores(t), t.shape[dim] - count, largest=True)
-        channel = ops.index_fill(ops.zeros_like(t), dim, kept, 1.0)
+        _, best = ops.topk(self._scores(t), t.shape[dim] - count, largest=True)
+        channel = ops.index_fill(ops.zeros_like(t), dim, best, 1.0)
         out: Tensor = channel.to(default_mask.dtype) * default_mask
         return out
 
@@ -404,7 +403,7 @@ def global_unstructured(
     parameters: Iterable[tuple[Module, str]],
     pruning_method: type[BasePruningMethod],
     importance_scores: dict[tuple[Module, str], Tensor] | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> None:
     """Prune several parameters as if they were one: `parameters` are (module, name).
 

@@ -13,7 +13,7 @@ from flowvm.nn import functional as F
 from flowvm.nn.module import Module
 from flowvm.nn.modules.conv import _ConvTransposeNd
 from flowvm.nn.parameter import Parameter
-from flowvm.nn.utils.weight_norm import _found
+from flowvm.nn.utils.weight_norm import _hook_key
 
 __all__ = ["remove_spectral_norm", "spectral_norm"]
 __dir__ = listing(globals())
@@ -53,7 +53,7 @@ class SpectralNorm:
         out: Tensor = weight / ops.dot(u, ops.mv(matrix, v))
         return out
 
-    def __call__(self, module: Module, inputs: Any) -> None:
+    def __call__(self, module: Module, inputs: object) -> None:
         setattr(module, self.name, self.compute_weight(module, module.training))
 
 
@@ -72,7 +72,7 @@ def spectral_norm(
     >>> "weight_orig" in layer.state_dict()
     True
     """
-    if _found(module, SpectralNorm, name) is not None:
+    if _hook_key(module, SpectralNorm, name) is not None:
         raise RuntimeError(f"spectral_norm is on {name!r} of this {type(module).__name__} already")
     if dim is None:
         dim = 1 if isinstance(module, _ConvTransposeNd) else 0
@@ -105,7 +105,7 @@ def remove_spectral_norm(module: Module, name: str = "weight") -> Module:
     >>> list(nn.utils.remove_spectral_norm(layer).state_dict())
     ['bias', 'weight']
     """
-    key = _found(module, SpectralNorm, name)
+    key = _hook_key(module, SpectralNorm, name)
     if key is None:
         raise ArgumentError(
             f"there is no spectral_norm on {name!r} of this {type(module).__name__}"

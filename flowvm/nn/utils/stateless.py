@@ -33,19 +33,19 @@ def _replaced(module: Module, tensors: Mapping[str, Tensor], tie: bool) -> rever
     """Inside, `module` has these tensors; what it has put there itself stays in `tensors`' place
     only as long.
     """
-    wanted = dict(tensors)
+    replaced = dict(tensors)
     if tie:
         for paths in _tied(module).values():
-            given = [path for path in paths if path in tensors]
-            if given:
-                if any(tensors[path] is not tensors[given[0]] for path in given):
+            shared = [path for path in paths if path in tensors]
+            if shared:
+                if any(tensors[path] is not tensors[shared[0]] for path in shared):
                     raise ArgumentError(
-                        f"functional_call: {given} are one tensor, and given are two"
+                        f"functional_call: {shared} are one tensor, and given are two"
                     )
-                wanted |= dict.fromkeys(paths, tensors[given[0]])
-    own: list[tuple[dict[str, Any], str, Any]] = []  # the dict that it is in, its name there
-    put: list[tuple[dict[str, Any], str, Any]] = []
-    for path, tensor in wanted.items():
+                replaced |= dict.fromkeys(paths, tensors[shared[0]])
+    own = []  # the dict that it is in, its name there
+    put = []
+    for path, tensor in replaced.items():
         owner, name = _place(module, path)
         table = owner._table_of(name)
         if table not in ("_parameters", "_buffers"):
@@ -68,8 +68,8 @@ def _replaced(module: Module, tensors: Mapping[str, Tensor], tie: bool) -> rever
 def functional_call(
     module: Module,
     parameters_and_buffers: Mapping[str, Tensor],
-    args: Any = None,
-    kwargs: Mapping[str, Any] | None = None,
+    args: object = None,
+    kwargs: Mapping[str, object] | None = None,
     *,
     tie_weights: bool = True,
     strict: bool = False,
@@ -86,9 +86,9 @@ def functional_call(
         strange = sorted(set(parameters_and_buffers) - set(own))
         if missing or strange:
             raise ArgumentError(f"functional_call: missing are {missing}, unexpected {strange}")
-    given = () if args is None else args if isinstance(args, tuple) else (args,)
+    arguments = () if args is None else args if isinstance(args, tuple) else (args,)
     with _replaced(module, parameters_and_buffers, tie_weights):
-        return module(*given, **(kwargs or {}))
+        return module(*arguments, **(kwargs or {}))
 
 
 __all__ = own_names(globals())

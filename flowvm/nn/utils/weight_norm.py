@@ -47,11 +47,11 @@ class WeightNorm:
         g, v = getattr(module, f"{self.name}_g"), getattr(module, f"{self.name}_v")
         return directed(g, v, self.dim)
 
-    def __call__(self, module: Module, inputs: Any) -> None:
+    def __call__(self, module: Module, inputs: object) -> None:
         setattr(module, self.name, self.compute_weight(module))
 
 
-def _found(module: Module, kind: type, name: str) -> int | None:
+def _hook_key(module: Module, kind: type, name: str) -> int | None:
     for key, hook in module._forward_pre_hooks.items():
         if isinstance(hook, kind) and getattr(hook, "name", None) == name:
             return key
@@ -67,7 +67,7 @@ def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Mo
     >>> layer.weight_g.shape, layer.weight_v.shape
     (flow.Size([3, 1]), flow.Size([3, 2]))
     """
-    if _found(module, WeightNorm, name) is not None:
+    if _hook_key(module, WeightNorm, name) is not None:
         raise RuntimeError(f"weight_norm is on {name!r} of this {type(module).__name__} already")
     hook = WeightNorm(name, dim)
     weight = getattr(module, name)
@@ -89,7 +89,7 @@ def remove_weight_norm(module: Module, name: str = "weight") -> Module:
     >>> sorted(nn.utils.remove_weight_norm(layer).state_dict())
     ['bias', 'weight']
     """
-    key = _found(module, WeightNorm, name)
+    key = _hook_key(module, WeightNorm, name)
     if key is None:
         raise ArgumentError(f"there is no weight_norm on {name!r} of this {type(module).__name__}")
     hook: Any = module._forward_pre_hooks.pop(key)

@@ -9,15 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.profiler.analysis.waits import Order
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.words import KIND
 
-Array = np.ndarray[Any, Any]
 EXCHANGES = (
     "all_reduce", "all_reduce_", "reduce_", "all_gather", "reduce_scatter", "all_to_all",
     "broadcast", "broadcast_", "barrier", "send", "recv", "recv_",

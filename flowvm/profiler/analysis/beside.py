@@ -10,14 +10,11 @@ when it first used what both use.  Invariant: no model of this module ends later
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Any
 
-import numpy as np
-
+from flowvm.meta.arrays import Array
 from flowvm.profiler.run.run import Run
 from flowvm.vm.watch.uses import UNUSED, Times, joined
 
-Array = np.ndarray[Any, Any]
 Uses = dict[int, dict[int, tuple[bool, int, int]]]
 
 
@@ -58,27 +55,27 @@ class Launch:
         self.fronts: list[tuple[float, float]] = []  # before, ready
         self.begun: list[int] = []  # of disjoint stretches in which a task ran
         self.ended: list[int] = []
-        self.done = [0]  # work before each of them, and all of it
+        self.work_before = [0]  # work before each of them, and all of it
         for begun, ended in sorted(stretches):
             if self.ended and begun <= self.ended[-1]:
                 begun = self.begun.pop()
                 ended = max(ended, self.ended.pop())
-                self.done.pop()
+                self.work_before.pop()
             self.begun.append(begun)
             self.ended.append(ended)
-            self.done.append(self.done[-1] + ended - begun)
+            self.work_before.append(self.work_before[-1] + ended - begun)
 
     def work(self, moment: int) -> float:
         """The work done at a moment of the run."""
         k = bisect_right(self.begun, moment) - 1
         if k < 0:
             return 0.0
-        return self.scale * (self.done[k] + min(moment, self.ended[k]) - self.begun[k])
+        return self.scale * (self.work_before[k] + min(moment, self.ended[k]) - self.begun[k])
 
     @property
     def length(self) -> float:
         """All of its work."""
-        return self.scale * self.done[-1]
+        return self.scale * self.work_before[-1]
 
     def at(self, work: float) -> float:
         """Return the earliest time at which `work` nanoseconds of it can be done."""

@@ -7,18 +7,21 @@ so much to do: no run is shorter than the processor time of its instructions ove
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from flowvm.profiler.analysis.contention import cores_of, lack
+from flowvm.profiler.analysis.contention import STREAMS, cores_of, lack
 from flowvm.profiler.analysis.paths import Segment
-from flowvm.profiler.analysis.waits import Lane, device_of, held_back
+from flowvm.profiler.analysis.waits import Lane, device_of, held_back, order
 from flowvm.profiler.run.columns import CAUSES, SAMPLED
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.words import KIND
 
+DRAINING = ("sync", "memory")  # waits in which streams run out of work
 IDLE = 0.2  # of the busiest stream: a stream that ran less has room
 MANY = 4  # instructions that could run side by side, below which nothing is to be moved
 
@@ -30,10 +33,12 @@ def work(run: Run) -> int:
     lasted = np.maximum(0, run.time("ended") - run.time("started"))
     known = np.zeros(len(run), bool)
     known[run.task_launch] = True  # of a launch whose tasks are known, those
-    here = np.array([device_of(name) < 0 for name in run.streams], bool)
-    real = here[run.stream] & ~known & ~np.isin(run.kind, (KIND.TOUCH, KIND.BARRIER, KIND.CALLBACK))
+    on_host = np.array([device_of(name) < 0 for name in run.streams], bool)
+    real = (
+        on_host[run.stream] & ~known & ~np.isin(run.kind, (KIND.TOUCH, KIND.BARRIER, KIND.CALLBACK))
+    )
     each = np.zeros(len(run.streams), np.int64)
-    tasks = np.diff(run.task_times, axis=1)[:, 0] * here[run.task_stream]
+    tasks = np.diff(run.task_times, axis=1)[:, 0] * on_host[run.task_stream]
     for of, times in (
         (run.stream[real], lasted[real]), (run.task_stream, tasks),
         (run.share_stream, np.diff(run.share_times, axis=1)[:, 0]),
@@ -49,25 +54,40 @@ def bounded(run: Run, floor: int) -> int:
     return max(floor, work(run) // cores) if cores else floor
 
 
-def stalls(
-    run: Run, path: Sequence[Segment], causes: tuple[str, ...]
-) -> tuple[int, dict[int, int]]:
-    """Nanoseconds of the path in which nothing ran because of waits of these causes:
-    from the end of what was waited for to the next that ran; and how many there were by line.
+def on_free_cores(run: Run) -> int:
+    """Nanoseconds of the streams' processor time on the cores that other processes left the run;
+    0: not known.
     """
-    total, open_ = 0, False
-    times: dict[int, int] = {}
+    load = run.info.get("load")
+    if load is None or load["others"] < 0 or not load["wall"]:
+        return 0
+    used = sum(on for name, _, on, _ in load["threads"] if name.startswith(STREAMS))
+    free = cores_of(run) - load["others"] / load["wall"]
+    return min(run.wall, int(used / free)) if free > 0 else run.wall
+
+
+def refills(path: Sequence[Segment]) -> Iterator[tuple[str, int, Segment]]:
+    """Yield pieces of the path that a wait, one of DRAINING, has made: its cause, the instruction
+    that was waited for, and the piece.
+
+    From a wait's end to the next instruction that runs, streams without work get some again.  A
+    thread without a core (`core`) delays that.
+    """
+    cause, instruction = "", -1
     for s in path:
-        if s.cause == "run":
-            open_ = False
-        elif s.cause in causes:
-            open_ = True
-            if s.instruction >= 0:
-                line = int(run.line[s.instruction])
-                times[line] = times.get(line, 0) + 1
-        if open_ and s.cause in (*causes, "sched", "host"):
-            total += s.end - s.begin
-    return total, times
+        if s.cause in DRAINING:
+            cause, instruction = s.cause, s.instruction
+        elif s.cause == "run":
+            cause = ""
+        elif cause and s.cause in ("sched", "host", "core"):
+            yield cause, instruction, s
+
+
+def waited(run: Run, path: Sequence[Segment], cause: str) -> dict[int, int]:
+    """Count the path's waits of a cause by line."""
+    return Counter(
+        int(run.line[s.instruction]) for s in path if s.cause == cause and s.instruction >= 0
+    )
 
 
 class Short(NamedTuple):
@@ -95,6 +115,27 @@ def short_of_memory(run: Run) -> Short:
     # instructions wait side by side: the time in which any does
     both = np.concatenate((waits, np.column_stack((run.time("issued"), run.time("received")))[of]))
     return Short(len(of) + len(waits), covered(both), run.lines[line] if line >= 0 else "")
+
+
+def serialized(run: Run, path: Sequence[Segment]) -> dict[int, int]:
+    """By instruction, the nanoseconds of the path for which its stream stood still, because what
+    ran on another stream had the memory that it waited for.
+
+    The path leads through what had the memory, as it does through a producer.  Without the limit
+    the two would have run beside each other, on cores that are free.
+    """
+    held, times = held_back(run), dict[int, int]()
+    if not held.any():
+        return times
+    started, ended, before = run.time("started"), run.time("ended"), order(run)
+    gate = np.maximum(np.maximum(before.produced, before.freed), run.time("issued"))
+    ran = [s.instruction for s in path if s.cause == "run"]
+    for j, i in pairwise(ran):
+        if held[i] and run.stream[i] != run.stream[j]:
+            stood = int(ended[j] - max(started[j], gate[i]))
+            if stood > 0:
+                times[i] = stood
+    return times
 
 
 def covered(spans: np.ndarray) -> int:
@@ -145,7 +186,7 @@ def crowded(run: Run, lanes: Sequence[Lane], floor: int) -> Crowded | None:
     if count < MANY or 2 * chain > count or 2 * totals[line, op] < ran:
         return None
     moved = totals[line, op] // 2
-    best = max(bounded(run, floor), run.wall - moved)
+    best = max(bounded(run, floor), run.wall - moved, on_free_cores(run))
     return Crowded(
         run.streams[most.stream], run.streams[least.stream],
         1 - least.total["run"] / max(1, run.wall), run.names[op],

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import FrameType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,6 +34,10 @@ from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL, KIND, OPERAND, REC, STO, STR
 from flowvm.vm.watch.flight import Snapshot
 from flowvm.vm.watch.purposes import purposes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 MOST_KEPT = 10_000  # storages that a run remembers
 MOST_VISITED = 50_000  # objects looked at for names
@@ -62,7 +66,7 @@ class _Census:
         self.held: dict[int, tuple[str, str]] = {}
         self.places: dict[int, str] = {}
 
-    def add(self, tensor: Any, kind: str, keeper: str) -> None:
+    def add(self, tensor: object, kind: str, keeper: str) -> None:
         storage = _storage_of(tensor)
         if storage:
             self.held.setdefault(storage, (kind, keeper))
@@ -108,7 +112,7 @@ class _Census:
             return ""
         if seq not in self.places:
             flight = engine.flight
-            oldest = max(flight.first, flight.kept - REC.LENGTH)
+            oldest = max(flight.first, flight.lines_end - REC.LENGTH)
             line = short_position(*call_of(flight.codes, flight.lasts, seq, oldest))
             self.places[seq] = f", {line}" if line else ""
         return self.places[seq]
@@ -165,12 +169,13 @@ def census() -> list[Held]:
     ]  # fmt: skip
 
 
-def held_of(run: Run, seen: Snapshot) -> list[list[Any]]:
-    """List the tensors alive at the end of a run that was just collected from `seen`: tensor of the
-    run (-1 where it has none), bytes, kind, what keeps it alive, its memory; the largest first.
+def held_of(run: Run, snapshot: Snapshot) -> list[list[Any]]:
+    """List the tensors alive at the end of a run just collected from `snapshot`, the largest first.
+
+    Of each: tensor of the run (-1 where it has none), bytes, kind, what keeps it alive, its memory.
     """
-    storages, last = np.unique(seen.storage[::-1], return_index=True)
-    last = len(seen.storage) - 1 - last
+    storages, last = np.unique(snapshot.storage[::-1], return_index=True)
+    last = len(snapshot.storage) - 1 - last
     gone = run.kind[run.owner[last]] == KIND.RELEASE
     tensors = np.where(gone, -2, run.tensor[last])
     known = dict(zip(storages.tolist(), tensors.tolist(), strict=True))
@@ -182,13 +187,15 @@ def held_of(run: Run, seen: Snapshot) -> list[list[Any]]:
     return [row for row in holders if row[0] != -2]
 
 
-def purposes_of(run: Run, seen: Snapshot) -> list[list[Any]]:
-    """List the purposes of the tensors of a run that was just collected from `seen`, dead ones too:
+def purposes_of(run: Run, snapshot: Snapshot) -> list[list[Any]]:
+    """List the purposes of the tensors of a run just collected from `snapshot`, dead ones too:
     tensor, kind, owner.
     """
     first: dict[int, list[tuple[int, int]]] = {}  # of each storage: instruction, tensor
-    seqs = seen.seq[run.owner].tolist()
-    for storage, seq, tensor in zip(seen.storage.tolist(), seqs, run.tensor.tolist(), strict=True):
+    seqs = snapshot.seq[run.owner].tolist()
+    for storage, seq, tensor in zip(
+        snapshot.storage.tolist(), seqs, run.tensor.tolist(), strict=True
+    ):
         known = first.setdefault(storage, [])
         if not known or known[-1][1] != tensor:
             known.append((seq, tensor))
@@ -214,8 +221,8 @@ def purposes_of(run: Run, seen: Snapshot) -> list[list[Any]]:
 
 def _living() -> dict[str, list[Any]]:
     """All objects of `_classes`, by their names there."""
-    kinds: dict[str, list[Any]] = {"tensor": [], "node": [], "module": [], "optimizer": []}
-    lists: dict[type, list[Any]] = {}
+    kinds: dict[str, list[object]] = {"tensor": [], "node": [], "module": [], "optimizer": []}
+    lists = {}
 
     def is_known(cls: type) -> bool:
         for name, base in _classes():
@@ -250,18 +257,18 @@ class Names:
     def __init__(self) -> None:
         self.storages: dict[int, str] = {}
         self.graphs: dict[int, str] = {}  # by the identity of nodes
-        seen: set[int] = set()
+        visited: set[int] = set()
         for variable in _variables():  # one function's after another's: the user's are the first
-            self._visit([(value, name) for name, value in variable], seen)
+            self._visit([(value, name) for name, value in variable], visited)
 
-    def _visit(self, near: list[tuple[Any, str]], seen: set[int]) -> None:
+    def _visit(self, near: Sequence[tuple[object, str]], visited: set[int]) -> None:
         """Look for tensors in variables and in what they hold."""
         for _ in range(DEPTH):
-            below: list[tuple[Any, str]] = []
+            below = []
             for value, name in near:
-                if id(value) in seen or len(seen) > MOST_VISITED:
+                if id(value) in visited or len(visited) > MOST_VISITED:
                     continue
-                seen.add(id(value))
+                visited.add(id(value))
                 if storage := _storage_of(value):
                     self.storages.setdefault(storage, name)
                     self._follow(getattr(value, "_node", None), name)

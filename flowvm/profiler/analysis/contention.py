@@ -3,7 +3,8 @@ time was waiting for one.
 
 The system says of each thread how long it was ready and had no core (`flowvm.vm.watch.cores`), for
 the whole run and not when.  So what a stream's threads lacked is spread over the time in which its
-instructions ran, or were about to; and who had the cores is what each other used meanwhile.
+instructions ran, or were about to, and what the scheduler lacked over the run; and who had the
+cores is what each other used meanwhile.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from flowvm.profiler.run.run import Run
 # who had a core: other processes; flowvm's own threads, and what compiles for it; another thread of
 # the user's, which is named as who has the GIL is
 TAKERS = ("core", "own", "gil")
+STREAMS = "flowvm-w:", "flowvm-h:"  # names of threads that run instructions begin with these
+SCHEDULER = "flowvm-sched"
 
 
 def cores_of(run: Run) -> int:
@@ -36,14 +39,52 @@ def takers(run: Run, but: str = "issuing") -> dict[str, float]:
     return {who: time / total for who, time in used.items()} if total else {}
 
 
-def lack(run: Run, stream: str, wanted: float) -> float:
-    """The share of `wanted` nanoseconds, in which a stream ran or was about to, that its threads
+def own_takers(run: Run) -> dict[str, float]:
+    """Shares of the cores that flowvm's own threads had, by what they did: "sched" for instructions
+    that are started and ended one by one, "run" for kernels, "own" for the rest.  They sum to 1;
+    empty where none had any.
+    """
+    used = dict.fromkeys(("sched", "run", "own"), 0.0)
+    for name, kind, on, _ in run.info.get("load", {}).get("threads", ()):
+        if kind not in ("issuing", "python"):
+            work = "run" if name.startswith(STREAMS) else "own"
+            used["sched" if name == SCHEDULER else work] += on
+    total = sum(used.values())
+    return {what: time / total for what, time in used.items()} if total else {}
+
+
+def blocked(run: Run) -> int | None:
+    """Nanoseconds that issuing threads were neither on a core nor ready for one: they slept, or
+    waited for something.  None where that is not known.
+    """
+    load = run.info.get("load", {})
+    rows = [(on, idle) for _, kind, on, idle in load.get("threads", ()) if kind == "issuing"]
+    if not rows or not load.get("wall", 0):
+        return None
+    return int(sum(max(0, load["wall"] - on - idle) for on, idle in rows))
+
+
+def lack(run: Run, stream: str, duration: float) -> float:
+    """The share of `duration` nanoseconds, in which a stream ran or was about to, that its threads
     were ready and had no core: the mean over those, for they share the work.
     """
     rows = run.info.get("load", {}).get("threads", ())
-    names = f"flowvm-w:{stream}", f"flowvm-h:{stream}."
+    names = f"{STREAMS[0]}{stream}", f"{STREAMS[1]}{stream}."
     ready = [idle for name, _, on, idle in rows if name.startswith(names) and on + idle]
-    return min(1.0, sum(ready) / len(ready) / wanted) if ready and wanted > 0 else 0.0
+    return min(1.0, sum(ready) / len(ready) / duration) if ready and duration > 0 else 0.0
+
+
+def unserved(run: Run, stream: str, duration: float) -> float:
+    """Return the share of `duration` nanoseconds, in which instructions of a stream were ready to
+    start, that who starts them had no core: first the scheduler, behind it the stream's worker.
+    """
+    load = run.info.get("load", {})
+    rows = load.get("threads", ())
+    worker = sum(idle for name, _, _, idle in rows if name == STREAMS[0] + stream)
+    scheduler = sum(idle for name, _, _, idle in rows if name == SCHEDULER)
+    # the worker is spread over what it served, the scheduler over the whole run
+    share = worker / max(duration, 1.0) + scheduler / max(load.get("wall", 0), run.wall, 1)
+    return min(1.0, share) if duration > 0 else 0.0
 
 
 def machine(run: Run) -> str:

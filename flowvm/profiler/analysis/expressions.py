@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.meta.arrays import Array
 
-Array = np.ndarray[Any, Any]
 LONGEST = 2000  # letters of an expression: nobody writes more, and Python cannot parse any depth
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
@@ -64,7 +64,10 @@ class _Expression:
             why = getattr(error, "msg", error)
             hint = "; to compare, use ==" if self.text[at : at + 1] == "=" else ""
             self.wrong(f"query is no expression: {why}{hint}", at=max(0, at), to=at + 1)
-        value = self.value(tree.body)
+        try:
+            value = self.value(tree.body)
+        except RecursionError:
+            self.wrong("query: too many parts within each other; use fewer", to=len(self.text))
         if not _is_truth(value):
             self.wrong("query: this is no question; compare it with something", tree.body)
         return np.broadcast_to(np.asarray(value, bool), self.count)
@@ -121,8 +124,8 @@ class _Expression:
             except (ZeroDivisionError, OverflowError) as error:
                 return self.wrong(f"query: {error}", node)
 
-    def _compared(self, node: ast.Compare) -> Any:
-        value: Any = True
+    def _compared(self, node: ast.Compare) -> bool:
+        value: bool = True
         before = node.left
         for how, after in zip(node.ops, node.comparators, strict=True):
             value = np.logical_and(value, self._pair(node, before, how, after))
@@ -141,10 +144,10 @@ class _Expression:
             self.wrong(f"query: compares {kinds[0]} with {kinds[1]}", node)
         return np.asarray(_COMPARED[type(how)](left, right), bool)
 
-    def _inside(self, before: ast.expr, after: ast.expr) -> Any:
+    def _inside(self, before: ast.expr, after: ast.expr) -> bool | Array:
         left = self.value(before)
         if isinstance(after, (ast.Tuple, ast.List, ast.Set)):
-            mask: Any = False
+            mask: bool = False
             for one in after.elts:
                 value = self.value(one)
                 if _is_text(value) != _is_text(left):
@@ -165,9 +168,9 @@ class _Expression:
         return np.array([answers[pair] for pair in zip(parts, wholes, strict=True)], bool)
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return isinstance(value, str) or (isinstance(value, np.ndarray) and value.dtype == object)
 
 
-def _is_truth(value: Any) -> bool:
+def _is_truth(value: object) -> bool:
     return isinstance(value, (bool, np.bool_)) or getattr(value, "dtype", None) == np.bool_

@@ -7,15 +7,15 @@ which line had it, and whether that was the user's Python, a sleep, a loader, or
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.profiler.analysis.paths import Segment
 from flowvm.profiler.run.columns import SAMPLED
 from flowvm.profiler.run.run import Run
 
-Array = np.ndarray[Any, Any]
 HOSTED = ("host", "gil", "core")  # causes of the path that samples tell apart
 KEPT = ("gil", "core")  # of these: a thread could have run
 OWN = (
@@ -55,13 +55,22 @@ def spent(run: Run, path: list[Segment], causes: tuple[str, ...] = HOSTED) -> li
             own: tuple[str, ...] = ("loader", "capture", "import")
             # who waits for a thread that computes waits for who has the GIL, which is named
             own = own if cause == "gil" and run.info.get("ran") else (*own, "asleep")
-            kept = cause in KEPT and one.state not in own
-            state = cause if kept else one.state
+            is_cause = cause in KEPT and one.state not in own
+            state = cause if is_cause else one.state
             before = sums.get((state, one.line))
             spot = one.spot if before is None or before.time < one.time else before.spot
             time = one.time + (before.time if before else 0)
             sums[state, one.line] = Spent(state, one.line, spot, time)
     return _sorted(sums.values())
+
+
+def without_core(run: Run, path: list[Segment]) -> list[Spent]:
+    """List what issuing threads were about while they had no core, most first, as `spent` does."""
+    begin, end = _intervals(path, "core")
+    every = np.arange(len(run.sample_line) if len(begin) else 0)
+    sums = _summed(run, every, overlaps(run.sample_times, begin, end)) if len(every) else []
+    # what is in here by its own name in `spent` is counted there
+    return [one for one in sums if one.state in ("python", "flowvm")]
 
 
 def inside(run: Run, begin: int, end: int) -> list[Spent]:
@@ -102,8 +111,8 @@ def by_line(run: Run) -> Array:
     return sums.astype(np.int64)
 
 
-def _sorted(found: Iterable[Spent]) -> list[Spent]:
-    return sorted(found, key=lambda one: (-one.time, one.line, one.state))
+def _sorted(rows: Iterable[Spent]) -> list[Spent]:
+    return sorted(rows, key=lambda one: (-one.time, one.line, one.state))
 
 
 def _intervals(path: list[Segment], cause: str) -> tuple[Array, Array]:

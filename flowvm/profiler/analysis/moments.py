@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.words import KIND
 from flowvm.vm.watch.flight import TIMES
 
-Array = np.ndarray[Any, Any]
 NEVER = int(np.iinfo(np.int64).max)
 # what an instruction is at after as many of its TIMES
 STATES = ("to come", "issued", "pending", "ready", "queued", "running", "ended", "done")
@@ -70,9 +70,9 @@ class Moments:
         if stage < 0:
             return min(max(number + steps, 0), len(self))
         numbers = np.flatnonzero(self.stage == stage) + 1
-        done = int(np.searchsorted(numbers, number, side="right"))
+        place = int(np.searchsorted(numbers, number, side="right"))
         # going back from between two of them, the one behind is the first step
-        at = done - 1 + steps if steps > 0 else int(np.searchsorted(numbers, number)) + steps
+        at = place - 1 + steps if steps > 0 else int(np.searchsorted(numbers, number)) + steps
         if at < 0:
             return 0
         return int(numbers[at]) if at < len(numbers) else len(self)
@@ -113,6 +113,11 @@ def registers(run: Run, plan: dict[str, Any], launches: Array, time: int) -> lis
     from the registers that arrived and were not consumed, `credits`: for each actor that gives
     registers back how many it may still fill before it has to wait.  An actor of repeated tasks
     acts for each repetition; with one of others it counts launches.
+
+    One that rests has a `launch` to act for (its place among them, -1: none), `waits`, what it
+    lacks for that ("regst" or "credit", and the actor that it comes from), and `since` (ns) when:
+    from when the launch was there and its act before was over, or where it lacks nothing, from when
+    the last of that came.
     """
     actors = actors_of(plan)
     of_task = np.repeat(np.arange(len(actors)), [a[2] for a in actors])
@@ -121,14 +126,17 @@ def registers(run: Run, plan: dict[str, Any], launches: Array, time: int) -> lis
     begun, over = run.task_times[own, 0], run.task_times[own, 1]
     place = (of_task[number], launch)
     shape = (len(actors), len(launches))
-    left = np.zeros(shape, np.int64)  # tasks of an act that have ended
-    np.add.at(left, place, (over <= time) & (over > 0))
+    ended_tasks = np.zeros(shape, np.int64)  # tasks of an act that have ended
+    np.add.at(ended_tasks, place, (over <= time) & (over > 0))
     started = np.zeros(shape, np.int64)
     np.add.at(started, place, (begun <= time) & (begun > 0))
     repeats = [[task[2] for task in plan["tasks"][a[1] : a[1] + a[2]]] for a in actors]
     times = [each[0] if len({*each}) == 1 else 1 for each in repeats]  # acts for a launch
     counts = np.array([sum(r) // n for r, n in zip(repeats, times, strict=True)])[:, None]
-    acts, fired = (left // counts).sum(axis=1), (-(-started // counts)).sum(axis=1)
+    acts, fired = (ended_tasks // counts).sum(axis=1), (-(-started // counts)).sum(axis=1)
+    ends = np.zeros(shape, np.int64)
+    np.maximum.at(ends, place, over)
+    start_times = run.time("started")[launches]
     free_registers = []
 
     def ahead(j: int, k: int) -> int:
@@ -139,14 +147,28 @@ def registers(run: Run, plan: dict[str, Any], launches: Array, time: int) -> lis
 
     for k, (_, _, _, inputs, credits) in enumerate(actors):
         mine = (place[0] == k) & (begun <= time) & (time < over)
+        mailbox = {int(j): ahead(j, k) for j in inputs}
+        free = {int(j): int(n + ahead(j, k)) for j, n in credits}
+        next_one, since, waits = int(fired[k]) // times[k], -1, []
+        if mine.any() or next_one >= len(launches) or not 0 < start_times[next_one] <= time:
+            next_one = -1
+        else:
+            waits = [("regst", j) for j, n in mailbox.items() if n <= 0]
+            waits += [("credit", j) for j, n in free.items() if n <= 0]
+            past = over[(place[0] == k) & (over <= time)].max(initial=0)
+            since = max(int(start_times[next_one]), int(past))
+            if not waits:
+                came = [int(ends[j, next_one]) for j in inputs]
+                came += [int(ends[j, next_one - n]) for j, n in credits if next_one >= n]
+                since = max([since, *(t for t in came if t <= time)])
         free_registers.append(
             {
                 "acts": int(acts[k]),
                 "task": int(number[mine][0]) if mine.any() else -1,
-                "mailbox": {int(j): ahead(j, k) for j in inputs},
-                "credits": {int(j): int(n + ahead(j, k)) for j, n in credits},
+                "mailbox": mailbox, "credits": free,
+                "launch": next_one, "waits": waits, "since": since,
             }
-        )
+        )  # fmt: skip
     return free_registers
 
 

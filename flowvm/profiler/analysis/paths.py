@@ -16,17 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.profiler.analysis.beside import launches, uses
 from flowvm.profiler.analysis.waits import Order, held_back, order
 from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.words import KIND
 
-Array = np.ndarray[Any, Any]
 PATH = ("run", "sched", "host", "sync", "credit", "memory", "jit", "gil", "core")
 
 
@@ -90,12 +90,12 @@ def what_if_text(run: Run, what: str, factor: float, now: int, then: int) -> Wha
     """
     took = "took no time" if factor == 0 else f"took {factor:g} times as long"
     changed = f"{100 * abs(now - then) / max(1, now):.0f} % {'less' if then <= now else 'more'}"
-    said = WhatIf(then)
-    said.text = (
+    what_if = WhatIf(then)
+    what_if.text = (
         f"if {what} {took}, the floor would be {_ms(then)} ms instead of {_ms(now)} "
         f"({changed}); the run took {_ms(run.wall)} ms"
     )
-    return said
+    return what_if
 
 
 def _ms(nanoseconds: float) -> str:
@@ -139,42 +139,42 @@ class _Walk:
     """
 
     def __init__(self, run: Run, before: Order) -> None:
-        self.run, self.at, self.found = run, run.ended, list[Segment]()
+        self.run, self.at, self.segments = run, run.ended, list[Segment]()
         self.issued, self.started, self.ended, self.released = (
             run.time(name).tolist() for name in ("issued", "started", "ended", "released")
         )
         self.producer, self.produced = before.producer.tolist(), before.produced.tolist()
         self.front, self.freed = before.front.tolist(), before.freed.tolist()
-        self.done, self.held = before.done, held_back(run).tolist()
+        self.finished, self.held = before.finished, held_back(run).tolist()
         self.received = run.time("received").tolist()
         self.passed: set[int] = set()
         late = np.argsort(run.wait_times[:, 1], kind="stable")
         self.waits = run.wait_times[late].tolist()
         self.causes = run.wait_cause[late].tolist()
         self.next_wait = len(self.waits) - 1  # those after it have been passed
-        waiters = np.flatnonzero(before.done & np.isin(run.kind, (KIND.TOUCH, KIND.BARRIER)))
+        waiters = np.flatnonzero(before.finished & np.isin(run.kind, (KIND.TOUCH, KIND.BARRIER)))
         self.waiters = waiters[np.argsort(run.time("ended")[waiters], kind="stable")]
         self.waiters_ended = run.time("ended")[self.waiters]
-        real = np.flatnonzero(before.done)
+        real = np.flatnonzero(before.finished)
         self.by_release = real[np.argsort(run.time("released")[real], kind="stable")]
         self.release_times = run.time("released")[self.by_release]
 
     def emit(self, begin: int, cause: str, instruction: int) -> None:
         begin = min(max(begin, self.run.begun), self.at)
         if begin < self.at:
-            self.found.append(Segment(begin, self.at, cause, instruction))
+            self.segments.append(Segment(begin, self.at, cause, instruction))
             self.at = begin
 
     def walk(self) -> list[Segment]:
-        real = np.flatnonzero(self.done & (self.run.time("ended") <= self.run.ended))
-        here = -1
+        real = np.flatnonzero(self.finished & (self.run.time("ended") <= self.run.ended))
+        node = -1
         if len(real):
             last = int(real[np.argmax(self.run.time("ended")[real])])
             if self.ended[last] >= self.run.ended:
-                here = last
+                node = last
         while self.at > self.run.begun:
-            here = self.host() if here < 0 else self.instruction(here)
-        return self.found[::-1]
+            node = self.host() if node < 0 else self.instruction(node)
+        return self.segments[::-1]
 
     def instruction(self, i: int) -> int:
         """Back from the end of an instruction to what let it start; -1 is its issuing thread."""

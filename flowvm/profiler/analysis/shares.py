@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flowvm.profiler.run.run import Array, Run
+from flowvm.meta.arrays import Array
+from flowvm.profiler.run.run import Run
 
 
 @dataclass(frozen=True)

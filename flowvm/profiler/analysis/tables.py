@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.meta.arrays import Array
 from flowvm.profiler.analysis.host_time import by_line, spent
 from flowvm.profiler.analysis.paths import Segment
 from flowvm.profiler.analysis.waits import STATES, Lane, Waits
 from flowvm.profiler.run.kinds import KINDS, kinds_of
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.run.spaces import inside, returned, taken
+from flowvm.profiler.run.spaces import allocation_times, inside, returned
 from flowvm.vm.machine.words import KIND, OPERAND
 from flowvm.vm.watch.spaces import HOST
 
-Array = np.ndarray[Any, Any]
 BY = ("op", "line", "module", "stream")
 STEP = "step"  # what a span is called that is one of many alike
 
@@ -204,11 +203,11 @@ def memory(run: Run, space: str = HOST) -> Memory:
     was asked for: the allocator rounds them up.
     """
     owner = run.owner
-    done = (run.time("released") > 0) & inside(run, space)
-    started, ended = taken(run), returned(run)
-    allocates = ((run.access & OPERAND.ALLOCATE) != 0) & done[owner]
-    freed = (run.kind[owner] == KIND.RELEASE) & done[owner]
-    busy = np.flatnonzero(done & (run.scratch > 0))
+    finished = (run.time("released") > 0) & inside(run, space)
+    started, ended = allocation_times(run), returned(run)
+    allocates = ((run.access & OPERAND.ALLOCATE) != 0) & finished[owner]
+    freed = (run.kind[owner] == KIND.RELEASE) & finished[owner]
+    busy = np.flatnonzero(finished & (run.scratch > 0))
     time = np.concatenate(
         (started[owner[allocates]], ended[owner[freed]], started[busy], ended[busy])
     )
@@ -275,21 +274,21 @@ class Births:
 def births(run: Run, space: str = HOST) -> Births:
     """Return the life of each tensor of a memory; those whose maker has not run are left out."""
     owner, never = run.owner, np.iinfo(np.int64).max
-    done = (run.time("released") > 0) & inside(run, space)
-    allocates = ((run.access & OPERAND.ALLOCATE) != 0) & done[owner]
+    finished = (run.time("released") > 0) & inside(run, space)
+    allocates = ((run.access & OPERAND.ALLOCATE) != 0) & finished[owner]
     count = int(run.tensor.max(initial=-1)) + 1
     release = np.full(count, -1, np.int64)
     releases = run.kind[owner] == KIND.RELEASE
     release[run.tensor[releases]] = owner[releases]
     tensor, maker = run.tensor[allocates], owner[allocates]
     by = release[tensor]
-    known, over = by >= 0, (by >= 0) & done[by] if len(done) else by >= 0
+    known, over = by >= 0, (by >= 0) & finished[by] if len(finished) else by >= 0
     freed, died = np.full(len(by), never), np.full(len(by), never)
     freed[known] = run.time("issued")[by[known]]
     died[over] = returned(run)[by[over]]
     mine = np.zeros(count, bool)
     mine[tensor] = True
-    gone = releases & done[owner] & ~mine[run.tensor]
+    gone = releases & finished[owner] & ~mine[run.tensor]
     return Births(
         maker,
         run.op[maker],
@@ -297,7 +296,7 @@ def births(run: Run, space: str = HOST) -> Births:
         run.size[allocates],
         kinds_of(run)[tensor],
         tensor,
-        taken(run)[maker],
+        allocation_times(run)[maker],
         freed,
         died,
         by,

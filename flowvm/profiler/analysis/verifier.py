@@ -6,11 +6,11 @@ What waits for a device on a device is checked where the device's own times are 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from flowvm.errors import ScheduleError
+from flowvm.meta.arrays import Array
 from flowvm.profiler.analysis.beside import uses_by_access
 from flowvm.profiler.analysis.waits import Order, device_of
 from flowvm.profiler.run.run import Run
@@ -19,19 +19,18 @@ from flowvm.vm.watch.device_times import DEVICE, HOST, SEEN
 from flowvm.vm.watch.uses import CONFLICTS, in_wrong_order
 from flowvm.vm.watch.verify import Verified
 
-Array = np.ndarray[Any, Any]
 GRAIN = 2000  # ns: of what a driver says between events
 MOST_BROKEN = 10  # pairs named in an error
 
 
 def verified(run: Run, before: Order) -> Verified:
     """Count the pairs that were checked; ScheduleError names the first one in the wrong order."""
-    both = before.done[run.source] & before.done[run.target]
+    both = before.finished[run.source] & before.finished[run.target]
     # a device's instruction whose times the host saw is only known to have been handed over in time
-    seen, away = run.clock == SEEN, run.clock != HOST
-    both &= ~((seen[run.source] | seen[run.target]) & away[run.source] & away[run.target])
+    is_exact, away = run.clock == SEEN, run.clock != HOST
+    both &= ~((is_exact[run.source] | is_exact[run.target]) & away[run.source] & away[run.target])
     source, target = run.source[both], run.target[both]
-    begun = np.where(seen, run.opened, run.time("started"))
+    begun = np.where(is_exact, run.opened, run.time("started"))
     early = begun[target] + _slack(run, source, target) < run.time("ended")[source]
     # launches that may run beside each other: what their tasks did decides
     early &= ~(np.isin(source, run.use_of) & np.isin(target, run.use_of))

@@ -27,15 +27,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.words import KIND, OPERAND
 
-Array = np.ndarray[Any, Any]
 HELD = 2_000  # ns between issued and received that are of the scheduler's own pace
 GAPS = ("host", "jit", "credit", "memory", "sync", "gil", "core", "dep", "sched")
 STATES = ("run", *GAPS)
@@ -49,11 +48,11 @@ _ASIDE = (*_HERE, KIND.RELEASE)  # no stream stands still for these: what is rea
 class Order:
     """For each instruction, the instructions in front of it: indices, -1 for none.
 
-    `done`: it has happened, all of it.  `producer`: of what it had to wait for, what ended last, at
-    `produced`.  `front`: what its stream ended last before it started, at `freed`.
+    `finished`: it has happened, all of it.  `producer`: of what it had to wait for, what ended
+    last, at `produced`.  `front`: what its stream ended last before it started, at `freed`.
     """
 
-    done: Array
+    finished: Array
     producer: Array
     produced: Array
     front: Array
@@ -64,31 +63,31 @@ def order(run: Run) -> Order:
     """Return the instructions that stood in front of each instruction."""
     n = len(run)
     started, ended = run.time("started"), run.time("ended")
-    done = (run.time("released") > 0) & (ended > 0)
+    finished = (run.time("released") > 0) & (ended > 0)
     producer, produced = np.full(n, -1), np.zeros(n, np.int64)
-    real = done[run.source]
+    real = finished[run.source]
     source, target = run.source[real], run.target[real]
     late = np.lexsort((ended[source], target))
     source, target = source[late], target[late]
     last = np.flatnonzero(np.append(target[1:] != target[:-1], True)[: len(target)])
     producer[target[last]], produced[target[last]] = source[last], ended[source[last]]
-    barriers = np.flatnonzero(done & (run.kind == KIND.BARRIER))
+    barriers = np.flatnonzero(finished & (run.kind == KIND.BARRIER))
     if len(barriers):  # a barrier waits for everything before it
-        so_far = np.maximum.accumulate(np.where(done, ended, 0))
+        so_far = np.maximum.accumulate(np.where(finished, ended, 0))
         where = np.maximum.accumulate(
-            np.where(np.where(done, ended, 0) == so_far, np.arange(n), -1)
+            np.where(np.where(finished, ended, 0) == so_far, np.arange(n), -1)
         )
         behind = barriers[barriers > 0]
         producer[behind], produced[behind] = where[behind - 1], so_far[behind - 1]
     front, freed = np.full(n, -1), np.zeros(n, np.int64)
-    mine = np.flatnonzero(done & ~np.isin(run.kind, _HERE))
+    mine = np.flatnonzero(finished & ~np.isin(run.kind, _HERE))
     mine = mine[np.lexsort((mine, started[mine], run.stream[mine]))]
     for stream in np.unique(run.stream[mine]):
         of = mine[run.stream[mine] == stream]
         latest = np.maximum.accumulate(ended[of])
         where = np.maximum.accumulate(np.where(ended[of] == latest, np.arange(len(of)), 0))
         front[of[1:]], freed[of[1:]] = of[where[:-1]], latest[:-1]
-    return Order(done, producer, produced, front, freed)
+    return Order(finished, producer, produced, front, freed)
 
 
 def held_back(run: Run) -> Array:
@@ -102,12 +101,12 @@ def held_back(run: Run) -> Array:
     takes = np.where((run.access & OPERAND.ALLOCATE) != 0, run.size, 0)
     own = np.add.reduceat(np.append(takes, 0), run.offsets[:-1]) * (np.diff(run.offsets) > 0)
     own = own + run.scratch
-    taken = np.concatenate(([0], np.cumsum(own)))  # by those below, in program order
+    needed = np.concatenate(([0], np.cumsum(own)))  # by those below, in program order
     over = run.time("released")
     back = np.argsort(over, kind="stable")
-    given = np.concatenate(([0], np.cumsum(own[back])))
+    freed = np.concatenate(([0], np.cumsum(own[back])))
     gone = np.searchsorted(over[back], received - HELD)
-    held: Array = (late > HELD) & (own > 0) & (taken[1:] - given[gone] > most)
+    held: Array = (late > HELD) & (own > 0) & (needed[1:] - freed[gone] > most)
     return held
 
 
@@ -124,7 +123,7 @@ def waits(run: Run, before: Order | None = None) -> Waits:
     """Return the waits of each instruction; 0 for those that have not run."""
     before = before or order(run)
     issued, started = run.time("issued"), run.time("started")
-    start = np.where(before.done, np.maximum(started, issued), issued)
+    start = np.where(before.finished, np.maximum(started, issued), issued)
     dep = np.clip(before.produced, issued, start)
     queue = np.clip(before.freed, dep, start)
     return Waits(dep - issued, queue - dep, start - queue)
@@ -192,7 +191,7 @@ def lanes(run: Run, before: Order | None = None) -> list[Lane]:
     """
     before = before or order(run)
     borders, cause = away(run)
-    mine = np.flatnonzero(before.done & ~np.isin(run.kind, _ASIDE))
+    mine = np.flatnonzero(before.finished & ~np.isin(run.kind, _ASIDE))
     return [
         _lane(run, before, stream, mine[run.stream[mine] == stream], borders, cause)
         for stream in by_device(run, np.unique(run.stream[mine]).tolist())

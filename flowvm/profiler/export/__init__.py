@@ -25,31 +25,31 @@ else:
     svg = lazy("flowvm.profiler.export.svg")
     tabular = lazy("flowvm.profiler.export.tabular")
 
-__all__ = ["FORMATS", "WRITERS", "export"]
+__all__ = ["FORMATS", "WRITERS", "ending_of", "export"]
 __dir__ = listing(globals())
 
 
-def _chrome(profile: Any, path: Path, edges: str) -> None:
+def _chrome(profile: object, path: Path, edges: str) -> None:
     chrome.write(profile, path, edges)
 
 
-def _dot(profile: Any, path: Path, edges: str) -> None:
+def _dot(profile: object, path: Path, edges: str) -> None:
     put(path, drawings.dot(profile), "export")
 
 
-def _mermaid(profile: Any, path: Path, edges: str) -> None:
+def _mermaid(profile: object, path: Path, edges: str) -> None:
     put(path, drawings.mermaid(profile), "export")
 
 
-def _html(profile: Any, path: Path, edges: str) -> None:
+def _html(profile: object, path: Path, edges: str) -> None:
     put(path, html.html(profile), "export")
 
 
-def _speedscope(profile: Any, path: Path, edges: str) -> None:
+def _speedscope(profile: object, path: Path, edges: str) -> None:
     speedscope.write(profile, path)
 
 
-def _svg(profile: Any, path: Path, edges: str) -> None:
+def _svg(profile: object, path: Path, edges: str) -> None:
     put(path, svg.svg(profile), "export")
 
 
@@ -61,7 +61,7 @@ def _edges(profile: Any, path: Path, edges: str) -> None:
     put(path, tabular.table(profile.to_edges()), "export")
 
 
-def _graphml(profile: Any, path: Path, edges: str) -> None:
+def _graphml(profile: object, path: Path, edges: str) -> None:
     put(path, tabular.graphml(profile), "export")
 
 
@@ -102,6 +102,16 @@ FORMATS: dict[str, tuple[Callable[[Any, Path, str], None], str]] = {
 }
 
 
+def ending_of(path: str | Path) -> str:
+    """Return the ending in FORMATS that a name has.  ArgumentError: it has none."""
+    name = Path(path).name
+    ending = next((e for e in sorted(FORMATS, key=len)[::-1] if name.endswith(e)), "")
+    if not ending:
+        known = "; ".join(f"{e} ({what})" for e, (_, what) in FORMATS.items())
+        raise ArgumentError(f"export({str(path)!r}): the ending says the format: {known}")
+    return ending
+
+
 def export(profile: Any, path: str | Path, edges: str = "gating", against: Any = None) -> Path:
     """Write a Profile in the format that the name's ending says; the path.
 
@@ -110,11 +120,7 @@ def export(profile: Any, path: str | Path, edges: str = "gating", against: Any =
     against an earlier Profile, for a page that shows what changed
     ArgumentError: an ending that is none of FORMATS, or another than .html with `against`.
     """
-    target = Path(path)
-    ending = next((e for e in sorted(FORMATS, key=len)[::-1] if target.name.endswith(e)), "")
-    if not ending:
-        known = "; ".join(f"{e} ({what})" for e, (_, what) in FORMATS.items())
-        raise ArgumentError(f"export({str(path)!r}): the ending says the format: {known}")
+    target, ending = Path(path), ending_of(path)
     if against is not None:
         if ending != ".html":
             raise ArgumentError(f"export({str(path)!r}, against=...): only an .html page shows two")

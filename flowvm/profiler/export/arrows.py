@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.profiler.run.run import Run
-
-Array = np.ndarray[Any, Any]
 
 
 def messages(run: Run, name: str, plan: Any) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
@@ -42,9 +41,9 @@ def reduced(run: Run) -> Array:
     before: dict[int, set[int]] = {}
     for a, b in zip(run.source.tolist(), run.target.tolist(), strict=True):
         before.setdefault(b, set()).add(a)
-    kept = [
+    shown = [
         e
         for e, (a, b) in enumerate(zip(run.source.tolist(), run.target.tolist(), strict=True))
         if not any(a in before.get(c, ()) for c in before[b] if c != a)
     ]
-    return np.array(kept, np.int64)
+    return np.array(shown, np.int64)

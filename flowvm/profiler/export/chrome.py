@@ -25,6 +25,7 @@ import numpy as np
 
 from flowvm.errors import ArgumentError
 from flowvm.files.writer import put
+from flowvm.meta.arrays import Array
 from flowvm.profiler.analysis.shares import helper_name
 from flowvm.profiler.analysis.waits import STATES, device_of
 from flowvm.profiler.export.arrows import messages, reduced
@@ -37,7 +38,6 @@ from flowvm.profiler.views.spots import origin_of
 from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.machine.words import KIND, STR
 
-Array = np.ndarray[Any, Any]
 EDGES = ("gating", "all", "none")
 PID = 1  # the host; device k is PID + 1 + k
 # track numbers: one group each, so that they stand together
@@ -45,7 +45,7 @@ PATH, PYTHON, SPANS, STREAMS, WAITS, TASKS, HELPERS = 1, 10, 500, 1000, 3000, 40
 BESIDE = 20  # tracks of one stream
 
 
-def write(profile: Any, path: Path, edges: str = "gating") -> None:
+def write(profile: object, path: Path, edges: str = "gating") -> None:
     """Write the trace; compressed if the name ends in .gz."""
     write_events(",\n".join(_Trace(profile, edges).lines()), path)
 
@@ -57,12 +57,12 @@ def write_events(listed: str, path: Path) -> None:
     put(path, gzip.compress(text.encode(), 5) if packed else text, "export")
 
 
-def events(profile: Any, edges: str = "gating") -> list[dict[str, Any]]:
+def events(profile: object, edges: str = "gating") -> list[dict[str, Any]]:
     """The events of a Profile: names of tracks first, then by time.
 
     ArgumentError if `edges` is none of EDGES.
     """
-    events: list[dict[str, Any]] = json.loads(f"[{','.join(_Trace(profile, edges).lines())}]")
+    events: list[dict[str, object]] = json.loads(f"[{','.join(_Trace(profile, edges).lines())}]")
     return events
 
 
@@ -109,16 +109,18 @@ class _Trace:
     def _names(self) -> list[str]:
         events = []
 
-        def said(pid: int, tid: int, what: str, **args: Any) -> None:
+        def write_metadata(pid: int, tid: int, what: str, **args: object) -> None:
             event = {"ph": "M", "pid": pid, "tid": tid, "name": what, "args": args}
             events.append(json.dumps(event, separators=(",", ":")))
 
         for pid in sorted({PID, *(pid for pid, _ in self.tracks)}):
-            said(pid, 0, "process_name", name="flowvm" if pid == PID else f"cuda:{pid - PID - 1}")
-            said(pid, 0, "process_sort_index", sort_index=pid)
+            write_metadata(
+                pid, 0, "process_name", name="flowvm" if pid == PID else f"cuda:{pid - PID - 1}"
+            )
+            write_metadata(pid, 0, "process_sort_index", sort_index=pid)
         for (pid, tid), name in sorted(self.tracks.items()):
-            said(pid, tid, "thread_name", name=name)
-            said(pid, tid, "thread_sort_index", sort_index=tid)
+            write_metadata(pid, tid, "thread_name", name=name)
+            write_metadata(pid, tid, "thread_sort_index", sort_index=tid)
         return events
 
     # --- adding -----------------------------------------------------------------------------------
@@ -130,7 +132,12 @@ class _Trace:
         return f'"pid":{pid},"tid":{tid},'
 
     def slices(
-        self, track: Any, names: Sequence[str], begin: Array, end: Array, args: Iterable[str]
+        self,
+        track: list[str] | str,
+        names: Sequence[str],
+        begin: Array,
+        end: Array,
+        args: Iterable[str],
     ) -> None:
         """Add slices on a track, or each on one of its own; names are JSON, args what stands in
         the braces.
@@ -158,9 +165,9 @@ class _Trace:
     # --- what there is ----------------------------------------------------------------------------
 
     def _slices(self) -> None:
-        run, done = self.run, self.profile.order.done
+        run, finished = self.run, self.profile.order.finished
         started, ended = run.time("started"), run.time("ended")
-        shown = np.flatnonzero(done & ~np.isin(run.kind, (KIND.TOUCH, KIND.BARRIER)))
+        shown = np.flatnonzero(finished & ~np.isin(run.kind, (KIND.TOUCH, KIND.BARRIER)))
         for stream in np.unique(run.stream[shown]).tolist():
             own = shown[run.stream[shown] == stream]
             own = own[np.argsort(started[own], kind="stable")]

@@ -83,7 +83,7 @@ def by_line(profile: Any) -> tuple[list[Node], list[Link]]:
     return nodes, sorted(links)
 
 
-def dot(profile: Any) -> str:
+def dot(profile: object) -> str:
     """The DAG of a Profile for Graphviz: a cluster for each stream."""
     return dot_of(*by_instruction(profile))
 
@@ -113,7 +113,7 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def mermaid(profile: Any) -> str:
+def mermaid(profile: object) -> str:
     """The DAG of a Profile for Mermaid, by lines where it is too large by instructions.
 
     ArgumentError if it is too large even so.

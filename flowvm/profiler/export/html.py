@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.files.printable import printable_tree
+from flowvm.meta.arrays import Array
 from flowvm.profiler.analysis.tables import births
 from flowvm.profiler.analysis.waits import by_device
 from flowvm.profiler.export.lanes import ALL_STATES, lanes_of, ranks_of
@@ -29,10 +30,10 @@ from flowvm.profiler.run.spaces import spaces_of
 from flowvm.profiler.views.flame import BY
 from flowvm.profiler.views.holders import NEVER
 from flowvm.profiler.views.memory_parts import PARTS, course_of, in_words
+from flowvm.profiler.views.roofline import roofline_plot
 from flowvm.profiler.views.verdict import WORDS
 from flowvm.vm.machine.words import KIND
 
-Array = np.ndarray[Any, Any]
 KINDS = {"f": "<f8", "i": "<i4", "b": "u1"}
 # the page's program, in the order that its parts need each other
 SCRIPTS = (
@@ -41,6 +42,7 @@ SCRIPTS = (
 )  # fmt: skip
 LEVEL = 6  # of deflate
 MOST_LINES = 400  # rows of a table
+MOST_DRAWN = 300  # tasks or actors
 MOMENTS = 600  # of a memory that are drawn
 
 
@@ -69,6 +71,16 @@ def _filled(name: str, **parts: str) -> str:
 
 def _asset(name: str) -> str:
     return (resources.files("flowvm.profiler.export") / "assets" / name).read_text("utf-8")
+
+
+def _staged(title: str, rows: list[list[Any]], edges: list[list[int]]) -> str:
+    """Draw the nodes of a graph behind a pass; a lane is a phase of training."""
+    nodes = [
+        (f"n{k}", f"{k} {op}\n{result} {line}", phase or "forward", bool(new))
+        for k, (op, result, line, phase, new) in enumerate(rows)
+    ]
+    links = [(f"n{a}", f"n{b}", "const", "data") for a, b in edges]
+    return svg_of(nodes, links, title.partition(":")[0], "made by this pass")
 
 
 def _bound(profile: Any, summaries: list[Any]) -> list[tuple[str, float, str]]:
@@ -139,27 +151,31 @@ class _Page:
             "title": f"{counted(len(run), 'instruction')} · wall {ms(run.wall)} ms · "
             f"recorder level {run.info.get('level', '?')}",
             "wall": max(1, run.wall),
-            "floor": profile.floor.length,
+            "floor": "; ".join(
+                f"{name}{one.fastest}" for name, one in zip(named, summaries, strict=True)
+            ),
             "bound": _bound(profile, summaries),
-            "mostly": [
-                f"{name}{one.mostly}"
+            "facts": [
+                [fact, f"{name}{text}"]
                 for name, one in zip(named, summaries, strict=True)
-                if one.mostly
+                for fact, text in one.facts
+                if text
             ],
             "path": sum(s.end - s.begin for s in profile.observed),
             "advice": [
-                f"{name}{said}"
+                f"{name}{line}"
                 for name, one in zip(named, summaries, strict=True)
-                for said in one.advice
+                for line in one.advice
             ],
             "wrong": [
-                f"{name}{said}"
+                f"{name}{line}"
                 for name, one in zip(named, summaries, strict=True)
-                for said in Screen(one.wrong(MOST_LINES)).plain().splitlines()
+                for line in Screen(one.wrong(MOST_LINES)).plain().splitlines()
             ],
             "parts": [
                 {"name": p.name, "first": p.first, "last": p.first + len(p.profile)} for p in parts
             ],
+            "roofline": self._roofline(),
             "ranks": ranks_of(self) if len(parts) > 1 or parts[0].name else None,
             "tables": tables,
             "names": run.names,
@@ -169,7 +185,7 @@ class _Page:
             "modules": run.modules,
             "sources": run.info.get("sources", {}),
             "states": ALL_STATES,
-            "meaning": {name: said for name, (_, _, said) in CAUSES.items()},
+            "meaning": {name: meaning for name, (_, _, meaning) in CAUSES.items()},
             "lanes": lanes,
             "devices": said_of(run),
             "purposes": [[name, colour] for _, colour, name in PARTS],
@@ -187,6 +203,11 @@ class _Page:
             "spans": [[m[0], m[4], m[5]] for m in run.marks if m[5] > m[4]],
             "kinds": self.kinds,
         }
+
+    def _roofline(self) -> str:
+        """Return the roofline plot as a picture, "" where nothing has a place in it."""
+        plot = roofline_plot(self.profile)
+        return plot.svg() if plot.drawn else ""
 
     def _memory(self, number: int, profile: Any, space: str) -> dict[str, Any]:
         """Return the uses of a memory over time, in as many columns as a screen has, and its
@@ -304,7 +325,10 @@ class _Page:
                 key: known[key] for key in ("actors", "notes", "regst_num", "registers", "chunk")
             }
             nodes, links = view.drawn()
-            about["drawing"] = svg_of(nodes, links, name) if view.actors else ""
+            small = len(nodes) <= MOST_DRAWN
+            about["drawing"] = svg_of(nodes, links, name, "longest") if small else ""
+        stages = run.info.get("stages", {}).get(name, ())
+        about["stages"] = [[title, _staged(title, *rest)] for title, *rest in stages]
         return {
             "name": name,
             "launches": len(launches),

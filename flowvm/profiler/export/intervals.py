@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from flowvm.meta.arrays import Array
 
 
 def microseconds(nanoseconds: Array) -> list[str]:

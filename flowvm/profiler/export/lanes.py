@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.profiler.analysis.shares import helper_lanes
 from flowvm.profiler.analysis.waits import STATES
 from flowvm.profiler.export.time_machine import Columns
@@ -17,11 +18,12 @@ from flowvm.profiler.grammar import CAUSES
 from flowvm.profiler.run.columns import CAUSES as HOST_CAUSES
 from flowvm.profiler.views.ranks import ranks_summary
 
-Array = np.ndarray[Any, Any]
 ALL_STATES = tuple(dict.fromkeys((*STATES, *CAUSES)))
 
 
-def _lane(page: Columns, lanes: list[dict[str, Any]], name: str, kind: str, **columns: Any) -> None:
+def _lane(
+    page: Columns, lanes: list[dict[str, Any]], name: str, kind: str, **columns: object
+) -> None:
     """A lane of the timeline: intervals that begin and end in order."""
     key = f"lane{len(lanes)}"
     for column, values in columns.items():
@@ -31,7 +33,7 @@ def _lane(page: Columns, lanes: list[dict[str, Any]], name: str, kind: str, **co
 
 def lanes_of(page: Columns) -> list[dict[str, Any]]:
     """List the lanes of all processes, one process behind the other."""
-    lanes: list[dict[str, Any]] = []
+    lanes: list[dict[str, object]] = []
     for number, part in enumerate(page.profile.parts):
         _lanes_of(page, part, lanes)
         for lane in lanes:
@@ -44,7 +46,7 @@ def _lanes_of(page: Columns, part: Any, lanes: list[dict[str, Any]]) -> None:
     own = f"{part.name} ".lstrip()
     path = part.profile.observed
 
-    def instructions(some: Any) -> Array:
+    def instructions(some: object) -> Array:
         places = np.asarray(some, np.int64)
         return np.where(places >= 0, places + first, -1)
 

@@ -17,7 +17,7 @@ PIDS = 100  # of one rank
 IDS = 1 << 40  # of flows of one rank
 
 
-def write(profiles: Sequence[Any], shifts: Sequence[int], path: Path, edges: str) -> None:
+def write(profiles: Sequence[object], shifts: Sequence[int], path: Path, edges: str) -> None:
     """Write the trace; compressed if the name ends in .gz."""
     text = ",\n".join(json.dumps(e, separators=(",", ":")) for e in events(profiles, shifts, edges))
     chrome.write_events(text, path)
@@ -65,17 +65,17 @@ def _collectives(events: Sequence[Event]) -> list[Event]:
     return sorted(collectives, key=lambda e: float(e["ts"]))
 
 
-def _arrows(made: Sequence[Sequence[Event]]) -> list[Event]:
+def _arrows(rows: Sequence[Sequence[Event]]) -> list[Event]:
     """From who came last to the others; none where ranks made different collectives."""
-    names = [[e["name"] for e in own] for own in made]
+    names = [[e["name"] for e in own] for own in rows]
     if any(own != names[0] for own in names):
         return []
     arrows: list[Event] = []
-    for number, row in enumerate(zip(*made, strict=True)):
+    for number, row in enumerate(zip(*rows, strict=True)):
         last = max(row, key=lambda e: float(e["ts"]))
         for other in row:
             if other is not last:
-                own = (len(made) + 1) * IDS + number * len(made) + other["pid"] // PIDS
+                own = (len(rows) + 1) * IDS + number * len(rows) + other["pid"] // PIDS
                 both = {"cat": "ranks", "name": last["name"], "id": own}
                 arrows.append({"ph": "s", "pid": last["pid"], "tid": last["tid"],
                                "ts": last["ts"], **both})  # fmt: skip

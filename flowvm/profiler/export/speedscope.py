@@ -18,22 +18,22 @@ from typing import Any
 import numpy as np
 
 from flowvm.files.writer import put
+from flowvm.meta.arrays import Array
 from flowvm.profiler.export.intervals import beside
 from flowvm.profiler.run.rows import distinct
 from flowvm.profiler.run.run import Run
 from flowvm.version import VERSION
 from flowvm.vm.machine.words import KIND
 
-Array = np.ndarray[Any, Any]
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
-def write(profile: Any, path: Path) -> None:
+def write(profile: object, path: Path) -> None:
     """Write the flame graphs of a Profile."""
     put(path, json.dumps(flames(profile), separators=(",", ":")), "export")
 
 
-def flames(profile: Any) -> dict[str, Any]:
+def flames(profile: object) -> dict[str, Any]:
     """The file's contents."""
     return _Flames(profile).contents()
 
@@ -46,13 +46,13 @@ class _Flames:
         self.frames: dict[tuple[str, str, int], int] = {}
         self.stacks: dict[tuple[int, ...], int] = {}
         self.python = {stack[0]: stack[1:] for stack in self.run.stacks}
-        rows = (self._instructions(profile.order.done), self._tasks())
+        rows = (self._instructions(profile.order.finished), self._tasks())
         self.rows = np.concatenate(rows)  # stack, stream, begin, end, bytes
 
-    def _instructions(self, done: Array) -> Array:
+    def _instructions(self, finished: Array) -> Array:
         run = self.run
         replayed = np.isin(np.arange(len(run)), run.task_launch)  # its tasks are shown
-        own = np.flatnonzero(done & ~replayed & ~np.isin(run.kind, (KIND.TOUCH, KIND.BARRIER)))
+        own = np.flatnonzero(finished & ~replayed & ~np.isin(run.kind, (KIND.TOUCH, KIND.BARRIER)))
         known = np.where(np.isin(own, list(self.python)), own, -1)  # a stack of its own
         stack = self._each(
             (run.module[own], run.line[own], run.op[own], known),
@@ -137,23 +137,23 @@ class _Flames:
         }  # fmt: skip
 
     def _streams(self) -> list[dict[str, Any]]:
-        made, begun = [], self.run.begun
+        profiles, begun = [], self.run.begun
         stacks = list(self.stacks)
         for stream in np.unique(self.rows[:, 1]).tolist():
             own = self.rows[self.rows[:, 1] == stream]
             own = own[np.argsort(own[:, 2], kind="stable")]
             places = beside(own[:, 2], own[:, 3])
             for place in range(int(places.max(initial=0)) + 1):
-                events: list[dict[str, Any]] = []
+                events = []
                 for stack, _, begin, end, _ in own[places == place].tolist():
                     for kind, at, frames in (
                         ("O", begin, stacks[stack]), ("C", end, stacks[stack][::-1]),
                     ):  # fmt: skip
                         events += [{"type": kind, "frame": f, "at": at - begun} for f in frames]
-                made.append({
+                profiles.append({
                     "type": "evented", "unit": "nanoseconds", "startValue": 0,
                     "name": self.run.streams[stream] + (f" +{place}" if place else ""),
                     "endValue": max(self.run.wall, events[-1]["at"] if events else 0),
                     "events": events,
                 })  # fmt: skip
-        return made
+        return profiles

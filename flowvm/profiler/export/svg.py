@@ -19,7 +19,7 @@ from xml.sax import saxutils
 
 from flowvm.files.printable import printable
 from flowvm.profiler.export.drawings import COLOURS, by_instruction, by_line
-from flowvm.profiler.grammar import Link, Node, ms
+from flowvm.profiler.grammar import Link, Node, counted, ms
 from flowvm.vm.machine.edges import HAZARDS
 
 MOST = 300  # instructions; more are no picture any more
@@ -66,7 +66,9 @@ def layout(nodes: list[Node], links: list[Link]) -> Drawing:
     number = {node[0]: k for k, node in enumerate(nodes)}
     forward = [link for link in links if number[link[0]] < number[link[1]]]
     backward = [link for link in links if number[link[0]] > number[link[1]]]
-    shown = _reduced(len(nodes), number, forward)
+    shown = _reduced(len(nodes), number, [link for link in forward if _is_hazard(link)])
+    shown += [link for link in forward if not _is_hazard(link)]  # a regst is one, whatever follows
+    shown.sort(key=lambda link: (number[link[1]], number[link[0]]))
     layer = [0] * len(nodes)
     for a, b, *_ in sorted(shown, key=lambda link: number[link[1]]):
         layer[number[b]] = max(layer[number[b]], layer[number[a]] + 1)
@@ -89,9 +91,21 @@ def layout(nodes: list[Node], links: list[Link]) -> Drawing:
     back = [(link, boxes[number[link[0]]], boxes[number[link[1]]]) for link in backward]
     deepest = max(layer, default=0)
     right = bands[-1][2] if bands else 0.0
+    if backward:  # they go around at the right
+        right = max(
+            right,
+            *(
+                max(a.x + a.width / 2, b.x + b.width / 2) + 20 + 6 * abs(a.layer - b.layer)
+                for _, a, b in back
+            ),
+        )
     height = TITLE + 22 + (deepest + 1) * (HIGH + GAP)
     width = max(right + MARGIN, 560.0)
     return Drawing(boxes, routes, back, bands, width, height, len(forward) - len(shown))
+
+
+def _is_hazard(link: Link) -> bool:
+    return link[3].partition("/")[0] in HAZARDS
 
 
 def _width(node: Node) -> float:
@@ -104,13 +118,13 @@ def _reduced(count: int, number: dict[str, int], links: list[Link]) -> list[Link
     for link in links:
         into.setdefault(number[link[1]], {}).setdefault(number[link[0]], link)
     reach = [0] * count
-    kept = []
+    sources = []
     for k in range(count):
         for source in sorted(into.get(k, ()), reverse=True):
             if not reach[k] >> source & 1:
-                kept.append(into[k][source])
+                sources.append(into[k][source])
             reach[k] |= reach[source] | 1 << source
-    return kept
+    return sources
 
 
 def _place(boxes: list[Box], streams: list[str]) -> list[tuple[str, float, float]]:
@@ -125,11 +139,11 @@ def _place(boxes: list[Box], streams: list[str]) -> list[tuple[str, float, float
         down = sweep % 2 == 0
         for key in keys if down else reversed(keys):
             row = rows[key]
-            wanted = [_mean(box, down) for box in row]
+            centres = [_mean(box, down) for box in row]
             if sweep < SWEEPS - 4:  # the last sweeps keep the order
-                order = sorted(range(len(row)), key=lambda k: wanted[k])
-                row[:], wanted = [row[k] for k in order], [wanted[k] for k in order]
-            _pack(row, wanted, None)
+                order = sorted(range(len(row)), key=lambda k: centres[k])
+                row[:], centres = [row[k] for k in order], [centres[k] for k in order]
+            _pack(row, centres, None)
     bands, left = [], float(MARGIN)
     for k, stream in enumerate(streams):
         own = [box for box in boxes if box.band == k]
@@ -150,13 +164,13 @@ def _mean(box: Box, down: bool) -> float:
     return sum(b.x for b in near) / len(near) if near else box.x
 
 
-def _pack(row: list[Box], wanted: list[float], start: float | None) -> None:
+def _pack(row: list[Box], centres: list[float], start: float | None) -> None:
     """Boxes of a row in this order, near where they are wanted, without overlap."""
-    x = [w if start is None else 0.0 for w in wanted]
+    x = [w if start is None else 0.0 for w in centres]
     for k in range(1, len(row)):
         x[k] = max(x[k], x[k - 1] + (row[k - 1].width + row[k].width) / 2 + SPACE)
     # what was pushed to the right as a whole goes back by half of it
-    over = sum(a - b for a, b in zip(x, wanted, strict=True)) / max(1, len(row))
+    over = sum(a - b for a, b in zip(x, centres, strict=True)) / max(1, len(row))
     for box, at in zip(row, x, strict=True):
         box.x = at - over if start is None else at
 
@@ -167,11 +181,13 @@ _CSS = """
 text { font: 11.5px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill: #1f2328 }
 .bg { fill: #ffffff } .band { fill: #f6f8fa; stroke: #d1d9e0 } .quiet { fill: #59636e }
 .box { fill: #ffffff; stroke: #8c959f } .hot { stroke: #dc2626; stroke-width: 2 }
+.count { fill: #a21caf; stroke: #f6f8fa; stroke-width: 4; paint-order: stroke }
 .name { font-weight: 600 } path { fill: none; stroke-width: 1.2 } .mut { stroke-width: 2.2 }
 .mut2 { stroke-dasharray: 6 3; stroke-width: 1.8 } .back { stroke-dasharray: 2 3 }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6edf3 } .bg { fill: #0d1117 } .band { fill: #151b23; stroke: #3d444d }
   .quiet { fill: #9198a1 } .box { fill: #0d1117; stroke: #656c76 }
+  .count { fill: #e879f9; stroke: #151b23 } .hot { stroke: #f87171 }
 }
 """
 
@@ -186,8 +202,8 @@ def svg(profile: Any) -> str:
     return svg_of(nodes, links, f"{len(nodes)} {what}, {ms(profile.run.wall)} ms")
 
 
-def svg_of(nodes: list[Node], links: list[Link], title: str = "") -> str:
-    """A graph as an SVG picture, as it is, however large."""
+def svg_of(nodes: list[Node], links: list[Link], title: str = "", hot: str = "critical") -> str:
+    """A graph as an SVG picture, as it is, however large; `hot` says what its red boxes are."""
     title = title or f"{len(nodes)} nodes"
     drawing = layout(nodes, links)
     width, height = drawing.width, drawing.height
@@ -198,7 +214,7 @@ def svg_of(nodes: list[Node], links: list[Link], title: str = "") -> str:
         f"<defs>{''.join(_marker(name, colour) for name, colour in COLOURS.items())}</defs>",
         f'<rect class="bg" width="{width:.0f}" height="{height:.0f}"/>',
         f'<text class="name" x="{MARGIN}" y="22">{escape(title)}</text>',
-        *_legend(_kinds(links), any(node[3] for node in nodes), drawing.left_out),
+        *_legend(_kinds(links), hot * any(node[3] for node in nodes), drawing.left_out),
     ]
     for stream, left, right in drawing.bands:
         out.append(
@@ -206,8 +222,16 @@ def svg_of(nodes: list[Node], links: list[Link], title: str = "") -> str:
             f'height="{height - TITLE + 6:.1f}" rx="8"/>'
             f'<text class="quiet" x="{left + 10:.1f}" y="{TITLE - 2}">{escape(stream)}</text>'
         )
-    out += [_edge(link, route) for link, route in drawing.routes]
-    out += [_back(link, a, b) for link, a, b in drawing.back]
+    ports = _ports([(route[-2].x, route[-1]) for _, route in drawing.routes])
+    out += [
+        _edge(link, route, (at - 0.5) * min(route[-1].width - 16, 14 * many))
+        for (link, route), (at, many) in zip(drawing.routes, ports, strict=True)
+    ]
+    ports = _ports([(-a.y, b) for _, a, b in drawing.back])
+    out += [
+        _back(link, a, b, at * HIGH)
+        for (link, a, b), (at, _) in zip(drawing.back, ports, strict=True)
+    ]
     out += [_box(box) for box in drawing.boxes]
     return "\n".join([*out, "</svg>", ""])
 
@@ -224,14 +248,14 @@ def _kinds(links: list[Link]) -> dict[str, str]:
     """Map each access among the links to the text of its line: a hazard, or for a regst the
     access.
     """
-    said: dict[str, str] = {}
+    names: dict[str, str] = {}
     for _, _, access, hazard in links:
         word = hazard.partition(",")[0]
-        said.setdefault(access, access if word.partition("/")[0] in HAZARDS else word)
-    return {access: said[access] for access in COLOURS if access in said}
+        names.setdefault(access, access if word.partition("/")[0] in HAZARDS else word)
+    return {access: names[access] for access in COLOURS if access in names}
 
 
-def _legend(kinds: dict[str, str], hot: bool, left_out: int) -> list[str]:
+def _legend(kinds: dict[str, str], hot: str, left_out: int) -> list[str]:
     """Return the legend of the lines."""
     parts, x = [], float(MARGIN)
     for name, word in kinds.items():
@@ -243,11 +267,11 @@ def _legend(kinds: dict[str, str], hot: bool, left_out: int) -> list[str]:
     if hot:
         parts.append(
             f'<rect class="box hot" x="{x:.0f}" y="32" width="22" height="12" rx="3"/>'
-            f'<text x="{x + 28:.0f}" y="42">critical</text>'
+            f'<text x="{x + 28:.0f}" y="42">{hot}</text>'
         )
-        x += 42 + 8 * CHARACTER
+        x += 42 + len(hot) * CHARACTER
     if left_out:
-        text = f"{left_out} edges follow from others"
+        text = f"{counted(left_out, 'edge')} left out, implied by others"
         parts.append(f'<text class="quiet" x="{x:.0f}" y="42">{text}</text>')
     return parts
 
@@ -266,13 +290,29 @@ def _box(box: Box) -> str:
     )
 
 
-def _edge(link: Link, route: list[Box]) -> str:
-    """A line from the bottom of one box to the top of another, through the thin ones between."""
+def _ports(arrivals: list[tuple[float, Box]]) -> list[tuple[float, int]]:
+    """Return the place of each line along the side of the box that it comes to, from 0 to 1, and
+    how many come there: none lies on another.  `arrivals` say where a line comes from.
+    """
+    ranks: dict[int, list[int]] = {}
+    for k, (_, box) in enumerate(arrivals):
+        ranks.setdefault(id(box), []).append(k)
+    ports = [(0.5, 1)] * len(arrivals)
+    for own in ranks.values():
+        for n, k in enumerate(sorted(own, key=lambda k: arrivals[k][0])):
+            ports[k] = ((n + 1) / (len(own) + 1), len(own))
+    return ports
+
+
+def _edge(link: Link, route: list[Box], port: float) -> str:
+    """A line from the bottom of one box to the top of another, through the thin ones between; it
+    arrives `port` beside the middle.
+    """
     a, b = route[0], route[-1]
     x, y = a.x, a.y + HIGH
     parts = [f"M{x:.1f} {y:.1f}"]
     for k, box in enumerate(route[1:], 1):
-        to_x, to_y = box.x, box.y
+        to_x, to_y = box.x + (port if box is b else 0.0), box.y
         middle = (y + to_y) / 2
         parts.append(f"C{x:.1f} {middle:.1f} {to_x:.1f} {middle:.1f} {to_x:.1f} {to_y:.1f}")
         x, y = to_x, to_y
@@ -282,13 +322,22 @@ def _edge(link: Link, route: list[Box]) -> str:
     return _path(link, " ".join(parts), f"{_of(a)} to {_of(b)}", "")
 
 
-def _back(link: Link, a: Box, b: Box) -> str:
-    """A line from the right of one box up to the right of another."""
+def _back(link: Link, a: Box, b: Box, port: float) -> str:
+    """A line from the right of one box up to the right of another, `port` below its top; with its
+    number, if it has one.
+    """
     x, y = a.x + a.width / 2, a.y + HIGH / 2
-    to_x, to_y = b.x + b.width / 2, b.y + HIGH / 2
-    out = max(x, to_x) + 14
-    return _path(link, f"M{x:.1f} {y:.1f}C{out:.1f} {y:.1f} {out:.1f} {to_y:.1f} "
+    to_x, to_y = b.x + b.width / 2, b.y + port
+    out = max(x, to_x) + 14 + 6 * abs(a.layer - b.layer)
+    line = _path(link, f"M{x:.1f} {y:.1f}C{out:.1f} {y:.1f} {out:.1f} {to_y:.1f} "
                  f"{to_x:.1f} {to_y:.1f}", f"{_of(a)} back to {_of(b)}", " back")  # fmt: skip
+    count = link[3].partition(", ")[2].partition(" ")[0]
+    if not count.isdigit():
+        return line
+    at_x, at_y = (x + to_x + 6 * out) / 8, (y + to_y) / 2  # the curve's middle
+    return line + (
+        f'<text class="count" text-anchor="middle" x="{at_x:.1f}" y="{at_y + 4:.1f}">{count}</text>'
+    )
 
 
 def _of(box: Box) -> str:

@@ -8,17 +8,17 @@ from __future__ import annotations
 import csv
 import importlib
 import io
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.sax import saxutils
-
-import numpy as np
 
 from flowvm.errors import ConfigError
 from flowvm.files.printable import printable
+from flowvm.meta.arrays import Array
 from flowvm.profiler.views.edges import edges_of
 from flowvm.profiler.views.query import columns_of
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    from types import ModuleType
 
 
 def _instructions(profile: Any) -> dict[str, Array]:
@@ -46,7 +46,7 @@ def _plain(column: Array) -> list[Any]:
 _TYPES = {"O": "string", "i": "long", "u": "long", "f": "double", "b": "boolean"}
 
 
-def graphml(profile: Any) -> str:
+def graphml(profile: object) -> str:
     """Instructions and edges as GraphML, for networkx, igraph, Gephi, yEd."""
     nodes, edges = _instructions(profile), edges_of(profile)
     lines = [
@@ -85,7 +85,7 @@ def _data(of: str, columns: dict[str, Array]) -> list[str]:
     return texts
 
 
-def _needed(name: str, instead: str) -> Any:
+def _needed(name: str, instead: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:

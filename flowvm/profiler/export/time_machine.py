@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.profiler.analysis.moments import NEVER, actors_of
 from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.run import Run
@@ -18,8 +19,6 @@ from flowvm.profiler.views.moment import EVENTS, WAITS
 from flowvm.profiler.views.plan import label
 from flowvm.vm.machine.words import KIND
 from flowvm.vm.watch.flight import TIMES
-
-Array = np.ndarray[Any, Any]
 
 
 class Columns(Protocol):

@@ -12,16 +12,31 @@ from collections.abc import Iterator
 from typing import Any
 
 Event = dict[str, Any]
+# fields of an event, and the kinds of their values, by the document of the trace event format
+TYPES: dict[str, tuple[type, ...]] = {
+    "ph": (str,),
+    "name": (str,),
+    "cat": (str,),
+    "pid": (int,),
+    "tid": (int,),
+    "ts": (int, float),
+    "dur": (int, float),
+    "id": (int, str),
+    "bp": (str,),
+    "s": (str,),
+    "cname": (str,),
+    "args": (dict,),
+}
 
 
-def problems(trace: Any) -> list[str]:
+def problems(trace: object) -> list[str]:
     """List the parts of a trace that a viewer would drop or refuse; empty if there is none."""
     problems: list[str] = []
     listed = trace.get("traceEvents") if isinstance(trace, dict) else None
     if not isinstance(listed, list):
         return ["no list traceEvents"]
-    tracks: dict[tuple[Any, Any], list[tuple[int, int, str]]] = {}
-    flows: dict[Any, list[Event]] = {}
+    tracks: dict[tuple[object, object], list[tuple[int, int, str]]] = {}
+    flows: dict[object, list[Event]] = {}
     counters: dict[str, float] = {}
     named, timed = set(), False
     for k, e in enumerate(listed):
@@ -30,6 +45,11 @@ def problems(trace: Any) -> list[str]:
             missing.append("ts")
         if missing:
             problems.append(f"event {k} has no {', '.join(missing)}")
+            continue
+        wrong = [name for name, kinds in TYPES.items() if name in e and type(e[name]) not in kinds]
+        if wrong:
+            values = ", ".join(f"{name}: {e[name]!r:.40}" for name in wrong)
+            problems.append(f"event {k} has a value of no kind that its field may have: {values}")
             continue
         kind = e["ph"]
         if kind == "M":
@@ -68,7 +88,7 @@ def problems(trace: Any) -> list[str]:
     return problems
 
 
-def _overlaps(tid: Any, spans: list[tuple[int, int, str]]) -> Iterator[str]:
+def _overlaps(tid: object, spans: list[tuple[int, int, str]]) -> Iterator[str]:
     open_: list[tuple[int, str]] = []
     for begin, end, name in sorted(spans, key=lambda s: (s[0], -s[1])):
         while open_ and open_[-1][0] <= begin:
@@ -84,7 +104,9 @@ def _cover(spans: list[tuple[int, int, str]]) -> tuple[list[int], list[int]]:
     return [s[0] for s in ordered], list(itertools.accumulate((s[1] for s in ordered), max))
 
 
-def _flow_problems(key: Any, pair: list[Event], covers: Any) -> Iterator[str]:
+def _flow_problems(
+    key: object, pair: list[Event], covers: dict[tuple[Any, Any], tuple[list[int], list[int]]]
+) -> Iterator[str]:
     if [e["ph"] for e in pair] not in (["s", "f"], ["f", "s"]):
         yield f"flow {key} is not one s and one f"
         return

@@ -21,6 +21,10 @@ from flowvm.vm.callers.lines import INTERNAL
 if TYPE_CHECKING:
     from flowvm.profiler.export import trace_rules
     from flowvm.profiler.front import top
+    from flowvm.profiler.front.profiles import Profile
+    from flowvm.profiler.views.diff import Diff
+    from flowvm.profiler.views.query import Query
+    from flowvm.profiler.views.why import Why
 else:
     trace_rules = lazy("flowvm.profiler.export.trace_rules")
     top = lazy("flowvm.profiler.front.top")
@@ -45,8 +49,8 @@ def add_parsers(commands: Any) -> None:
     view = commands.add_parser("view", help="show a saved run")
     view.add_argument("run", help="a file that Profile.save or `flowvm run -o` made")
     screens = view.add_mutually_exclusive_group()
-    for name, said in SCREENS.items():
-        screens.add_argument(f"--{name}", action="store_true", help=f"{said} instead")
+    for name, text in SCREENS.items():
+        screens.add_argument(f"--{name}", action="store_true", help=f"{text} instead")
     view.add_argument("--by", default="op", help="summary by op, line, module or stream")
     view.add_argument("--sort", default="path", help="column that the summary is sorted by")
     view.add_argument("--around", type=int, help="of the dag: what is near this instruction")
@@ -73,17 +77,15 @@ def add_parsers(commands: Any) -> None:
     export.add_argument("--edges", default="gating", choices=("gating", "all", "none"))
     export.add_argument("--against", metavar="RUN", help="of a page: an earlier run beside it")
     export.add_argument("--check", action="store_true", help="of a trace: say what viewers refuse")
-    seen = commands.add_parser("top", help="watch the VM of a running process")
-    seen.add_argument("pid", nargs="?", type=int, help="the process (default: the only one there)")
-    seen.add_argument("--hz", type=float, default=2.0, help="screens a second, 0.1 to 10 (2)")
-    seen.add_argument(
-        "--interval", type=float, help="seconds between lines (30), or --json objects"
-    )
-    seen.add_argument("--once", action="store_true", help="one screen, of a second, and leave")
-    seen.add_argument("--dump", action="store_true", help="who waits for whom right now, and leave")
-    seen.add_argument("--json", action="store_true", help="JSON, an object a line")
-    seen.add_argument("--web", action="store_true", help="in a browser: prints the address")
-    seen.add_argument("--port", type=int, default=0, help="for --web (0: any that is free)")
+    top = commands.add_parser("top", help="watch the VM of a running process")
+    top.add_argument("pid", nargs="?", type=int, help="the process (default: the only one there)")
+    top.add_argument("--hz", type=float, default=2.0, help="screens a second, 0.1 to 10 (2)")
+    top.add_argument("--interval", type=float, help="seconds between lines (30), or --json objects")
+    top.add_argument("--once", action="store_true", help="one screen, of a second, and leave")
+    top.add_argument("--dump", action="store_true", help="who waits for whom right now, and leave")
+    top.add_argument("--json", action="store_true", help="JSON, an object a line")
+    top.add_argument("--web", action="store_true", help="in a browser: prints the address")
+    top.add_argument("--port", type=int, default=0, help="for --web (0: any that is free)")
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -129,7 +131,7 @@ def _print_error(error: BaseException) -> None:
     traceback.print_exception(type(error), error, tracebacks.shown(error, tb))
 
 
-def _write(recording: Any, out: str) -> Path:
+def _write(recording: Profile, out: str) -> Path:
     path = Path(out)
     if path.suffix:
         written: Path = recording.export(path)
@@ -187,7 +189,7 @@ def _top(args: argparse.Namespace) -> int:
     return top.main(args)
 
 
-def _show(view: Any, as_json: bool) -> int:
+def _show(view: Why | Query | Diff, as_json: bool) -> int:
     if as_json:
         print(json.dumps(view.to_dict()))
     else:

@@ -48,7 +48,7 @@ class live:  # noqa: N801 - used like a function
     ...     x = flow.ones(2) + 1
     """
 
-    def __init__(self, hz: float = 2.0, look: Callable[[], Any] | None = None) -> None:
+    def __init__(self, hz: float = 2.0, look: Callable[[], object] | None = None) -> None:
         if not 0.1 <= hz <= 10:
             raise ArgumentError(f"live(hz={hz!r}): a screen is refreshed 0.1 to 10 times a second")
         self.hz = hz
@@ -143,9 +143,9 @@ class serve:  # noqa: N801 - used like a function
         if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 1 << 16:
             raise ArgumentError(f"serve(port={port!r}): 0 (any that is free) to 65535")
         engine.start()
-        asked = ["top", str(os.getpid()), "--web", "--port", str(port)]
+        arguments = ["top", str(os.getpid()), "--web", "--port", str(port)]
         try:
-            self._process = _started(processes.own("flowvm.commands.cli:main", *asked))
+            self._process = _started(processes.own("flowvm.commands.cli:main", *arguments))
         except OSError as error:
             raise VMError(f"serve: {error}") from None
         self._end = weakref.finalize(self, _stop, self._process)

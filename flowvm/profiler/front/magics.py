@@ -19,7 +19,7 @@ import json
 import linecache
 import shlex
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import ArgumentError
 from flowvm.files.writer import put
@@ -27,6 +27,12 @@ from flowvm.profiler.front.live import in_notebook, live
 from flowvm.profiler.front.profiles import profile
 from flowvm.profiler.front.watcher import Watcher
 from flowvm.profiler.terminal import has_colours
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from flowvm.profiler.grammar import View
+
 
 VARIABLE = "p"
 
@@ -49,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
 # public: flow (late, unlisted)
 def load_ipython_extension(shell: Any) -> None:
     """Called by `%load_ext flowvm`: the magics, for `shell`."""
-    left: dict[str, Any] = {}
+    recorded: dict[str, object] = {}
 
     def flow(line: str, cell: str | None = None) -> None:
         """%flow statement, or %%flow [--graph] [--memory] [--timeline] [--json FILE] [--level N]"""
@@ -59,15 +65,15 @@ def load_ipython_extension(shell: Any) -> None:
         except (ArgumentError, ValueError) as error:
             raise _usage(error) from None
 
-        _measure(shell, source, arguments, left)
+        _measure(shell, source, arguments, recorded)
 
     def flowtop(line: str) -> None:
         """%flowtop [SECONDS]: look at the VM for so long (10), or until it is interrupted."""
         try:
             seconds = float(line or 10)
         except ValueError:
-            said = f"%flowtop {line}: give seconds, as in %flowtop 5, or nothing"
-            raise _usage(ValueError(said)) from None
+            message = f"%flowtop {line}: give seconds, as in %flowtop 5, or nothing"
+            raise _usage(ValueError(message)) from None
         if shell.__class__.__name__ != "ZMQInteractiveShell":
             watcher = Watcher()
             watcher.look()
@@ -89,12 +95,14 @@ def _usage(error: Exception) -> Exception:
     return reason
 
 
-def _measure(shell: Any, source: str, arguments: argparse.Namespace, left: dict[str, Any]) -> None:
-    """`left` are the variables that hold what was recorded before, and what that is."""
+def _measure(
+    shell: Any, source: str, arguments: argparse.Namespace, recorded: dict[str, Any]
+) -> None:
+    """`recorded` are the variables that hold what was recorded before, and what that is."""
     with profile(level=arguments.level) as recording:
         result = _run(shell, source)
-    name = _name(shell.user_ns, left)
-    shell.user_ns[name] = left[name] = recording
+    name = _name(shell.user_ns, recorded)
+    shell.user_ns[name] = recorded[name] = recording
     _show(shell, recording.summary())
     if name != VARIABLE:
         print(f"recorded as {name}: {VARIABLE} is a name of yours")
@@ -108,10 +116,10 @@ def _measure(shell: Any, source: str, arguments: argparse.Namespace, left: dict[
         shell.displayhook(result)
 
 
-def _name(names: dict[str, Any], left: dict[str, Any]) -> str:
+def _name(names: Mapping[str, object], recorded: Mapping[str, object]) -> str:
     """The first of p, p1, p2, ... that is free, or holds what was left there."""
     candidates = itertools.chain([VARIABLE], (f"{VARIABLE}{k}" for k in itertools.count(1)))
-    return next(n for n in candidates if n not in names or names[n] is left.get(n, left))
+    return next(n for n in candidates if n not in names or names[n] is recorded.get(n, recorded))
 
 
 def _run(shell: Any, source: str) -> Any:
@@ -130,7 +138,7 @@ def _run(shell: Any, source: str) -> Any:
     return eval(compile(tail, name, "eval"), shell.user_global_ns, shell.user_ns)
 
 
-def _show(shell: Any, view: Any) -> None:
+def _show(shell: object, view: View) -> None:
     """In colours where the terminal has them, as HTML in a notebook, else as text."""
     if in_notebook():
         from IPython.display import display

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from flowvm.config import config
+from flowvm.config import config, record_count
 from flowvm.errors import ArgumentError
 from flowvm.guards.regions import Switched
 from flowvm.loading.lazy import lazy
+from flowvm.meta.arrays import Array
 from flowvm.profiler.analysis import host_time, paths, tables
 from flowvm.profiler.analysis.across import Tied
 from flowvm.profiler.analysis.census import held_of, purposes_of
@@ -39,6 +40,8 @@ from flowvm.vm.watch.flight import Snapshot
 from flowvm.vm.watch.spaces import HOST
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from flowvm.eager.tensor import Tensor
     from flowvm.meta.device import Device
     from flowvm.profiler import export as exporting
@@ -57,6 +60,7 @@ if TYPE_CHECKING:
         moment,
         query,
         replays,
+        roofline,
         timeline,
         tree,
         why,
@@ -73,6 +77,7 @@ if TYPE_CHECKING:
     from flowvm.profiler.views.moment import Moment
     from flowvm.profiler.views.plan import PlanView
     from flowvm.profiler.views.query import Query
+    from flowvm.profiler.views.roofline import RooflinePlot
     from flowvm.profiler.views.sql import Rows
     from flowvm.profiler.views.timeline import Timeline
     from flowvm.profiler.views.tree import ModuleTree
@@ -93,13 +98,13 @@ else:
     moment = lazy("flowvm.profiler.views.moment")
     query = lazy("flowvm.profiler.views.query")
     replays = lazy("flowvm.profiler.views.replays")
+    roofline = lazy("flowvm.profiler.views.roofline")
     timeline = lazy("flowvm.profiler.views.timeline")
     tree = lazy("flowvm.profiler.views.tree")
     edging = lazy("flowvm.profiler.views.edges")
     sqling = lazy("flowvm.profiler.views.sql")
     why = lazy("flowvm.profiler.views.why")
 
-Array = np.ndarray[Any, Any]
 WHOLE = ("lost", "raised")  # of `info`: what is said of a whole run and not of a part
 
 
@@ -242,9 +247,9 @@ class Profile:
             raise ArgumentError(
                 f"span {number} of {span!r}: there are {len(named)} in this run; names are {others}"
             )
-        _, begun, left, _, first, last = named[number]
+        _, begun, until, _, first, last = named[number]
         ended, kind = run.time("ended")[first:last], run.kind[first:last]
-        over = int(ended[kind != KIND.RELEASE].max(initial=left))
+        over = int(ended[kind != KIND.RELEASE].max(initial=until))
         part = run.part(first, last, begun, over)
         part.info = {k: v for k, v in run.info.items() if k not in WHOLE} | {"overwritten": 0}
         settled = max(over, int(ended.max(initial=over)))  # what it released is released
@@ -394,7 +399,7 @@ class Profile:
                "waits", from where on it waited for others
         ArgumentError: no such instruction, or it never came there.
         """
-        self._number, time = moment.asked(self, t, instr, when)
+        self._number, time = moment.resolve_moment(self, t, instr, when)
         return moment.moment(self, self._number, time)
 
     def step(self, steps: int = 1, to: str = "") -> Moment:
@@ -446,6 +451,13 @@ class Profile:
         """
         return replays.plan_of(self, name)
 
+    def roofline(self, by: str = "op") -> RooflinePlot:
+        """Plot how fast each "op", "line", "module" or "stream" computed, over its operations a
+        byte, below the roof that `flow.profiler.roofline()` measured.  `.save("roof.svg")` writes
+        it.  ArgumentError: another `by`.
+        """
+        return roofline.roofline_plot(self, by)
+
     def diff(self, after: Profile, by: str = "op") -> Diff:
         """Compare with another run; the largest change comes first.
 
@@ -496,7 +508,7 @@ class Profile:
     def __repr__(self) -> str:
         return repr(self.summary())
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+    def _repr_pretty_(self, printer: object, cycle: bool) -> None:
         self.summary()._repr_pretty_(printer, cycle)
 
     def _repr_html_(self) -> str:
@@ -510,22 +522,39 @@ class profile(Profile, Switched):  # noqa: N801 - used like a function, as PyTor
     """`with flow.profiler.profile() as p:` records what is issued inside.
 
     `level` (1 to 3) is what to record, at least (see `flowvm.vm.watch.flight`), `record` how many
-    instructions to remember, by default `flow.config.record`, which is the 65,536 that the recorder
-    has; with more, what it has is taken out before it is overwritten.  Leaving the block waits
-    until everything inside has run; that wait is not part of the run.  ArgumentError: another
-    level, or fewer than 1.
+    instructions to remember, or bytes ("256M"), by default `flow.config.record`, which is the
+    65,536 that the recorder has; with more, what it has is taken out before it is overwritten.
+
+    `file` is where the run is written when the block is left, however that is; the name's ending
+    says the format, as `export` has them.  All instructions are remembered then, unless `record`
+    says how many, and lie in that folder meanwhile, not in memory.
+
+    Leaving the block waits until everything inside has run; that wait is not part of the run.
+    ArgumentError: another level, fewer than 1, or a file of no known format.
 
     >>> with flow.profiler.profile() as p:
     ...     x = flow.ones(2) + 1
-    >>> [row.name for row in p.table("op") if row.name != "release"]
-    ['fill', 'add']
+    >>> sorted(row.name for row in p.table("op") if row.name != "release")
+    ['add', 'fill']
     """
 
-    def __init__(self, level: int = 2, record: int | None = None) -> None:
+    def __init__(
+        self, level: int = 2, record: int | str | None = None, file: str | Path | None = None
+    ) -> None:
         super().__init__()
-        if record is not None and record < 1:
-            raise ArgumentError(f"record={record!r}: how many instructions to remember, 1 or more")
-        self._most = record or config.record
+        try:
+            known = None if record is None else record_count(record)
+        except (TypeError, ValueError):
+            raise ArgumentError(
+                f"record={record!r}: how many instructions to remember, 1 or more, "
+                'or how many bytes: "256M"'
+            ) from None
+        self._file = None if file is None else Path(file)
+        if self._file is not None:
+            exporting.ending_of(self._file)
+            if not self._file.absolute().parent.is_dir():
+                raise ArgumentError(f"file={str(file)!r}: there is no such folder")
+        self._most = known or (config.record if file is None else 1 << 30)
         if level not in (1, 2, 3):
             raise ArgumentError(f"level={level!r}: what to record is 1, 2 or 3")
         self._level = engine.flight.at_least(level)
@@ -537,7 +566,9 @@ class profile(Profile, Switched):  # noqa: N801 - used like a function, as PyTor
         self._level._switch()
         self._since = int(engine.words[CTL.RECEIVED])
         if self._most > REC.LENGTH:
-            self._keeping = engine.flight.keeping = Keeping(engine.flight, self._since, self._most)
+            folder = None if self._file is None else self._file.absolute().parent
+            self._keeping = Keeping(engine.flight, self._since, self._most, folder)
+            engine.flight.keeping = self._keeping
         engine.flight.begin_wait()  # what was lost until now is not the run's
         self._cores = cores.reading()
         self._begun = time.monotonic_ns()
@@ -548,52 +579,56 @@ class profile(Profile, Switched):  # noqa: N801 - used like a function, as PyTor
             engine.flight.keeping = None
         self._level._undo()
 
-    def _left(
+    def _on_exit(
         self,
         kind: type[BaseException] | None = None,
         error: BaseException | None = None,
         traceback: TracebackType | None = None,
     ) -> None:
         engine.flight.begin_wait()  # what is lost from now on is not the run's
-        left = time.monotonic_ns()
+        until = time.monotonic_ns()
         engine.wait_idle()
         issuing = engine.flight.issuing
         load = cores.between(self._cores, cores.reading(), issuing)
-        seen = self._keeping.whole() if self._keeping is not None else None
-        self.run = _collected(self._since, self._begun, left, load, seen)
+        snapshot = self._keeping.whole() if self._keeping is not None else None
+        self.run = _collected(self._since, self._begun, until, load, snapshot)
         if self._uncompiled or engine.uncompiled:  # the first instruction may have been inside
             self.run.info["uncompiled"] = True
         if kind is not None:
             self.run.info["raised"] = kind.__name__
+        if self._keeping is not None:
+            self._keeping.close()
+        if self._file is not None:
+            self.export(self._file)
 
 
 def _collected(
     since: int,
     begun: int,
-    left: int,
-    load: dict[str, Any] | None = None,
-    seen: Snapshot | None = None,
+    until: int,
+    load: Mapping[str, object] | None = None,
+    snapshot: Snapshot | None = None,
 ) -> Run:
-    """The run from `since` on, without the wait that came after the moment `left`.
+    """The run from `since` on, without the wait that came after the moment `until`.
 
     Where the recorder has lost instructions, it begins with the first that is left: of the time
     before nothing is known.
     """
     flight = engine.flight
-    seen = seen or flight.look(since)
-    first = begun or int(seen.times[:1, 0].min(initial=left))
-    samples = flight.sampling.seen(first - BEFORE, left, set(seen.codes))
-    run = collect(seen, begun, samples, load)
-    run.info["held"] = held_of(run, seen)
-    run.info["purposes"] = purposes_of(run, seen)
+    snapshot = snapshot or flight.look(since)
+    first = begun or int(snapshot.times[:1, 0].min(initial=until))
+    samples = flight.sampling.samples(first - BEFORE, until, set(snapshot.codes))
+    run = collect(snapshot, begun, samples, load)
+    run.info["held"] = held_of(run, snapshot)
+    run.info["purposes"] = purposes_of(run, snapshot)
     if len(run) and run.kind[-1] == KIND.BARRIER and not np.diff(run.offsets[-2:])[0]:
         run = run.part(0, len(run) - 1, run.begun, run.ended)
-    run.ended = max(left, int(run.time("ended").max(initial=0)))
+    run.ended = max(until, int(run.time("ended").max(initial=0)))
     if run.info["overwritten"] and begun:
         issued = run.time("issued")
         run.begun = max(begun, int(issued[issued > 0].min(initial=run.ended)))
         run.info["lost"] = run.begun - begun
-    inside = (run.wait_times[:, 1] > run.begun) & (run.wait_times[:, 0] < left)
+    inside = (run.wait_times[:, 1] > run.begun) & (run.wait_times[:, 0] < until)
     run.wait_times = np.clip(run.wait_times[inside], run.begun, run.ended)
     run.wait_cause, run.wait_thread = run.wait_cause[inside], run.wait_thread[inside]
     run.marks = [m for m in run.marks if m[2] >= run.begun and m[1] <= run.ended]
@@ -614,11 +649,11 @@ def last(count: int | None = None) -> Profile:
     """
     if count is not None and count < 1:
         raise ArgumentError(f"last({count}): ask for at least one instruction")
-    left = time.monotonic_ns()
+    until = time.monotonic_ns()
     received = int(engine.words[CTL.RECEIVED])
     engine.wait_idle()
     since = 0 if count is None else max(0, received - count)
-    return Profile(_collected(since, 0, left))
+    return Profile(_collected(since, 0, until))
 
 
 def load(path: str | Path) -> Profile:

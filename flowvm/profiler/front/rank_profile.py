@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.profiler.analysis import across
 from flowvm.profiler.analysis.across import Tied
 from flowvm.profiler.analysis.host_time import Spent
@@ -25,7 +25,6 @@ from flowvm.profiler.run.rank_runs import joined, placed, title
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.views.flame import Flame
 
-Array = np.ndarray[Any, Any]
 _SUMS = ("count", "run", "path", "dep", "queue", "sched", "nbytes", "flops", "host")
 
 

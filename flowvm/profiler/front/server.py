@@ -17,7 +17,6 @@ import traceback
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from flowvm.errors import VMError
@@ -46,14 +45,14 @@ class Site:
     def __init__(self, watcher: Watcher) -> None:
         self.watcher = watcher
         self._lock = threading.Lock()
-        self._made: dict[str, tuple[float, bytes]] = {}
+        self._bodies: dict[str, tuple[float, bytes]] = {}
 
     def _fresh(self, key: str, seconds: float, make: Callable[[], str]) -> bytes:
         with self._lock:
-            at, body = self._made.get(key, (0.0, b""))
+            at, body = self._bodies.get(key, (0.0, b""))
             if not at or time.monotonic() - at >= seconds:
                 body = make().encode()
-                self._made[key] = (time.monotonic(), body)
+                self._bodies[key] = (time.monotonic(), body)
             return body
 
     def answer(self, path: str, query: dict[str, list[str]]) -> tuple[int, str, bytes]:
@@ -65,10 +64,10 @@ class Site:
             if path == "live.json":
                 return 200, values, self._fresh("live", LOOK_S, self._live)
             if path == "run.html":
-                asked = query.get("most", ["4000"])[-1]
-                if not asked.isdecimal() or len(asked) > 9:
+                most_text = query.get("most", ["4000"])[-1]
+                if not most_text.isdecimal() or len(most_text) > 9:
                     return 400, values, b'{"error": "most is how many instructions"}'
-                most = min(max(int(asked), 1), REC.LENGTH)
+                most = min(max(int(most_text), 1), REC.LENGTH)
                 return 200, page, self._fresh(f"run {most}", RUN_S, lambda: self._run(most))
         except VMError as error:
             return 503, values, json.dumps({"error": str(error)}).encode()
@@ -81,7 +80,7 @@ class Site:
         return json.dumps(dataclasses.asdict(self.watcher.look()))
 
     def _run(self, most: int) -> str:
-        self._made = {k: v for k, v in self._made.items() if not k.startswith("run")}
+        self._bodies = {k: v for k, v in self._bodies.items() if not k.startswith("run")}
         return html(Profile(self.watcher.ring(most)))
 
 
@@ -100,7 +99,7 @@ class Server(ThreadingHTTPServer):
         """The address of the server."""
         return f"http://{HOST}:{self.server_port}/{self.token}/"
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: object, client_address: object) -> None:
         """A browser that hangs up is no error; all others have an answer of their own."""
 
 
@@ -116,15 +115,15 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def _answer(self) -> None:
-        asked = urlsplit(self.path)
-        token, _, path = asked.path.removeprefix("/").partition("/")
+        address = urlsplit(self.path)
+        token, _, path = address.path.removeprefix("/").partition("/")
         # by a name of its own a page from elsewhere could reach this port, too
         names = {f"{name}:{self.server.server_port}" for name in (HOST, "localhost")}
         known = hmac.compare_digest(token.encode(), self.server.token.encode())
         if not known or self.headers.get("Host") not in names:
             status, kind, body = 403, "application/json", b'{"error": "not without the token"}'
         else:
-            status, kind, body = self.server.site.answer(path, parse_qs(asked.query))
+            status, kind, body = self.server.site.answer(path, parse_qs(address.query))
         self.send_response(status)
         for name, value in (
             ("Content-Type", kind), ("Content-Length", str(len(body))), *HEADERS.items(),
@@ -134,12 +133,12 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "GET":
             self.wfile.write(body)
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Nobody reads a log of requests."""
 
 
-def run(watcher: Watcher, port: int, said: Callable[[str], None]) -> int:
-    """Serve until the process that is watched ends; `said` gets the address.  The exit code."""
+def run(watcher: Watcher, port: int, on_address: Callable[[str], None]) -> int:
+    """Serve until the watched process ends; return an exit code.  `on_address` gets the URL."""
     watcher.look()  # VMError now, and not for whoever opens the page
     try:
         server = Server(Site(watcher), port)
@@ -147,7 +146,7 @@ def run(watcher: Watcher, port: int, said: Callable[[str], None]) -> int:
         raise VMError(f"--port {port}: {error}") from None
     with server:
         threading.Thread(target=server.serve_forever, name="flowvm-web", daemon=True).start()
-        said(server.url)
+        on_address(server.url)
         while _lives(watcher.pid):
             time.sleep(0.5)
         server.shutdown()

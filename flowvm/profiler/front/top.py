@@ -78,7 +78,7 @@ def main(args: argparse.Namespace) -> int:
         while not terminal:
             time.sleep(args.interval or LINE_S)
             view = watcher.look()
-            print(_json(view) if args.json else _said(view.line()), flush=True)
+            print(_json(view) if args.json else _printable(view.line()), flush=True)
     except VMError as error:
         print(f"flowvm top: {error}", file=sys.stderr)
     return 0
@@ -110,7 +110,7 @@ def _json(view: Live) -> str:
     return json.dumps(dataclasses.asdict(view))
 
 
-def _said(text: str) -> str:
+def _printable(text: str) -> str:
     encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
     return text if encoding == "utf8" else to_ascii(text)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.profiler.analysis.waits import lanes
 from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.rows import operands_of, sizes_of
@@ -30,7 +31,6 @@ from flowvm.vm.watch.flight import TIMES
 from flowvm.vm.watch.in_flight import NAMES
 from flowvm.vm.watch.spaces import Space
 
-Array = np.ndarray[Any, Any]
 WINDOW_S = 5.0  # what shares and rates are of
 SPARKS = 8
 LEAST = 0.01  # shares below are not shown
@@ -51,7 +51,7 @@ class _Look:
     """The addition of one look to the window: counters at its moment, and sums of its sample."""
 
     now: int
-    done: dict[str, int]
+    finished: dict[str, int]
     received: int
     scheduled: int  # processor time of the scheduler so far, ns
     wall: int  # of the sample
@@ -213,11 +213,11 @@ class Watcher:
 
     def _counted(self, head: dict[str, Any], run: Run) -> _Look:
         m = self._m
-        done = {
+        finished = {
             name: int(m[STR.AT + s * STR.WORDS + STR.DONE])
             for s, name in enumerate(head["streams"])
         }
-        look = _Look(head["now"], done, head["received"], head["scheduled"], run.wall)
+        look = _Look(head["now"], finished, head["received"], head["scheduled"], run.wall)
         if m[CTL.LEVEL] == 0:  # nothing is known of when anything ran
             look.states = {name: {} for name in head["streams"]}
             return look
@@ -258,7 +258,7 @@ class Watcher:
             for x in recent:  # a stream that ran nothing in a sample has no lane there
                 for state, ns in x.states.get(name, {"host": x.wall}).items():
                     totals[state] = totals.get(state, 0) + ns
-            count = last.done[name] - first.done.get(name, 0)
+            count = last.finished[name] - first.finished.get(name, 0)
             tail = int(m[at + STR.TAIL])
             if name == "host" and not tail:
                 continue
@@ -268,14 +268,14 @@ class Watcher:
             )
             running, line, since = self._running(head, s)
             streams.append(StreamNow(
-                name, min(1.0, totals.get("run", 0) / wall), tail - last.done[name],
+                name, min(1.0, totals.get("run", 0) / wall), tail - last.finished[name],
                 int((waiting[:, INS.STREAM] == s).sum()), running, line, since,
                 tuple(causes),
                 count / seconds if len(looks) > 1 else 0.0,
             ))  # fmt: skip
-        done = int(m[CTL.N_DONE]) + sum(last.done.values())
-        if done != self._moved[0] or head["received"] == head["head"]:
-            self._moved = (done, last.now)
+        finished = int(m[CTL.N_DONE]) + sum(last.finished.values())
+        if finished != self._moved[0] or head["received"] == head["head"]:
+            self._moved = (finished, last.now)
         lines: dict[str, list[int]] = {}
         for x in recent:
             for line, both in x.lines.items():

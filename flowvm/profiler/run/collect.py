@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
+from types import CodeType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.costs import recorded_ns
-from flowvm.profiler.run.loss_places import placed
+from flowvm.profiler.run.loss_places import placed, woken
 from flowvm.profiler.run.roof import cpu_name
 from flowvm.profiler.run.roof import known as known_roof
 from flowvm.profiler.run.run import Run
@@ -30,7 +32,6 @@ from flowvm.vm.watch.spaces import space_of, spaces
 from flowvm.vm.watch.uses import uses_of
 from flowvm.vm.watch.work import flops_of
 
-Array = np.ndarray[Any, Any]
 MOST_RAN = 16  # lines of other Python threads
 _NAMES = {
     KIND.TOUCH: "wait",
@@ -65,11 +66,11 @@ def _call(entry: int) -> _Call:
 
 def _apart(calls: list[_Call]) -> list[_Call]:
     """Plans of one graph are told apart: those behind the first get a number."""
-    seen: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     parts = []
     for call in calls:
         if call.kind == KIND.LAUNCH:
-            seen[call.name] = number = seen.get(call.name, 0) + 1
+            numbers[call.name] = number = numbers.get(call.name, 0) + 1
             call = call if number == 1 else call._replace(name=f"{call.name} ({number})")
         parts.append(call)
     return parts
@@ -108,7 +109,7 @@ class _Lines(_Table):
                 self.sources[name] = source_line(code.co_filename, int(number)).strip()
         return self.numbers[key]
 
-    def spot(self, code: Any, last: int) -> int:
+    def spot(self, code: CodeType | None, last: int) -> int:
         """The number of the expression in the line."""
         key = (id(code), last)
         if key not in self.spot_numbers:
@@ -118,7 +119,7 @@ class _Lines(_Table):
 
 
 def collect(
-    seen: Snapshot,
+    snapshot: Snapshot,
     begun: int = 0,
     samples: Sequence[Sample] = (),
     load: Mapping[str, Any] | None = None,
@@ -128,43 +129,45 @@ def collect(
     """
     names, lines, modules = _Table(), _Lines(), _Table()
     modules.number("")
-    entries, which = np.unique(seen.entry, return_inverse=True)
+    entries, which = np.unique(snapshot.entry, return_inverse=True)
     calls = _apart([_call(int(e)) for e in entries])
-    counts = np.diff(seen.offsets)
-    owner = np.repeat(np.arange(len(seen.seq)), counts)
+    counts = np.diff(snapshot.offsets)
+    owner = np.repeat(np.arange(len(snapshot.seq)), counts)
 
     def of_calls(values: list[int]) -> Array:
         return np.array(values, np.int64)[which] if values else np.zeros(0, np.int64)
 
     kind = of_calls([c.kind for c in calls])
-    tensor = tensors_of(owner, seen.storage, kind == KIND.RELEASE)
-    edges = connect(owner, tensor, seen.access & 3 != OPERAND.CONST)
-    times = _issued_in_time(seen)
+    tensor = tensors_of(owner, snapshot.storage, kind == KIND.RELEASE)
+    edges = connect(owner, tensor, snapshot.access & 3 != OPERAND.CONST)
+    times = _issued_in_time(snapshot)
     times, opened, clock = place_on_devices(
-        times, seen.stream, kind, edges, int(engine.words[CTL.DEVICES]), seen.devices.times
+        times, snapshot.stream, kind, edges, int(engine.words[CTL.DEVICES]), snapshot.devices.times
     )
-    waits = placed(seen.waits, times[:, TIMES.index("issued")], off_processor(samples))
+    arrivals = times[np.isin(kind, (KIND.TOUCH, KIND.BARRIER)), TIMES.index("ended")]
+    waits = woken(snapshot.waits, arrivals)
+    waits = placed(waits, times[:, TIMES.index("issued")], off_processor(samples))
     happened = times[times > 0]
     run = Run(
         begun=begun or (int(happened.min()) if len(happened) else 0),
         ended=int(times.max(initial=begun)),
-        seq=seen.seq,
+        seq=snapshot.seq,
         op=of_calls([names.number(c.name) for c in calls]).astype(np.int32),
         kind=kind.astype(np.int8),
-        stream=seen.stream.astype(np.int16),
-        line=np.array(list(map(lines.at, seen.codes, seen.lasts)), np.int32),
-        spot=np.array(list(map(lines.spot, seen.codes, seen.lasts)), np.int32),
-        status=seen.status,
+        stream=snapshot.stream.astype(np.int16),
+        line=np.array(list(map(lines.at, snapshot.codes, snapshot.lasts)), np.int32),
+        spot=np.array(list(map(lines.spot, snapshot.codes, snapshot.lasts)), np.int32),
+        status=snapshot.status,
         times=times,
         opened=opened,
         clock=clock,
         nbytes=of_calls([c.nbytes for c in calls]),
         flops=of_calls([c.flops for c in calls]),
         scratch=of_calls([c.scratch for c in calls]),
-        offsets=seen.offsets,
+        offsets=snapshot.offsets,
         tensor=tensor.astype(np.int32),
-        access=seen.access.astype(np.int8),
-        size=_sizes(seen, calls, which, owner, tensor),
+        access=snapshot.access.astype(np.int8),
+        size=_sizes(snapshot, calls, which, owner, tensor),
         source=edges.source.astype(np.int32),
         target=edges.target.astype(np.int32),
         hazard=edges.hazard.astype(np.int8),
@@ -173,39 +176,41 @@ def collect(
         wait_times=np.array([(wait.begun, wait.ended) for wait in waits], np.int64).reshape(-1, 2),
         wait_thread=np.array([wait.thread for wait in waits], np.int64),
     )
-    _add_modules(run, seen, modules)
-    for i, (code, last) in seen.forward.items():
+    _add_modules(run, snapshot, modules)
+    for i, (code, last) in snapshot.forward.items():
         known = code is not None
         run.forward[i] = lines.at(code, last) if known else UNKNOWN
         run.forward_spot[i] = lines.spot(code, last) if known else -1
-    _add_tasks(run, seen, names, lines, modules)
-    _add_shares(run, seen)
+    _add_tasks(run, snapshot, names, lines, modules)
+    _add_shares(run, snapshot)
     plans, backward = _plans(calls, entries, lines)
     infos = [engine.entry_info[e][0] if e < len(engine.entry_info) else None for e in entries]
-    uses = uses_of(seen, [infos[k] for k in which])
+    uses = uses_of(snapshot, [infos[k] for k in which])
     run.use_of, run.use_tensor = uses[:, 0].astype(np.int32), run.tensor[uses[:, 1]]
     run.use_writes, run.use_times = uses[:, 2].astype(bool), uses[:, 3:]
-    for seq, frames in seen.stacks.items():
-        place = int(np.searchsorted(seen.seq, seq))
+    for seq, frames in snapshot.stacks.items():
+        place = int(np.searchsorted(snapshot.seq, seq))
         run.stacks.append([place, *(lines.at(code, last) for code, last in frames)])
-    run.marks = [[*m[:4], *np.searchsorted(seen.seq, m[4:]).tolist()] for m in seen.marks]
+    run.marks = [[*m[:4], *np.searchsorted(snapshot.seq, m[4:]).tolist()] for m in snapshot.marks]
     if samples:
         add_samples(run, samples, lines)
-    ran = _ran(run, seen, lines)
+    ran = _ran(run, snapshot, lines)
     run.names, run.lines, run.modules = names.rows, lines.rows, modules.rows
     run.spots = [list(spot) for spot in lines.spots]
     run.streams = [engine.stream_name(s) for s in range(engine.streams)]
     run.info = {
         "machine": platform.machine(),
         "level": int(engine.words[CTL.LEVEL]),
-        "overwritten": seen.overwritten,
+        "overwritten": snapshot.overwritten,
         "sources": lines.sources,
-        "bare": int(seen.bare.sum()),
+        "bare": int(snapshot.bare.sum()),
         "live": {space.name: space.live for space in spaces(engine)},
         "spaces": [space_of(engine, s) for s in range(engine.streams)],
-        "clocks": seen.devices.notes,
+        "clocks": snapshot.devices.notes,
         "plans": plans,
         "passes": _passes(calls, entries),
+        "flows": _of_plans(calls, entries, "flows"),
+        "stages": _of_plans(calls, entries, "stages"),
         "backward": backward,
         "cpu": cpu_name(),
         "recording": recorded_ns(),
@@ -219,12 +224,12 @@ def collect(
     return run
 
 
-def _ran(run: Run, seen: Snapshot, lines: _Lines) -> list[list[Any]]:
+def _ran(run: Run, snapshot: Snapshot, lines: _Lines) -> list[list[Any]]:
     """Return the places at which other Python threads ran while issuing ones did not: line,
     expression, the thread's name, and nanoseconds, most first.
     """
     total: dict[tuple[int, int, str], int] = {}
-    for one in seen.ran:
+    for one in snapshot.ran:
         if one.ended <= run.begun or one.begun >= run.ended:
             continue
         k = mine(one.frames)
@@ -233,34 +238,36 @@ def _ran(run: Run, seen: Snapshot, lines: _Lines) -> list[list[Any]]:
     return [[*at, n] for at, n in sorted(total.items(), key=lambda item: -item[1])[:MOST_RAN]]
 
 
-def _add_modules(run: Run, seen: Snapshot, modules: _Table) -> None:
+def _add_modules(run: Run, snapshot: Snapshot, modules: _Table) -> None:
     """The modules of eager instructions; a release belongs to none, whoever found it due."""
-    number_of = np.array([modules.number(path) for path in seen.modules], np.int32)
-    run.module = np.where(run.kind == KIND.RELEASE, 0, number_of[seen.module]).astype(np.int32)
+    number_of = np.array([modules.number(path) for path in snapshot.modules], np.int32)
+    run.module = np.where(run.kind == KIND.RELEASE, 0, number_of[snapshot.module]).astype(np.int32)
 
 
-def _issued_in_time(seen: Snapshot) -> Array:
+def _issued_in_time(snapshot: Snapshot) -> Array:
     """The times, with `issued` no later than issuing threads know: the scheduler stamps it when it
     sees a record, which is late when it slept, but a thread that began to wait at some moment had
     issued by then whatever has a lower number.
     """
-    times = seen.times.copy()
-    known = sorted([(wait.seq, wait.begun) for wait in seen.waits] + seen.anchors)
+    times = snapshot.times.copy()
+    known = sorted([(wait.seq, wait.begun) for wait in snapshot.waits] + snapshot.anchors)
     if known:
         seqs, moments = np.array(known, np.int64).T
         earliest = np.append(np.minimum.accumulate(moments[::-1])[::-1], np.iinfo(np.int64).max)
-        bound = earliest[np.searchsorted(seqs, seen.seq)]
+        bound = earliest[np.searchsorted(seqs, snapshot.seq)]
         times[:, 0] = np.minimum(times[:, 0], bound)
     return times
 
 
-def _sizes(seen: Snapshot, calls: list[_Call], which: Array, owner: Array, tensor: Array) -> Array:
+def _sizes(
+    snapshot: Snapshot, calls: list[_Call], which: Array, owner: Array, tensor: Array
+) -> Array:
     """Bytes of each operand; where its call does not say, the most that another says of it."""
     width = max((len(c.sizes) for c in calls), default=0)
     table = np.zeros((max(1, len(calls)), max(1, width)), np.int64)
     for i, call in enumerate(calls):
         table[i, : len(call.sizes)] = call.sizes
-    k = np.arange(len(owner)) - seen.offsets[owner]
+    k = np.arange(len(owner)) - snapshot.offsets[owner]
     known = np.minimum(k, table.shape[1] - 1)
     size = np.where(k < table.shape[1], table[which[owner], known], 0)
     most = np.zeros(int(tensor.max(initial=-1)) + 1, np.int64)
@@ -289,6 +296,16 @@ def _plans(
     return columns, backward
 
 
+def _of_plans(calls: list[_Call], entries: Array, name: str) -> dict[str, Any]:
+    """Return a fact about the Plans that were launched, where it is known."""
+    infos = (
+        (call.name, engine.entry_info[entry][0])
+        for call, entry in zip(calls, entries.tolist(), strict=True)
+        if call.kind == KIND.LAUNCH
+    )
+    return {plan: fact for plan, info in infos if (fact := getattr(info, name, None))}
+
+
 def _passes(calls: list[_Call], entries: Array) -> dict[str, Any]:
     """Return the passes' reports on the graphs of these Plans, where they are known."""
     passes: dict[str, Any] = {}
@@ -300,19 +317,19 @@ def _passes(calls: list[_Call], entries: Array) -> dict[str, Any]:
     return passes
 
 
-def _add_tasks(run: Run, seen: Snapshot, names: _Table, lines: _Lines, modules: _Table) -> None:
+def _add_tasks(run: Run, snapshot: Snapshot, names: _Table, lines: _Lines, modules: _Table) -> None:
     """The tasks of graphs' replays, where their launches are in the run; not those of devices,
     which are launched and have no times of their own.
     """
-    launch, number, _, stream, started, ended = seen.tasks.T
-    place = np.searchsorted(seen.seq, launch)
-    inside = place < len(seen.seq)
-    inside[inside] = (seen.seq[place[inside]] == launch[inside]) & (
+    launch, number, _, stream, started, ended = snapshot.tasks.T
+    place = np.searchsorted(snapshot.seq, launch)
+    inside = place < len(snapshot.seq)
+    inside[inside] = (snapshot.seq[place[inside]] == launch[inside]) & (
         run.clock[place[inside]] == HOST
     )
     rows = []
     for i, task in zip(place[inside].tolist(), number[inside].tolist(), strict=True):
-        info = engine.entry_info[int(seen.entry[i])][0]
+        info = engine.entry_info[int(snapshot.entry[i])][0]
         name, scope, _, metas = info.recorded[task]
         _, code, last, _ = info.nodes[task]
         nbytes = sum(meta.nbytes for meta in metas)
@@ -331,12 +348,12 @@ def _add_tasks(run: Run, seen: Snapshot, names: _Table, lines: _Lines, modules: 
     run.task_times = np.column_stack((started, ended))[inside]
 
 
-def _add_shares(run: Run, seen: Snapshot) -> None:
+def _add_shares(run: Run, snapshot: Snapshot) -> None:
     """Add the helpers' shares of the run's instructions."""
-    launch, task, stream, helper, started, ended, chunks = seen.shares.T
-    place = np.searchsorted(seen.seq, launch)
-    inside = place < len(seen.seq)
-    inside[inside] = seen.seq[place[inside]] == launch[inside]
+    launch, task, stream, helper, started, ended, chunks = snapshot.shares.T
+    place = np.searchsorted(snapshot.seq, launch)
+    inside = place < len(snapshot.seq)
+    inside[inside] = snapshot.seq[place[inside]] == launch[inside]
     run.share_of, run.share_task = place[inside].astype(np.int32), task[inside].astype(np.int32)
     run.share_stream = stream[inside].astype(np.int16)
     run.share_helper, run.share_chunks = helper[inside].astype(np.int16), chunks[inside]

@@ -128,6 +128,7 @@ _PLAN = record(
     tasks=several(row(text(), text(), _COUNT, integer(0, 1 << 14), integer(-1, 1 << 31))),
 )
 _NODE = row(_COUNT, text(), text(1 << 16), text(), text())
+_DRAWN = row(text(), text(1 << 16), text(), text(), integer(0, 1))
 _PASSES = record(
     captured=_COUNT,
     passes=several(row(text(), _COUNT, _COUNT, text(1 << 20))),
@@ -148,6 +149,10 @@ _INFO = options(
     clocks=mapping(anything),
     plans=mapping(_PLAN),
     passes=mapping(_PASSES),
+    # of a Plan: edges between its tasks; its graph as captured and behind each pass: a title, nodes
+    # (operator, result, line, phase, whether it was made then), edges between them
+    flows=mapping(several(row(_COUNT, _COUNT))),
+    stages=mapping(several(row(text(1 << 20), several(_DRAWN), several(row(_COUNT, _COUNT))))),
     backward=mapping(several(_COUNT)),  # of a Plan, its actors that begin with a backward task
     cpu=text(),
     run_ahead_bytes=integer(0, 1 << 62),

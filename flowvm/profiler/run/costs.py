@@ -18,13 +18,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 
 from flowvm.compiler import jit
 from flowvm.errors import ArgumentError
 from flowvm.guards.regions import reverting
+from flowvm.meta.arrays import Array
 from flowvm.profiler.grammar import Column, Screen, View, ms, table
 from flowvm.vm.engine.engine import engine, no_op
 from flowvm.vm.machine.machine import start
@@ -32,7 +33,6 @@ from flowvm.vm.machine.words import ARRAY, CTL, ENT, REC, RING
 from flowvm.vm.watch.flight import Flight, every
 
 LEVELS = (0, 1, 2, 3)
-Array = np.ndarray[Any, Any]
 _NO_OP = "int32(int64, int64, int64, int64)"
 BATCH, ROUNDS = 1024, 12  # records that are timed at once; times each level is
 NOTES = 64  # notes that are timed at once
@@ -62,8 +62,8 @@ class Overhead(View):
             (f" · {self.rounds} rounds of {self.instructions:,} instructions", "head"),
         )
         rows = [
-            [f"{level}", ms(lasts), f"{more:+.1%}" if level else "", f"{extra:.0f}", said]
-            for level, lasts, more, extra, said in zip(
+            [f"{level}", ms(lasts), f"{more:+.1%}" if level else "", f"{extra:.0f}", note]
+            for level, lasts, more, extra, note in zip(
                 LEVELS, self.nanoseconds, self.longer, self.each, WORDS, strict=True
             )
         ]
@@ -103,8 +103,8 @@ class Recording(View):
         columns = [Column(t, right=True) for t in ("level", "VM", "Python", "both", "task")]
         columns.append(Column("records", style="line"))
         rows = [
-            [f"{level}", *(f"{ns:.0f}" for ns in some), said]
-            for level, said, *some in zip(
+            [f"{level}", *(f"{ns:.0f}" for ns in some), note]
+            for level, note, *some in zip(
                 LEVELS, WORDS, self.native, self.python, self.each, self.task, strict=True
             )
         ]
@@ -137,7 +137,7 @@ def recorded_ns() -> tuple[float, float] | None:
     """Return the cost of recording an instruction, and a task, at the present level; None without
     memory to measure it in, or while helpers still compile the code to measure.
     """
-    if not engine.loops.kept(_TIMED):
+    if not engine.loops.all_cached(_TIMED):
         return None
     try:
         profile = recording()
@@ -188,10 +188,10 @@ def overhead(fn: None = None, rounds: int = 20) -> Recording: ...
 
 
 @overload
-def overhead(fn: Callable[[], Any], rounds: int = 20) -> Overhead: ...
+def overhead(fn: Callable[[], object], rounds: int = 20) -> Overhead: ...
 
 
-def overhead(fn: Callable[[], Any] | None = None, rounds: int = 20) -> Overhead | Recording:
+def overhead(fn: Callable[[], object] | None = None, rounds: int = 20) -> Overhead | Recording:
     """Measure how much longer `fn()` takes while it is recorded, at each level; without a function,
     the cost of recording one instruction, which summaries of runs print.
 

@@ -26,11 +26,11 @@ def said_of(run: Run) -> str:
     exact = f"their own (clock known to {max(1, round(within / 1000))} µs)"
     if clocks == {DEVICE}:
         return exact
-    seen = "as the host saw them"
+    clock = "as the host saw them"
     if DEVICE in clocks:
-        return f"{exact}; what was forgotten of them {seen}"
+        return f"{exact}; what was forgotten of them {clock}"
     together = ", up to 16 at a look" if run.info.get("level", 0) < 2 else ""
-    return f"{seen}{together}; level 3 has their own"
+    return f"{clock}{together}; level 3 has their own"
 
 
 def steps_of(run: Run, i: int) -> tuple[tuple[str, int], ...]:

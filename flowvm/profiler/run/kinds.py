@@ -10,15 +10,13 @@ is "other": inputs, what code keeps, temporaries.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.words import KIND, OPERAND
 from flowvm.vm.watch.spaces import HOST
 
-Array = np.ndarray[Any, Any]
 PARAM, OPTIM, OTHER, ACTIVATION, GRAD = range(5)
 # name -> what it is
 KINDS: dict[str, str] = {
@@ -43,11 +41,11 @@ def kinds_of(run: Run) -> Array:
     read = ~allocates & (run.access & 3 == OPERAND.CONST) & (run.kind[owner] != KIND.RELEASE)
     of_backward = np.zeros(count, bool)
     of_backward[run.tensor[allocates & backward]] = True
-    here = np.zeros(count, bool)
-    here[run.tensor[allocates & ~backward]] = True
+    is_born_here = np.zeros(count, bool)
+    is_born_here[run.tensor[allocates & ~backward]] = True
     saved = np.zeros(count, bool)
     saved[run.tensor[read & backward]] = True
-    kinds[here & saved] = ACTIVATION
+    kinds[is_born_here & saved] = ACTIVATION
     kinds[of_backward] = GRAD
     for tensor, kind, _ in run.info.get("purposes", ()):
         if 0 <= tensor < count and kind in _NUMBERS:

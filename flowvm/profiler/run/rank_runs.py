@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.profiler.run.columns import COLUMNS
 from flowvm.profiler.run.run import Run
 from flowvm.vm.watch.spaces import HOST
 
-Array = np.ndarray[Any, Any]
 # columns that point into a list which all ranks share, by that list
 _SHARED = {
     "names": ("op", "task_op"),
@@ -47,7 +47,7 @@ def placed(runs: Sequence[Run], shifts: Sequence[int]) -> list[Run]:
     spans = []
     for rank, (run, shift) in enumerate(zip(runs, shifts, strict=True)):
         one = _Placing(run, rank, shift, tables)
-        spans.append(one.made(rank * base, streams, tensors))
+        spans.append(one.placed_run(rank * base, streams, tensors))
         streams += len(run.streams)
         tensors += max(int(getattr(run, name).max(initial=-1)) for name in _TENSORS) + 1
     names = [name for run in spans for name in run.streams]
@@ -93,7 +93,7 @@ class _Placing:
         inside = (places >= 0) & (places < len(known))
         return np.where(inside, known[np.where(inside, places, 0)] if len(known) else -1, places)
 
-    def made(self, numbers: int, streams: int, tensors: int) -> Run:
+    def placed_run(self, numbers: int, streams: int, tensors: int) -> Run:
         """The run with numbers of instructions, streams and tensors behind those of others."""
         run = self.run
         columns = {name: getattr(run, name) for name in COLUMNS}
@@ -150,8 +150,11 @@ class _Placing:
             "live": {self.own(space): n for space, n in info.get("live", {}).items()},
             "clocks": {self.own(name): note for name, note in info.get("clocks", {}).items()},
             "plans": plans,
-            "passes": {self.own(name): told for name, told in info.get("passes", {}).items()},
-            "backward": {self.own(name): told for name, told in info.get("backward", {}).items()},
+            "passes": {self.own(name): facts for name, facts in info.get("passes", {}).items()},
+            **{
+                key: {self.own(name): facts for name, facts in info.get(key, {}).items()}
+                for key in ("backward", "flows", "stages")
+            },
             "held": held,
             "purposes": [[t + tensors, *rest] for t, *rest in info.get("purposes", ())],
         }
@@ -177,7 +180,7 @@ def joined(runs: Sequence[Run]) -> Run:
     info = dict(one.info)
     info["level"] = min(run.info.get("level", 0) for run in runs)
     info["overwritten"] = sum(run.info.get("overwritten", 0) for run in runs)
-    for name in ("live", "clocks", "plans", "passes", "backward"):
+    for name in ("live", "clocks", "plans", "passes", "backward", "flows", "stages"):
         info[name] = {k: v for run in runs for k, v in run.info.get(name, {}).items()}
     for name in ("held", "purposes"):
         info[name] = [row for run in runs for row in run.info.get(name, ())]

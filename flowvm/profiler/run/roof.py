@@ -34,6 +34,8 @@ from flowvm.files.schema import integer, number, read_json, record, text
 from flowvm.profiler.grammar import Screen, View
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flowvm.profiler.run.run import Run
 
 COPIED = 32 << 20  # bytes a thread copies at a time
@@ -143,7 +145,7 @@ def roofline(again: bool = False) -> Roofline:
 
 def _copied(threads: int) -> float:
     """Bytes a second, read and written."""
-    work: list[Callable[[], Any]] = []
+    work = []
     for _ in range(threads):
         source = np.ones(COPIED // 8)
         work.append(functools.partial(np.copyto, np.zeros_like(source), source))
@@ -165,7 +167,7 @@ def _multiplied(threads: int) -> float:
     return max(alone, _rate([product() for _ in range(threads)], 2 * SIDE**3))
 
 
-def _rate(work: list[Callable[[], Any]], amount: int) -> float:
+def _rate(work: Sequence[Callable[[], object]], amount: int) -> float:
     """`amount` for each call of each thread, a second: the best moment of SECONDS."""
     for one in work:
         one()

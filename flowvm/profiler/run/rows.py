@@ -4,14 +4,11 @@ that are alike.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.vm.machine.recorder import INLINE
 from flowvm.vm.machine.words import ENT, OPERAND, REC
-
-Array = np.ndarray[Any, Any]
 
 
 def distinct(rows: Array) -> tuple[Array, Array]:

@@ -24,6 +24,7 @@ import numpy as np
 from flowvm.errors import ArgumentError
 from flowvm.files.schema import read_json, wrong
 from flowvm.files.writer import writing
+from flowvm.meta.arrays import Array
 from flowvm.profiler.run.columns import (
     COLUMNS,
     ROWS,
@@ -36,7 +37,6 @@ from flowvm.version import VERSION
 from flowvm.vm.watch.flight import TIMES
 
 SCHEMA = "flowvm.trace/4"
-Array = np.ndarray[Any, Any]
 
 
 def _empty(name: str) -> Array:
@@ -196,8 +196,8 @@ class Run:
             if m[1] < ended and m[2] > begun
         ]
         stacks = [[s[0] - first, *s[1:]] for s in self.stacks if first <= s[0] < last]
-        kept = ("names", "lines", "streams", "modules", "spots", "info", "sample_stacks")
-        names = {n: getattr(self, n) for n in kept}
+        shared = ("names", "lines", "streams", "modules", "spots", "info", "sample_stacks")
+        names = {n: getattr(self, n) for n in shared}
         return Run(begun, ended, **names, stacks=stacks, marks=marks, **columns)
 
     def _range(self) -> str:

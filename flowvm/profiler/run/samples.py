@@ -17,14 +17,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from flowvm.private.cpython import calls_nothing
+from flowvm.meta.arrays import Array
+from flowvm.private.cpython import calls_nothing, stored_from
 from flowvm.profiler.run.columns import CAUSES, SAMPLED
 from flowvm.profiler.run.loss_places import Off
 from flowvm.profiler.run.run import Run
 from flowvm.vm.callers.lines import is_internal
 from flowvm.vm.watch.sampling import Sample
 
-Array = np.ndarray[Any, Any]
 BEFORE = 50_000_000  # ns: samples are asked for from so much earlier, to know what was used since
 ASLEEP = 0.5  # of the time between two samples on a processor: below, the thread was not running
 # folders of flowvm's own files, by what their code is at
@@ -37,11 +37,14 @@ _ROOMS = (
     (os.path.join("flowvm", "loading", "lazy.py"), "import"),
 )
 _LOADER = _ROOMS[0][0]
+# of SAMPLED: a thread that is found behind one of these, and has not run, has just woken
+_LASTING = tuple(SAMPLED.index(state) for state in ("asleep", "loader"))
 # the frame below which a graph is captured, optimized and compiled, whoever's code runs there
 _CAPTURES = (os.path.join("flowvm", "nn", "graph", "graph.py"), "_compile")
 # files of the library in which a thread waits for something else than the GIL
 _WAITING = ("threading.py", "queue.py", "selectors.py", "subprocess.py", "socket.py", "ssl.py")
-_IMPORTING = "<frozen importlib._bootstrap"  # the code that imports modules
+# the code that imports modules, and that which runs a program's file
+_IMPORTING = ("<frozen importlib._bootstrap", "<frozen runpy")
 # rooms in which a thread waits for nothing but in waits of the VM's
 _NEVER_WAITING = tuple(os.path.join("flowvm", room) + os.sep for room in ("eager", "vm"))
 _APART = os.path.join("flowvm", "guards", "apart.py")  # waits for the thread that compiles
@@ -67,11 +70,11 @@ def is_library(filename: str) -> bool:
     return filename.startswith(("<frozen", *_library()))
 
 
-def off_processor(seen: Sequence[Sample]) -> dict[int, list[Off]]:
+def off_processor(samples: Sequence[Sample]) -> dict[int, list[Off]]:
     """By thread, when it was seen not to run, but for what waits for other threads."""
     times: dict[int, list[Off]] = {}
     last: dict[int, Sample] = {}
-    for sample in seen:
+    for sample in samples:
         before, last[sample.thread] = last.get(sample.thread), sample
         frames = [(code, at) for code, at in sample.frames if code is not None]
         if before is not None and _slept(before, sample) and not _waits(frames):
@@ -80,13 +83,14 @@ def off_processor(seen: Sequence[Sample]) -> dict[int, list[Off]]:
     return times
 
 
-def add_samples(run: Run, seen: Sequence[Sample], lines: Lines) -> None:
+def add_samples(run: Run, samples: Sequence[Sample], lines: Lines) -> None:
     """Fill the columns of samples, which begin with `sample_`; of what was before the run, none."""
     issuing = set(np.unique(run.spot).tolist())
     last: dict[int, Sample] = {}
     stacks: dict[tuple[int, ...], int] = {}
+    at: dict[int, tuple[int, int, int, int]] = {}  # of each thread: state, line, expression, stack
     rows = []
-    for sample in seen:
+    for sample in samples:
         before, last[sample.thread] = last.get(sample.thread), sample
         begin = max(run.begun, before.time if before is not None else 0)
         end = sample.time
@@ -97,14 +101,21 @@ def add_samples(run: Run, seen: Sequence[Sample], lines: Lines) -> None:
         k = mine(frames, captures + 1)
         line, spot = (lines.at(*frames[k]), lines.spot(*frames[k])) if k >= 0 else (-1, -1)
         inner = frames[:k] if k >= 0 else frames
-        state = "capture"
+        state, woke = "capture", False
         if captures < 0:
-            state = _state(inner, frames, spot in issuing and k == 0, _slept(before, sample))
-            state = _waited(run, sample, (begin + end) // 2, state, inner)
+            issues = k == 0 and (spot in issuing or _stores(lines, frames[0], issuing))
+            state = _state(inner, frames, issues, _slept(before, sample))
+            moment = (begin + end) // 2
+            woke = state == "gil" and not _waited(run, sample, moment, "", inner)
+            state = _waited(run, sample, moment, state, inner)
         own = [frame for frame in frames if not is_internal(frame[0].co_filename)]
         stack = tuple(n for frame in own for n in (lines.at(*frame), lines.spot(*frame)))
         number = stacks.setdefault(stack, len(stacks))
-        rows.append((begin, end, sample.thread, SAMPLED.index(state), line, spot, number))
+        what = (SAMPLED.index(state), line, spot, number)
+        if woke and at.get(sample.thread, what)[0] in _LASTING:
+            what = at[sample.thread]  # just now, and was there for most of the time
+        at[sample.thread] = what
+        rows.append((begin, end, sample.thread, *what))
     table = np.array(rows, np.int64).reshape(-1, 7)
     run.sample_times = table[:, :2]
     run.sample_thread = table[:, 2]
@@ -124,7 +135,8 @@ def mine(frames: Sequence[tuple[CodeType, int]], first: int = 0) -> int:
             continue
         if not is_library(code.co_filename):
             return k
-        outside = k if outside < 0 else outside
+        if outside < 0 and not code.co_filename.startswith("<frozen"):  # no line that can be opened
+            outside = k
     return outside
 
 
@@ -142,6 +154,19 @@ def _cannot_wait(code: CodeType, last: int) -> bool:
     name = code.co_filename
     own = is_internal(name) and any(room in name for room in _NEVER_WAITING)
     return own or calls_nothing(code, last)
+
+
+def _stores(lines: Lines, frame: tuple[CodeType, int], issuing: set[int]) -> bool:
+    """Return True if a frame stores what an op has just returned: the tensor that the name had is
+    freed, which is flowvm's own.
+    """
+    before = _stored_from(*frame)
+    return before >= 0 and lines.spot(frame[0], before) in issuing
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _stored_from(code: CodeType, last: int) -> int:
+    return stored_from(code, last)
 
 
 def _slept(before: Sample | None, sample: Sample) -> bool:

@@ -11,13 +11,15 @@ def shapes_of(run: Run) -> dict[int, list[list[int]]]:
     """Shapes of what each instruction of a run reads, by its number; of this process, while the VM
     remembers what it called.
     """
-    seen = engine.flight.look(int(run.seq[0]), int(run.seq[-1]) + 1) if len(run) else None
-    if seen is None:
+    snapshot = engine.flight.look(int(run.seq[0]), int(run.seq[-1]) + 1) if len(run) else None
+    if snapshot is None:
         return {}
     known: dict[int, list[list[int]]] = {}
-    firsts = seen.offsets.tolist()
-    constant = (seen.access & 3 == OPERAND.CONST).tolist()
-    for i, (seq, entry) in enumerate(zip(seen.seq.tolist(), seen.entry.tolist(), strict=True)):
+    firsts = snapshot.offsets.tolist()
+    constant = (snapshot.access & 3 == OPERAND.CONST).tolist()
+    for i, (seq, entry) in enumerate(
+        zip(snapshot.seq.tolist(), snapshot.entry.tolist(), strict=True)
+    ):
         info = engine.entry_info[entry][0] if entry < len(engine.entry_info) else None
         metas = getattr(info, "metas", ())
         reads = constant[firsts[i] : firsts[i + 1]]

@@ -8,15 +8,12 @@ device's, both when they are opened, for what comes later on the stream runs lat
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.meta.arrays import Array
 from flowvm.profiler.run.run import Run
 from flowvm.vm.watch.spaces import HOST
-
-Array = np.ndarray[Any, Any]
 
 
 def inside(run: Run, space: str) -> Array:
@@ -26,7 +23,7 @@ def inside(run: Run, space: str) -> Array:
     return inside
 
 
-def taken(run: Run) -> Array:
+def allocation_times(run: Run) -> Array:
     """Return the time at which each instruction takes memory."""
     return np.where(run.opened > 0, run.opened, run.time("started"))
 
@@ -45,25 +42,25 @@ def spaces_of(run: Run) -> list[str]:
     """
     live, known = run.info.get("live", {}), dict.fromkeys(run.info.get("spaces", ()))
     used = sorted(
-        (name for name in known if live.get(name) or _made(run, name)),
+        (name for name in known if live.get(name) or _allocates(run, name)),
         key=lambda name: (len(name), name),
     )
     return list(dict.fromkeys(((HOST,) if HOST in known or not used else ()) + tuple(used)))
 
 
-def _made(run: Run, space: str) -> bool:
+def _allocates(run: Run, space: str) -> bool:
     mine = inside(run, space)
     return bool((run.scratch[mine] > 0).any() or (np.diff(run.offsets)[mine] > 0).any())
 
 
-def space_named(run: Run, device: Any) -> str:
+def space_named(run: Run, device: object) -> str:
     """The memory of `device`, a flow.device or its name; None: that of the first device on which
     the run made something, else the host's.  ArgumentError: nothing of it is in the run.
     """
     spaces = spaces_of(run)
     if device is None:
-        return next((n for n in spaces if n != HOST and _made(run, n)), spaces[0])
-    wanted = "cuda:0" if str(device) == "cuda" else str(device)
-    if wanted not in spaces:
-        raise ArgumentError(f"memory(device={wanted!r}): in this run there is {', '.join(spaces)}")
-    return wanted
+        return next((n for n in spaces if n != HOST and _allocates(run, n)), spaces[0])
+    name = "cuda:0" if str(device) == "cuda" else str(device)
+    if name not in spaces:
+        raise ArgumentError(f"memory(device={name!r}): in this run there is {', '.join(spaces)}")
+    return name

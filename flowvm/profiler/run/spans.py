@@ -27,15 +27,15 @@ def span(name: str) -> Iterator[None]:
     True
     """
     begun, first = time.monotonic_ns(), issued()
-    here = (name, first)
+    entry = (name, first)
     spans = engine.flight.open
 
     def undo() -> None:
-        if any(span is here for span in spans):
-            spans.remove(here)
+        if any(span is entry for span in spans):
+            spans.remove(entry)
 
     with reverting(undo):
-        spans.append(here)
+        spans.append(entry)
         try:
             yield
         finally:
@@ -77,8 +77,8 @@ def mark(name: str) -> None:
 
     >>> flow.profiler.mark("epoch 3")
     """
-    now, here = time.monotonic_ns(), issued()
-    _note(Mark(name, now, now, threading.get_ident(), here, here))
+    now, seq = time.monotonic_ns(), issued()
+    _note(Mark(name, now, now, threading.get_ident(), seq, seq))
 
 
 def _note(mark: Mark) -> None:

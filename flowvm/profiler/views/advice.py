@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from flowvm.profiler.analysis.bounds import crowded, short_of_memory, stalls
+from flowvm.profiler.analysis.bounds import crowded, short_of_memory, waited
 from flowvm.profiler.analysis.contention import machine
 from flowvm.profiler.grammar import percent, size
 from flowvm.profiler.views.facts import Facts, Said, roof_share
 from flowvm.profiler.views.verdict import Part
+from flowvm.vm.machine.words import KIND
 
 LITTLE = 0.02  # of the wall time: what brings less is not worth a word
 OFTEN = 2  # values that are read on the path, below which nothing can be read less often
+ISSUING_NS = 5_000  # of issuing an op: a run with more of Python's time an op has other Python
 LOW = 0.25  # of the roofline: below, an operator with much of the path is worth a word
 FALSE = 1.2  # of the roofline's products: above, it was measured while the machine was busy
 
@@ -22,12 +24,12 @@ def _uncompiled(f: Facts) -> Said | None:
     return Said(UNCOMPILED) if f.p.run.info.get("uncompiled") else None
 
 
-def _often_read(f: Facts) -> Said | None:
-    lost, times = stalls(f.p.run, f.p.observed, ("sync",))
+def _often_read(f: Facts, part: Part) -> Said | None:
+    times = waited(f.p.run, f.p.observed, "sync")
     line, count = max(times.items(), key=lambda item: (item[1], -item[0]), default=(-1, 0))
     if line < 0 or count < OFTEN:
         return None
-    gain = f.without(lost)
+    gain = f.without(part.gross * f.p.run.wall)
     text = f"{f.p.run.lines[line]} waited for a value {count}x on the path: read it less often"
     return Said(f"{text}, at best {gain.text}", gain.time)
 
@@ -46,11 +48,12 @@ def _heaviest(f: Facts, part: Part) -> Said | None:
 
 def _far_from_roof(f: Facts, part: Part) -> Said | None:
     row = f.heavy
-    reached = roof_share(f.roof, row) if row is not None else 0.0
+    ran = part.share / part.gross if part.gross else 1.0  # of its time, with a core
+    reached = min(1.0, roof_share(f.roof, row) / ran) if row is not None and ran else 0.0
     if row is None or not 0 < reached < LOW:
         return None
     why = f", p.why({row.name!r})" if f.issued(row) else ""
-    gain = f.to(f.p.run.wall - row.path * (1 - reached))
+    gain = f.to(f.p.run.wall - row.path * ran * (1 - reached))
     return Said(
         f"{row.name} reaches {percent(reached)} of the roofline: larger or contiguous operands, at "
         f"best {gain.text}{why}", gain.time,
@@ -83,17 +86,42 @@ def _unseen(f: Facts, part: Part) -> Said | None:
     more = "profile(level=2) says"
     if f.p.run.info.get("level", 1) >= 2:
         more = "the run was too short for samples; a longer run says"
-    return Said(
+    text = (
         f"Python is {percent(part.share)} of the path: {more} whether that is your own code, a "
         f"sleep, or flowvm issuing op by op, which flow.compile and nn.Graph do away with"
     )
+    count = int(np.count_nonzero(f.p.run.kind == KIND.OP_CALL))
+    if not _first_of(f, part) or count * ISSUING_NS < part.share * f.p.run.wall:
+        return Said(text)
+    gain = f.without(_one_by_one(f) * f.p.run.wall)
+    return Said(f"{text}: at best {gain.text}", gain.time)
 
 
-def _by_graph(f: Facts, part: Part) -> Said:
+ONE_BY_ONE = ("host", "flowvm", "sched")  # causes that a graph does away with, together
+
+
+def _one_by_one(f: Facts) -> float:
+    """The share of the path that a graph does away with: Python issues ops one by one, and the VM
+    starts them so, beside it or behind it.
+    """
+    return min(1.0, sum(part.gross for part in f.parts if part.cause in ONE_BY_ONE))
+
+
+def _first_of(f: Facts, part: Part) -> bool:
+    """Return True if none of ONE_BY_ONE has more of the path: one advice speaks of all of them."""
+    return next(one for one in f.parts if one.cause in ONE_BY_ONE) is part
+
+
+def _by_graph(f: Facts, part: Part) -> Said | None:
     """A graph replays without Python what flowvm's own would issue op by op."""
-    gain = f.without(part.share * f.p.run.wall)
+    if not _first_of(f, part):
+        return None
+    gain = f.without(_one_by_one(f) * f.p.run.wall)
+    started = sum(one.share for one in f.parts if one.cause == "sched")
+    what = "issuing and starting" if started >= LITTLE else "issuing"
+    share = part.share + (started if started >= LITTLE else 0.0)
     return Said(
-        f"issuing ops one by one is {percent(part.share)} of the path: flow.compile or nn.Graph "
+        f"{what} ops one by one is {percent(share)} of the path: flow.compile or nn.Graph "
         f"replays them without Python, at best {gain.text}", gain.time,
     )  # fmt: skip
 
@@ -109,7 +137,7 @@ def _your_own(f: Facts, part: Part) -> Said:
 
 def _asleep(f: Facts, part: Part) -> Said:
     at = f"{part.where} " if part.where else "your thread "
-    gain = f.without(part.there)
+    gain = f.at_line(part)
     return Said(
         f"{at}sleeps or waits for something outside flowvm: without it {gain.text}; "
         f"a graph would not help", gain.time,
@@ -117,7 +145,7 @@ def _asleep(f: Facts, part: Part) -> Said:
 
 
 def _loading(f: Facts, part: Part) -> Said:
-    gain = f.without(part.share * f.p.run.wall)
+    gain = f.without(part.gross * f.p.run.wall)
     at = f"{part.where} is" if part.where else "this is"
     return Said(
         f"{at} where the DataLoader's next batch comes from: more num_workers, or less work a "
@@ -126,7 +154,7 @@ def _loading(f: Facts, part: Part) -> Said:
 
 
 def _captured(f: Facts, part: Part) -> Said:
-    gain = f.without(part.share * f.p.run.wall)
+    gain = f.without(part.gross * f.p.run.wall)
     return Said(
         f"{part.where} captured a graph: the same shapes again are replayed; graph.explain() says "
         f"why it was captured anew; without it {gain.text}", gain.time,
@@ -135,14 +163,14 @@ def _captured(f: Facts, part: Part) -> Said:
 
 def _imported(f: Facts, part: Part) -> Said:
     at = f"{part.where} imports modules" if part.where else "importing modules"
-    gain = f.without(part.share * f.p.run.wall)
+    gain = f.without(part.gross * f.p.run.wall)
     return Said(
         f"{at}, {percent(part.share)} of the path, once a process: import them before what is to "
         f"be measured; without it {gain.text}", gain.time,
     )  # fmt: skip
 
 
-def _kept(f: Facts, part: Part) -> Said:
+def _python_thread_advice(f: Facts, part: Part) -> Said:
     gain = f.to(f.p.run.wall * (1 - part.share))
     at = f"{part.where} " if part.where else "another Python thread "
     return Said(
@@ -162,27 +190,26 @@ def _crowded_out(f: Facts) -> Said | None:
     )  # fmt: skip
 
 
-def _full(f: Facts) -> Said | None:
+def _full(f: Facts, part: Part) -> Said | None:
     """Issuing waits for room in the queue, and streams run out of work meanwhile."""
-    lost, times = stalls(f.p.run, f.p.observed, ("credit",))
+    times = waited(f.p.run, f.p.observed, "credit")
     if not times:
         return None
     line = max(times, key=lambda k: times[k])
     at = f" at {f.p.run.lines[line]}" if line >= 0 else ""
-    gain = f.without(lost)
+    gain = f.without(part.gross * f.p.run.wall)
     return Said(
         f"issuing waited for room {sum(times.values()):,}x{at}: as much as run_ahead "
         f"(flow.config) was in flight; with room {gain.text}", gain.time,
     )  # fmt: skip
 
 
-def _short(f: Facts) -> Said | None:
+def _short(f: Facts, part: Part) -> Said | None:
     """Instructions and issuing wait for memory in flight, and streams run out of work."""
-    lost, _ = stalls(f.p.run, f.p.observed, ("memory",))
     shortage = short_of_memory(f.p.run)
     if not shortage.times:
         return None
-    gain = f.without(lost)
+    gain = f.without(part.gross * f.p.run.wall)
     most = size(f.p.run.info.get("run_ahead_bytes", 0))
     return Said(
         f"{shortage.line} waited {shortage.times:,}x for memory in flight: run_ahead_bytes "
@@ -190,8 +217,10 @@ def _short(f: Facts) -> Said | None:
     )  # fmt: skip
 
 
-def _slow_vm(f: Facts, part: Part) -> Said:
-    gain = f.without(part.share * f.p.run.wall)
+def _slow_vm(f: Facts, part: Part) -> Said | None:
+    if not _first_of(f, part):
+        return None
+    gain = f.without(_one_by_one(f) * f.p.run.wall)
     return Said(
         f"the VM took {percent(part.share)} of the path to start what was ready: larger ops, or "
         f"nn.Graph, at best {gain.text}", gain.time,
@@ -199,7 +228,7 @@ def _slow_vm(f: Facts, part: Part) -> Said:
 
 
 def _compiled(f: Facts, part: Part) -> Said:
-    gain = f.without(part.share * f.p.run.wall)
+    gain = f.without(part.gross * f.p.run.wall)
     return Said(
         f"kernels were compiled: run it once before, or `python -m flowvm warmup`; then "
         f"{gain.text}", gain.time,
@@ -228,14 +257,17 @@ OF_PARTS: tuple[tuple[str, Callable[[Facts, Part], Said | None]], ...] = (
     ("flowvm", _by_graph),
     ("host", _unseen),
     ("sched", _slow_vm),
-    ("gil", _kept),
+    ("gil", _python_thread_advice),
     ("jit", _compiled),
     ("run", _heaviest),
     ("run", _far_from_roof),
+    ("sync", _often_read),
+    ("credit", _full),
+    ("memory", _short),
 )
 # what is said of the run as a whole: first, among the others by its gain, last
 BEFORE: tuple[Callable[[Facts], Said | None], ...] = (_uncompiled,)
-OF_ALL: tuple[Callable[[Facts], Said | None], ...] = (_often_read, _full, _short, _uneven)
+OF_ALL: tuple[Callable[[Facts], Said | None], ...] = (_uneven,)
 AFTER: tuple[Callable[[Facts], Said | None], ...] = (_crowded_out, _past_the_roof, _next_view)
 
 
@@ -252,6 +284,6 @@ def advice(f: Facts) -> Iterator[str]:
     worth = [(gain, one) for gain, one in known if one.gain is None or gain >= LITTLE * wall]
     worth.sort(key=lambda pair: -pair[0])
     firsts, lasts = ([rule(f) for rule in rules] for rules in (BEFORE, AFTER))
-    for said in (*firsts, *(one for _, one in worth), *lasts):
-        if said is not None:
-            yield said.text
+    for line in (*firsts, *(one for _, one in worth), *lasts):
+        if line is not None:
+            yield line.text

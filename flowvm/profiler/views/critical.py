@@ -71,7 +71,7 @@ class Critical(View):
         )
         worth = [p for p in self.pieces if p.end - p.begin >= LEAST * self.wall] or self.pieces
         longest = sorted(worth, key=lambda p: p.begin - p.end)[:MOST_ROWS]
-        kept = sorted(longest, key=lambda p: p.begin)
+        shown = sorted(longest, key=lambda p: p.begin)
         rows: list[list[str | Span]] = [
             [
                 ms(p.begin), ms(p.end - p.begin),
@@ -81,7 +81,7 @@ class Critical(View):
                 _named(p),
                 p.stream, p.line,
             ]
-            for p in kept
+            for p in shown
         ]  # fmt: skip
         columns = [
             Column("at ms", right=True, drop=1), Column("ms", right=True), Column("", drop=4),
@@ -89,14 +89,10 @@ class Critical(View):
             Column("line", style="line", grow=True, where=True),
         ]  # fmt: skip
         screen.lines += table(columns, rows, width)
-        if len(self.pieces) > len(kept):
-            rest = sum(p.end - p.begin for p in self.pieces) - sum(p.end - p.begin for p in kept)
-            screen.add(
-                (
-                    f"   and {counted(len(self.pieces) - len(kept), 'shorter one')}, {ms(rest)} ms",
-                    "head",
-                )
-            )
+        if len(self.pieces) > len(shown):
+            rest = sum(p.end - p.begin for p in self.pieces) - sum(p.end - p.begin for p in shown)
+            count = counted(len(self.pieces) - len(shown), "shorter one")
+            screen.add((f"   and {count}, {ms(rest)} ms", "head"))
         steps = [f"{name} →" for name in self.floor_path[:-1]] + list(self.floor_path[-1:])
         floor = f"{ms(self.floor)} ms, if nothing but data were waited for"
         lines = headed(" floor", floor, width)
@@ -122,7 +118,7 @@ def critical(profile: Any) -> Critical:
     for segment in profile.observed:
         i = segment.instruction
         if segment.cause in HOSTED and len(run.sample_line):
-            pieces += _seen(run, segment)
+            pieces += _pieces_by_line(run, segment)
             continue
         op = run.names[run.op[i]] if i >= 0 else ""
         begin, end = segment.begin - run.begun, segment.end - run.begun
@@ -149,7 +145,7 @@ def critical(profile: Any) -> Critical:
     )
 
 
-def _seen(run: Run, segment: Segment) -> list[Piece]:
+def _pieces_by_line(run: Run, segment: Segment) -> list[Piece]:
     """A segment of the host's, cut where issuing threads were seen at another line."""
     lines: list[Piece] = []
     for begin, end, state, line, spot in during(run, segment.begin, segment.end):

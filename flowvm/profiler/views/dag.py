@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError, Status
+from flowvm.meta.arrays import Array
 from flowvm.profiler.analysis.waits import by_device
 from flowvm.profiler.grammar import (
     ACCESS,
@@ -209,7 +210,7 @@ def on_path(profile: Any, path: str) -> set[int]:
     return {s.instruction for s in profile.observed if s.cause == "run"}
 
 
-def near(run: Run, centre: int, depth: int) -> np.ndarray[Any, Any]:
+def near(run: Run, centre: int, depth: int) -> Array:
     """Instructions at most `depth` edges from one."""
     if depth < 0:
         raise ArgumentError(f"depth={depth}: how many edges from the instruction, 0 or more")

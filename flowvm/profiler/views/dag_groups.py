@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.meta.arrays import Array
 from flowvm.profiler.grammar import ACCESS, Column, Drawn, Link, Node, Screen, counted, ms, table
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.views.dag import PATHS, near, on_path
@@ -25,7 +26,6 @@ from flowvm.vm.watch.lanes import draw_lanes
 
 COLLAPSES = ("line", "module")
 MOST = 3  # operators, or rows needed, that are named
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,5 +100,7 @@ def diff(before: Any, after: Any, by: str = "op") -> Diff:
     )  # fmt: skip
 
 
-def _pair(old: dict[str, Row], new: dict[str, Row], name: str, value: Any) -> tuple[int, int]:
+def _pair(
+    old: dict[str, Row], new: dict[str, Row], name: str, value: Callable[[Any], Any]
+) -> tuple[int, int]:
     return (value(old[name]) if name in old else 0, value(new[name]) if name in new else 0)

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.profiler.grammar import ACCESS
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.edges import HAZARDS
 
-Array = np.ndarray[Any, Any]
 # of an edge: what it is
 EDGES: dict[str, str] = {
     "source": "number of the instruction that is waited for",

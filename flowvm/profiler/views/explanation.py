@@ -25,7 +25,6 @@ from flowvm.vm.watch.pending import poison_of, writer_within
 
 DEPTH = 4
 MOST = 6  # operands, or users, that are named
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -102,25 +101,27 @@ def _state_style(state: str) -> str:
     return "head" if state == "done" else "bad" if state.startswith(("fail", "pois")) else "dep"
 
 
-def _branch(screen: Screen, head: Line, made: Made, rest: str, width: int, shown: set[int]) -> None:
+def _branch(
+    screen: Screen, head: Line, maker: Made, rest: str, width: int, shown: set[int]
+) -> None:
     """The lines of an instruction behind `head`, and of what it read behind `rest`."""
-    ran = f"  {ms(made.run)} ms" if made.run else ""
-    known = "  (above)" if made.seq in shown else ""
-    spans: list[str | Span] = [*head, (f"#{made.seq} {made.op}", "id")]
-    if made.task:
-        spans.append(f"  task {made.task}")
-    spans.append(f"  {made.stream}{ran}")
-    if made.state != "done":
-        spans.append((f"  {made.state}", _state_style(made.state)))
-    screen.add(*spans, (f"  {made.line}{known}", "line"))
+    ran = f"  {ms(maker.run)} ms" if maker.run else ""
+    known = "  (above)" if maker.seq in shown else ""
+    spans: list[str | Span] = [*head, (f"#{maker.seq} {maker.op}", "id")]
+    if maker.task:
+        spans.append(f"  task {maker.task}")
+    spans.append(f"  {maker.stream}{ran}")
+    if maker.state != "done":
+        spans.append((f"  {maker.state}", _state_style(maker.state)))
+    screen.add(*spans, (f"  {maker.line}{known}", "line"))
     if known:
         return
-    shown.add(made.seq)
-    bar = "│" if made.sources else " "
-    for text in made.spot.lines(0, max(20, width - len(rest) - 5)):
+    shown.add(maker.seq)
+    bar = "│" if maker.sources else " "
+    for text in maker.spot.lines(0, max(20, width - len(rest) - 5)):
         screen.lines.append([(f"{rest}{bar}    ", ""), *text])
-    for k, source in enumerate(made.sources):
-        end = k + 1 == len(made.sources)
+    for k, source in enumerate(maker.sources):
+        end = k + 1 == len(maker.sources)
         glyph, _, style = ACCESS[source.access]
         branch: Line = [(rest + ("╰" if end else "├"), ""), (glyph[0] + " ", style),
                         (f"{source.name} {source.what}".strip(), style)]  # fmt: skip
@@ -129,8 +130,8 @@ def _branch(screen: Screen, head: Line, made: Made, rest: str, width: int, shown
         else:
             below = rest + ("   " if end else "│  ")
             _branch(screen, [*branch, (f" ◄{glyph[0]} ", style)], source.made, below, width, shown)
-    if made.more:
-        screen.add((f"{rest}   and {made.more} more", "head"))
+    if maker.more:
+        screen.add((f"{rest}   and {maker.more} more", "head"))
 
 
 # --- looking ----------------------------------------------------------------------------------
@@ -143,8 +144,8 @@ class _Past:
         # the pending first: what the recorder then does not know to be over is among them, however
         # much is completed in between
         self.now: dict[int, InFlight] = {one.seq: one for one in pending(engine)}
-        self.seen = engine.flight.look()
-        self.run = collect(self.seen)
+        self.snapshot = engine.flight.look()
+        self.run = collect(self.snapshot)
         run = self.run
         self.owner = run.owner
         writes = (run.access & 3 != OPERAND.CONST) & (run.kind[self.owner] != KIND.RELEASE)
@@ -163,13 +164,13 @@ class _Past:
         """Explain why the last writer of a storage is not known."""
         if int(engine.words[CTL.LEVEL]) == 0:
             return "unknown: the recorder is off (flow.profiler.level)"
-        forgotten = self.seen.overwritten
+        forgotten = self.snapshot.overwritten
         if forgotten or self.run.info["bare"]:
             return f"forgotten: the recorder has lost the first {forgotten:,} instructions"
         return "from Python: a number, a list or an array"
 
     def info(self, i: int) -> Any:
-        entry = int(self.seen.entry[i])
+        entry = int(self.snapshot.entry[i])
         return engine.entry_info[entry][0] if entry < len(engine.entry_info) else None
 
     def state(self, i: int) -> str:
@@ -188,7 +189,7 @@ class _Past:
             return "issued"
         return in_flight.reason() or in_flight.state
 
-    def made(self, flat: int, depth: int) -> Made:
+    def origin(self, flat: int, depth: int) -> Made:
         """The instruction of a flat operand, and what it read."""
         run, i = self.run, int(self.owner[flat])
         first, last = int(run.offsets[i]), int(run.offsets[i + 1])
@@ -209,7 +210,7 @@ class _Past:
                     names[n] if n < len(names) else f"operand {n}",
                     int(run.access[k]) & 3,
                     repr(metas[n]) if n < len(metas) else "",
-                    self.made(maker, depth - 1) if maker >= 0 else None,
+                    self.origin(maker, depth - 1) if maker >= 0 else None,
                     "" if maker >= 0 else self.lost(),
                 )
             )
@@ -266,12 +267,12 @@ def explain(tensor: Tensor) -> Explanation:
     writer_within(engine, ref, 0.0)  # what was just issued gets a moment to be received
     past = _Past()
     storage = ref & OPERAND.STORAGE_MASK
-    flat = np.flatnonzero(past.seen.storage == storage)
-    made, users, note = None, list[User](), past.lost()
+    flat = np.flatnonzero(past.snapshot.storage == storage)
+    origin, users, note = None, list[User](), past.lost()
     if len(flat) and past.run.kind[past.owner[flat[-1]]] != KIND.RELEASE:
         number = int(past.run.tensor[flat[-1]])
         maker = past.writer(number, len(past.run))
-        made = past.made(maker, DEPTH) if maker >= 0 else None
+        origin = past.origin(maker, DEPTH) if maker >= 0 else None
         users = past.users(number, int(past.owner[maker]) if maker >= 0 else -1)
     cause, failure = poison_of(engine, ref), ""
     engine.failures.collect()
@@ -280,7 +281,7 @@ def explain(tensor: Tensor) -> Explanation:
         failure = repr(failed) if failed is not None else f"#{cause} failed"
         failure = "" if failed is not None and failed.captured else failure
     return Explanation(
-        _what(tensor), _place(tensor, storage), made, note, tuple(users[:MOST]),
+        _what(tensor), _place(tensor, storage), origin, note, tuple(users[:MOST]),
         max(0, len(users) - MOST), failure,
     )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from flowvm.profiler.analysis.bounds import on_free_cores
 from flowvm.profiler.analysis.host_time import Spent
 from flowvm.profiler.analysis.paths import Floor, Segment
 from flowvm.profiler.analysis.tables import Row
@@ -86,23 +87,27 @@ class Facts:
 
     def without(self, nanoseconds: float) -> Gain:
         """Return the time of the run without `nanoseconds` of the host's time, and the gain: no
-        less than the busiest stream ran, for streams go on meanwhile.
+        less than the busiest stream ran, for streams go on meanwhile, nor than their processor time
+        takes on the cores that other processes left.
         """
-        return self.to(max(self.p.run.wall - nanoseconds, self.ran))
+        return self.to(max(self.p.run.wall - nanoseconds, self.ran, on_free_cores(self.p.run)))
 
     def at_line(self, part: Part) -> Gain:
-        """Without what the host spent at the line that had most of a part, on a core or without."""
+        """Without what the host spent at the line that had most of a part, on a core or without;
+        what it lacked a core there is of the first part with that line.
+        """
         lines = self.p.run.lines
         without = sum(
             one.time for one in self.p.host
             if one.state == "core" and one.line >= 0 and lines[one.line] == part.line
         )  # fmt: skip
-        return self.without(part.there + without)
+        first = next(other for other in self.parts if other.line == part.line)
+        return self.without(part.time + (without if first is part else 0))
 
-    def to(self, left: float) -> Gain:
+    def to(self, time_left: float) -> Gain:
         """If the run took so many nanoseconds."""
         wall = self.p.run.wall
-        return Gain(wall - left, f"{ms(wall)} → {ms(left)} ms")
+        return Gain(wall - time_left, f"{ms(wall)} → {ms(time_left)} ms")
 
     @property
     def ran(self) -> float:

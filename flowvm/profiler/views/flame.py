@@ -20,6 +20,7 @@ import numpy as np
 from flowvm.errors import ArgumentError
 from flowvm.files.printable import printable
 from flowvm.files.writer import put
+from flowvm.meta.arrays import Array
 from flowvm.profiler.grammar import Screen, Span, View, bar, cropped, ms, percent, size
 from flowvm.profiler.run.columns import SAMPLED
 from flowvm.profiler.run.run import Run
@@ -99,12 +100,18 @@ def _fitted(indent: str, name: str, room: int) -> str:
     if len(text) <= room or not name.endswith(")"):
         return cropped(text, room)
     name, _, where = name.rpartition(" (")
-    left = room - len(where) - 2
-    indent = indent[: max(0, left - 8)]
-    return f"{cropped(indent + name, left)} ({where}" if left > 1 else cropped(where, room)
+    room_left = room - len(where) - 2
+    indent = indent[: max(0, room_left - 8)]
+    return (
+        f"{cropped(indent + name, room_left)} ({where}" if room_left > 1 else cropped(where, room)
+    )
 
 
-def _tree(stacks: Any, total: int, depth: int = 0) -> Any:
+def _tree(
+    stacks: tuple[tuple[tuple[str, ...], int], ...] | list[tuple[tuple[str, ...], int]],
+    total: int,
+    depth: int = 0,
+) -> Any:
     """(depth, name, weight) of what has LEAST of all, down the tree."""
     below: dict[str, list[tuple[Stack, int]]] = {}
     for stack, weight in stacks:
@@ -132,20 +139,20 @@ def flame(profile: Any, by: str = "time") -> Flame:
             whole = (*above.of_sample(stack), WORDS[SAMPLED[state]][0])
             total[whole] = total.get(whole, 0) + time
     weights = _ran(run) if by == "time" else _took(run)
-    done = profile.order.done & (weights > 0) & (run.kind != KIND.RELEASE)
-    done &= ~np.isin(run.kind, (KIND.TOUCH, KIND.BARRIER))
-    for i in np.flatnonzero(done).tolist():
+    finished = profile.order.finished & (weights > 0) & (run.kind != KIND.RELEASE)
+    finished &= ~np.isin(run.kind, (KIND.TOUCH, KIND.BARRIER))
+    for i in np.flatnonzero(finished).tolist():
         whole = (*above.of_instruction(i), run.names[run.op[i]])
         total[whole] = total.get(whole, 0) + int(weights[i])
     return Flame(by, tuple(sorted(total.items(), key=lambda item: (-item[1], item[0]))))
 
 
-def _ran(run: Run) -> np.ndarray[Any, Any]:
-    ran: np.ndarray[Any, Any] = np.maximum(0, run.time("ended") - run.time("started"))
+def _ran(run: Run) -> Array:
+    ran: Array = np.maximum(0, run.time("ended") - run.time("started"))
     return ran
 
 
-def _took(run: Run) -> np.ndarray[Any, Any]:
+def _took(run: Run) -> Array:
     """Bytes of the memory that each instruction took."""
     took = np.zeros(len(run), np.int64)
     allocates = (run.access & OPERAND.ALLOCATE) != 0
@@ -159,14 +166,15 @@ class _Stacks:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.known: dict[int, Stack] = {}
-        self.kept = {stack[0]: stack[1:] for stack in run.stacks}
+        self.lines_of = {stack[0]: stack[1:] for stack in run.stacks}
         counts = np.bincount(run.sample_stack, minlength=len(run.sample_stacks)).tolist()
-        self.seen: dict[int, Stack] = {}  # of a line: the stack that it is the innermost of
+        # by line: the stack that it is the innermost of
+        self.stack_of_line: dict[int, Stack] = {}
         for number in sorted(range(len(counts)), key=lambda n: -counts[n]):
             lines = run.sample_stacks[number][::2]
             frames = self.of_sample(number)
             for k, line in enumerate(reversed(lines)):
-                self.seen.setdefault(line, frames[: k + 1])
+                self.stack_of_line.setdefault(line, frames[: k + 1])
 
     def of_sample(self, number: int) -> Stack:
         """Return the frames of one of `sample_stacks`, the outermost first."""
@@ -179,13 +187,13 @@ class _Stacks:
     def of_instruction(self, i: int) -> Stack:
         """Return the frames in which an instruction was issued, the outermost first."""
         run = self.run
-        if i in self.kept:
-            return tuple(run.lines[line] for line in reversed(self.kept[i]) if line >= 0)
+        if i in self.lines_of:
+            return tuple(run.lines[line] for line in reversed(self.lines_of[i]) if line >= 0)
         line = int(run.line[i])
         if line < 0 or not run.lines[line]:
             return ("(flowvm)",)
         spot = int(run.spot[i]) if len(run.spot) else -1
-        return self.seen.get(line) or (self._frame(line, spot),)
+        return self.stack_of_line.get(line) or (self._frame(line, spot),)
 
     def _frame(self, line: int, spot: int) -> str:
         function = self.run.spots[spot][3] if 0 <= spot < len(self.run.spots) else ""

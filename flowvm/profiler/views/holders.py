@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.profiler.analysis.tables import Births, Memory
 from flowvm.profiler.run.kinds import OTHER, held_before
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.run.spaces import inside, returned, taken
+from flowvm.profiler.run.spaces import allocation_times, inside, returned
 from flowvm.profiler.views.memory_parts import PARTS, WAITING, WORKSPACE, together
 
-Array = np.ndarray[Any, Any]
 NEVER = int(np.iinfo(np.int64).max)
 BEFORE = "before the run"
 
@@ -62,10 +62,10 @@ class Holdings:
         """List the holders at a time (ns), the largest first; together they hold all that is
         alive.
         """
-        here = np.flatnonzero((self.born <= time) & (time < self.died))
-        kind = np.where(self.freed[here] <= time, WAITING, self.kind[here])
+        alive = np.flatnonzero((self.born <= time) & (time < self.died))
+        kind = np.where(self.freed[alive] <= time, WAITING, self.kind[alive])
         groups: dict[tuple[int, int], list[int]] = {}
-        for k, of in zip(here.tolist(), kind.tolist(), strict=True):
+        for k, of in zip(alive.tolist(), kind.tolist(), strict=True):
             groups.setdefault((of, int(self.label[k])), []).append(k)
         holders = [
             self._holder(of, label, int(self.size[own].sum()), len(own), self._keeper(own))
@@ -105,7 +105,7 @@ class _Names:
     def __init__(self) -> None:
         self.rows: dict[Any, int] = {}
 
-    def __call__(self, row: Any) -> int:
+    def __call__(self, row: object) -> int:
         return self.rows.setdefault(row, len(self.rows))
 
 
@@ -114,21 +114,21 @@ def holdings(run: Run, memory: Memory, known: Births, space: str) -> Holdings:
     labels, keepers = _Names(), _Names()
     owner = {t: f"was {who}" for t, _, who in run.info.get("purposes", ()) if who}
     owner |= {row[0]: row[3] for row in run.info.get("held", ()) if row[3]}
-    kept = [owner.get(t, "") for t in known.tensor.tolist()]
+    owners = [owner.get(t, "") for t in known.tensor.tolist()]
 
     def label(i: int, keeper: str = "") -> int:
         module = run.modules[run.module[i]] if run.modules else ""
         return labels((module or module_of(keeper), run.names[run.op[i]], run.lines[run.line[i]]))
 
     busy = np.flatnonzero((run.scratch > 0) & (run.time("released") > 0) & inside(run, space))
-    rows = [*map(label, known.maker.tolist(), kept), *map(label, busy.tolist())]
-    keeper = [keepers(who) if who else -1 for who in kept] + [-1] * len(busy)
+    rows = [*map(label, known.maker.tolist(), owners), *map(label, busy.tolist())]
+    keeper = [keepers(who) if who else -1 for who in owners] + [-1] * len(busy)
     before = _before(run, space, labels, keepers)
     return Holdings(
         memory, tuple(labels.rows), tuple(keepers.rows), before,
         np.concatenate((known.kind, np.full(len(busy), WORKSPACE))), np.array(rows, np.int64),
         np.array(keeper, np.int64), np.concatenate((known.size, run.scratch[busy])),
-        np.concatenate((known.born, taken(run)[busy])),
+        np.concatenate((known.born, allocation_times(run)[busy])),
         np.concatenate((np.maximum(known.freed, known.born), np.full(len(busy), NEVER))),
         np.concatenate((known.died, returned(run)[busy])),
     )  # fmt: skip

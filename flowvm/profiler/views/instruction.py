@@ -92,9 +92,9 @@ class Instr(View):
         screen.add(" waited ", *((f" {name} {ms(t)} ", name) for name, t in waits), " ms")
         for used in self.operands[:MOST]:
             style = ACCESS[used.access][2]
-            made = "  made here" if used.made else ""
+            origin = "  made here" if used.made else ""
             nbytes = size(used.nbytes) if used.nbytes else ""
-            screen.add(" ", (f"{style:5s}", style), f" t{used.tensor}  {nbytes}{made}")
+            screen.add(" ", (f"{style:5s}", style), f" t{used.tensor}  {nbytes}{origin}")
         if len(self.operands) > MOST:
             screen.add(f" and {len(self.operands) - MOST} operands more")
         for title, others in ((" waits for ", self.waits_for), (" blocks    ", self.blocks)):
@@ -168,8 +168,9 @@ def _instruction(profile: Any, i: int) -> Instr:
         int(run.nbytes[i]), int(run.flops[i]), int(run.status[i]),
         any(s.cause == "run" and s.instruction == i for s in profile.observed),
         tuple(operands),
-        tuple(_met(run, e, int(run.source[e])) for e in range(int(a), int(b))),
-        tuple(_met(run, e, int(run.target[e])) for e in np.flatnonzero(run.source == i).tolist()
+        tuple(_meeting_of(run, e, int(run.source[e])) for e in range(int(a), int(b))),
+        tuple(_meeting_of(run, e, int(run.target[e]))
+              for e in np.flatnonzero(run.source == i).tolist()
               if run.kind[run.target[e]] != KIND.RELEASE),
         tuple(zip(run.task_number[mine].tolist(),
                   (run.names[k] for k in run.task_op[mine]), lasted.tolist(), strict=True)),
@@ -178,7 +179,7 @@ def _instruction(profile: Any, i: int) -> Instr:
     )  # fmt: skip
 
 
-def _met(run: Run, edge: int, other: int) -> Met:
+def _meeting_of(run: Run, edge: int, other: int) -> Met:
     return Met(
         int(run.seq[other]),
         run.names[run.op[other]],

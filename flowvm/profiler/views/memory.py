@@ -9,10 +9,11 @@ What a line makes again and again and nothing frees may be one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.profiler.analysis.tables import births, repeats
 from flowvm.profiler.grammar import (
     Column,
@@ -28,11 +29,15 @@ from flowvm.profiler.grammar import (
 )
 from flowvm.profiler.run.kinds import KINDS, OTHER, held_before
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.run.spaces import inside, space_named, spaces_of, taken
+from flowvm.profiler.run.spaces import allocation_times, inside, space_named, spaces_of
 from flowvm.profiler.views.memory_parts import PARTS, course_of, in_words, kinds_in, together
 from flowvm.vm.watch.spaces import HOST
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    from flowvm.meta.device import DeviceLike
+    from flowvm.profiler.analysis.tables import Births
+
+
 ROWS = 5  # of the chart
 MOST_OWNERS = 10
 KEPT = 4  # repetitions from which on what lives on is suspicious
@@ -184,7 +189,7 @@ def _coarser(course: Array, columns: int) -> Array:
     return sizes
 
 
-def memory_view(profile: Any, device: Any = None) -> MemoryView:
+def memory_view(profile: Any, device: DeviceLike | None = None) -> MemoryView:
     """The memory of a Profile: of a device, by default the first in use, else the host.
 
     ArgumentError: nothing of that device is in the run.
@@ -247,7 +252,7 @@ def _pairs(op: Array, line: Array, nbytes: Array, chosen: Array) -> list[tuple[i
 
 def _place(
     run: Run,
-    known: Any,
+    known: Births,
     pair: tuple[int, int],
     at_peak: Array,
     ends: Array,
@@ -256,25 +261,25 @@ def _place(
     keepers: dict[int, tuple[int, str]],
 ) -> Place:
     mine = (known.op == pair[0]) & (known.line == pair[1])
-    kept = mine & ends
-    count = int(kept.sum())
-    in_chunk = np.searchsorted(chunks, known.maker[kept], side="right")
+    survivors = mine & ends
+    count = int(survivors.sum())
+    in_chunk = np.searchsorted(chunks, known.maker[survivors], side="right")
     # those of the last one, such as gradients, may go when the next one begins
     early = in_chunk < len(chunks)
-    grown = int(known.size[kept][early].sum())
+    grown = int(known.size[survivors][early].sum())
     often = len(np.unique(in_chunk[early])) >= max(KEPT - 1, len(chunks) // 2)
-    here = mine & at_peak
-    of = here if here.any() else mine
+    shown = mine & at_peak
+    of = shown if shown.any() else mine
     kind = int(np.bincount(known.kind[of], known.size[of], len(KINDS)).argmax())
-    who = [keepers[t] for t in known.tensor[kept if count else of].tolist() if t in keepers]
+    who = [keepers[t] for t in known.tensor[survivors if count else of].tolist() if t in keepers]
     return Place(
         run.names[pair[0]],
         run.lines[pair[1]],
-        int(known.size[here].sum()),
-        int(here.sum()),
+        int(known.size[shown].sum()),
+        int(shown.sum()),
         int(mine.sum()),
         count,
-        int(known.size[kept].sum()),
+        int(known.size[survivors].sum()),
         bool(often and grown >= max(SMALL, peak // 1000)),
         list(KINDS)[kind],
         together(who),
@@ -301,7 +306,7 @@ def _earlier(run: Run, before: int, space: str) -> tuple[Place, ...]:
 
 def _during(run: Run, moment: int, space: str) -> str:
     """The instruction that took its memory at that moment, or was running."""
-    started, ended = taken(run), run.time("ended")
+    started, ended = allocation_times(run), run.time("ended")
     running = np.flatnonzero((started <= moment) & (ended > moment) & inside(run, space))
     if not len(running):
         return ""

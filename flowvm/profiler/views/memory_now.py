@@ -122,18 +122,18 @@ def _rows(held: list[Held]) -> list[Owned]:
 
 def _makers() -> dict[int, tuple[str, str]]:
     """Map each storage to the recorded instruction that allocated it."""
-    seen = engine.flight.look()
-    flat = np.flatnonzero(seen.access & OPERAND.ALLOCATE)
-    owner = np.searchsorted(seen.offsets, flat, side="right") - 1
+    snapshot = engine.flight.look()
+    flat = np.flatnonzero(snapshot.access & OPERAND.ALLOCATE)
+    owner = np.searchsorted(snapshot.offsets, flat, side="right") - 1
     owners: dict[int, tuple[str, str]] = {}
-    last = dict(zip(seen.storage[flat].tolist(), owner.tolist(), strict=True))
-    lines: dict[Any, str] = {}
+    last = dict(zip(snapshot.storage[flat].tolist(), owner.tolist(), strict=True))
+    lines = {}
     for storage, i in last.items():
-        key = (seen.codes[i], seen.lasts[i])
+        key = (snapshot.codes[i], snapshot.lasts[i])
         if key not in lines:
             lines[key] = short_position(*key)
-        entry = int(seen.entry[i])
-        info: Any = engine.entry_info[entry][0] if entry < len(engine.entry_info) else None
+        entry = int(snapshot.entry[i])
+        info = engine.entry_info[entry][0] if entry < len(engine.entry_info) else None
         owners[storage] = (str(getattr(info, "name", "")), lines[key])
     return owners
 

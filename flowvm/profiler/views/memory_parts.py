@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.profiler.analysis.tables import Births, Memory
 from flowvm.profiler.grammar import percent, size
 from flowvm.profiler.run.kinds import KINDS, OTHER, held_before
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.run.spaces import inside, returned, taken
+from flowvm.profiler.run.spaces import allocation_times, inside, returned
 from flowvm.vm.watch.spaces import HOST
 
-Array = np.ndarray[Any, Any]
 COLUMNS = 120  # of what is kept of the course
 # the kinds, and what is no tensor in use
 PARTS = (
@@ -80,7 +80,7 @@ def _last_most(values: Array, a: int, b: int) -> int:
 def _levels(run: Run, data: Memory, known: Births, space: str) -> tuple[Array, Array]:
     """Times in order, and by how much each of PARTS changes then, and the sum of all."""
     late = known.died > np.maximum(known.freed, known.born)  # let go of, and not released
-    left = np.where(late, np.maximum(known.freed, known.born), known.died)
+    ends = np.where(late, np.maximum(known.freed, known.born), known.died)
     busy = (run.scratch > 0) & (run.time("released") > 0) & inside(run, space)
     scratch, everything = run.scratch[busy], len(PARTS)
     first = int(data.nbytes[0]) if len(data.nbytes) else data.peak
@@ -88,13 +88,13 @@ def _levels(run: Run, data: Memory, known: Births, space: str) -> tuple[Array, A
         (everything, data.time, np.diff(data.nbytes, prepend=first)),
         (OTHER, known.gone, -known.gone_size),
         (WORKSPACE, returned(run)[busy], -scratch),
-        (WORKSPACE, taken(run)[busy], scratch),
+        (WORKSPACE, allocation_times(run)[busy], scratch),
         (WAITING, known.died[late], -known.size[late]),
-        (WAITING, left[late], known.size[late]),
+        (WAITING, ends[late], known.size[late]),
     ]
     for kind in range(len(KINDS)):
         mine = known.kind == kind
-        changes.append((kind, left[mine], -known.size[mine]))
+        changes.append((kind, ends[mine], -known.size[mine]))
         changes.append((kind, known.born[mine], known.size[mine]))
     times = np.concatenate([t for _, t, _ in changes])
     of = np.repeat([k for k, _, _ in changes], [len(t) for _, t, _ in changes])

@@ -18,6 +18,7 @@ import numpy as np
 
 from flowvm.errors import ArgumentError
 from flowvm.files.printable import printable
+from flowvm.meta.arrays import Array
 from flowvm.profiler.analysis import moments
 from flowvm.profiler.analysis.across import Tied
 from flowvm.profiler.analysis.moments import STATES, Moments
@@ -32,7 +33,6 @@ from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.machine.words import KIND
 from flowvm.vm.watch.flight import TIMES
 
-Array = np.ndarray[Any, Any]
 MOST = 5  # instructions of a queue, storages, those that wait
 # what happened to an instruction when it came to a stage
 EVENTS = dict(
@@ -98,7 +98,9 @@ class Listed:
 @dataclass(frozen=True)
 class Acting:
     """An actor of a graph that is replayed: acts so far, the task that runs, the registers in its
-    mailbox by producer, and those that it may still fill by who gives them back.
+    mailbox by producer, and those that it may still fill by who gives them back.  One that rests
+    with a `launch` to act for (its number, -1: none) waits for `waits`: a regst or a credit, and
+    the actor that it comes from; `since` a time in ns, from the beginning.
     """
 
     plan: str
@@ -108,6 +110,9 @@ class Acting:
     task: int
     mailbox: tuple[tuple[int, int], ...]
     credits: tuple[tuple[int, int], ...]
+    launch: int
+    waits: tuple[tuple[str, int], ...]
+    since: int
 
 
 @dataclass(frozen=True)
@@ -165,7 +170,7 @@ class Moment(View):
         )
         wide = min(wide, 24)
         for m in self.meetings:
-            screen.add(f" {m.name} {m.number}  ", *_met(m))
+            screen.add(f" {m.name} {m.number}  ", *_rank_states(m))
         for name, doing in self.python:
             screen.add(f" {cropped(name, wide):{wide}s} ", (doing, "host"))
         for s in self.streams:
@@ -220,13 +225,26 @@ class Moment(View):
             screen.add(
                 " actors     " if not k else " " * 12, (f"a{a.number:02} {a.label}", "id"),
                 f"  {counted(a.acts, 'act')}",
-                (f"  █ task {a.task}", "run") if a.task >= 0 else ("  idle", "head"),
+                _doing(a, self.time),
                 f"  mailbox {mail}  credits {room}",
             )  # fmt: skip
         return screen.cut(width)
 
 
-def _met(meeting: Meeting) -> list[str | Span]:
+def _doing(a: Acting, now: int) -> Span:
+    """Return the state of an actor: the task that runs, or its wait."""
+    if a.task >= 0:
+        return f"  █ task {a.task}", "run"
+    if a.launch < 0:
+        return "  idle", "head"
+    long = f"#{a.launch} since {ms(a.since)}, {ms(now - a.since)} ms"
+    if not a.waits:
+        return f"  ▷ ready for {long}", "sched"
+    lacks = ", ".join(f"{what} of a{j:02}" for what, j in a.waits)
+    return f"  ░ waits for {lacks}, for {long}", "dep"
+
+
+def _rank_states(meeting: Meeting) -> list[str | Span]:
     """Return the state of each rank in a collective."""
     spans: list[str | Span] = []
     for rank, (state, ns) in enumerate(meeting.ranks):
@@ -242,7 +260,9 @@ def _named(some: tuple[Named, ...]) -> str:
     return ", ".join(str(what) for what in some[:MOST]) + more
 
 
-def asked(profile: Any, t: float | None, instr: int | None, when: str) -> tuple[int, int | None]:
+def resolve_moment(
+    profile: Any, t: float | None, instr: int | None, when: str
+) -> tuple[int, int | None]:
     """The number of the moment that `Profile.at` is asked for, and its time if that was given (ns).
 
     ArgumentError: there is none.
@@ -353,9 +373,9 @@ def meetings(tied: Tied | None, now: int) -> tuple[Meeting, ...]:
     """The collectives to which a rank has come and that are not over on all of them."""
     if tied is None or not len(tied):
         return ()
-    here = np.flatnonzero((tied.begin.min(axis=1) <= now) & (now < tied.end.max(axis=1)))
+    current = np.flatnonzero((tied.begin.min(axis=1) <= now) & (now < tied.end.max(axis=1)))
     rows = []
-    for k in here.tolist():
+    for k in current.tolist():
         last, late = int(tied.last[k]), int(tied.late[k])
         ranks = []
         for begin, end in zip(tied.begin[k].tolist(), tied.end[k].tolist(), strict=True):
@@ -417,7 +437,7 @@ def _storages(run: Run, names: _Names, events: Moments, states: Array) -> tuple[
 
 def _actors(run: Run, states: Array, now: int) -> tuple[Acting, ...]:
     """The actors of the Plans whose launches run."""
-    plans: dict[str, Any] = run.info.get("plans", {})
+    plans = run.info.get("plans", {})
     running = moments.launches_at(run, states)
     actors: list[Acting] = []
     for name in dict.fromkeys(run.names[run.op[i]] for i in running):
@@ -434,6 +454,8 @@ def _actors(run: Run, states: Array, now: int) -> tuple[Acting, ...]:
                 Acting(
                     name, k, label(titles[first : first + count]), one["acts"], one["task"],
                     tuple(one["mailbox"].items()), tuple(one["credits"].items()),
+                    int(run.seq[launches[one["launch"]]]) if one["launch"] >= 0 else -1,
+                    tuple(one["waits"]), one["since"] - run.begun if one["launch"] >= 0 else -1,
                 )
             )  # fmt: skip
     return tuple(actors)

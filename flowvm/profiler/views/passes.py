@@ -40,7 +40,7 @@ class PassText:
     @property
     def did(self) -> str:
         """All that in one line."""
-        parts = [f"{made} ← {_counted(of)}" if of else f"added {made}" for made, of in self.made]
+        parts = [f"{name} ← {_counted(of)}" if of else f"added {name}" for name, of in self.made]
         texts = [f"{n}× {text}" if n > 1 else text for text, n in Counter(parts).most_common()]
         if self.removed:
             texts.append(f"removed {_counted(self.removed)}")

@@ -90,16 +90,22 @@ class PlanView(Drawn):
     actors: tuple[ActorRow, ...]
     tasks: tuple[TaskRow, ...]
     notes: tuple[str, ...]
+    flows: tuple[tuple[int, int], ...] = ()  # between tasks: the writer of a register, its user
 
     def drawn(self) -> tuple[list[Node], list[Link]]:
         """Return the Plan's actors, an edge for each regst from its writer to each reader, and back
-        for each credit; for a single actor its tasks, in their order.
+        for each credit; of a single actor its tasks, an edge from the writer of a register to its
+        users, or where that is not known in their order.
         """
         if not self.actors:
+            longest = max((t.each for t in self.tasks), default=0.0)
             nodes = [
-                (f"t{t.number}", f"{t.number} {t.op}\n{_took(t.each)}{t.line}", t.stream, False)
+                (f"t{t.number}", f"{t.number} {t.op}\n{_took(t.each)}{t.line}", t.stream,
+                 t.each == longest > 0)
                 for t in self.tasks
-            ]
+            ]  # fmt: skip
+            if self.flows:
+                return nodes, [(f"t{a}", f"t{b}", "const", "register") for a, b in self.flows]
             ids = [node[0] for node in nodes]
             return nodes, [(a, b, "const", "in order") for a, b in pairwise(ids)]
         most = max(self.actors, key=lambda a: a.busy).number
@@ -188,8 +194,8 @@ class PlanView(Drawn):
         does = [f"a{a.number:02} {a.acts:,} {a.state}".rstrip() for a in self.actors]
         return f"Plan {self.name}  " + (" · ".join(does) or f"{len(self.tasks)} tasks")
 
-    def _actors(self, width: int) -> list[Any]:
-        rows: list[list[Any]] = []
+    def _actors(self, width: int) -> list[list[tuple[str, str]]]:
+        rows = []
         for a in self.actors:
             waits = " ".join(f"a{n:02}" for n in a.inputs)
             credits = " ".join(f"a{k:02}" + (f"-{n}" if n > 1 else "") for k, n in a.credits)
@@ -211,9 +217,9 @@ class PlanView(Drawn):
         ]  # fmt: skip
         return table(*_used(columns, rows), width)
 
-    def _tasks(self, width: int) -> list[Any]:
+    def _tasks(self, width: int) -> list[list[tuple[str, str]]]:
         most = sorted(self.tasks, key=lambda t: (-t.share, t.number))[:MOST_ROWS]
-        kept = sorted(most, key=lambda t: t.number)
+        shown = sorted(most, key=lambda t: t.number)
         rows = [
             [
                 f"{t.number}", t.op + (f" ×{t.repeat}" if t.repeat > 1 else ""), t.reads, t.writes,
@@ -222,7 +228,7 @@ class PlanView(Drawn):
                 rate(t.gigabytes) if t.count else "", rate(t.gigaflops) if t.gigaflops else "",
                 t.module, t.line,
             ]
-            for t in kept
+            for t in shown
         ]  # fmt: skip
         columns = [
             Column("task", right=True, style="id"), Column("op", grow=True),
@@ -233,8 +239,8 @@ class PlanView(Drawn):
             Column("line", style="line", grow=True, where=True),
         ]  # fmt: skip
         lines = table(*_used(columns, rows), width)
-        if len(self.tasks) > len(kept):
-            lines.append([(f"   and {len(self.tasks) - len(kept)} more tasks", "head")])
+        if len(self.tasks) > len(shown):
+            lines.append([(f"   and {len(self.tasks) - len(shown)} more tasks", "head")])
         return lines
 
 
@@ -250,11 +256,11 @@ def _regsts(view: PlanView, a: ActorRow) -> str:
 def _used(columns: list[Column], rows: list[Any]) -> tuple[list[Column], list[Any]]:
     """Without the columns in which no row says anything."""
 
-    def says(cell: Any) -> bool:
+    def says(cell: object) -> bool:
         return bool(cell[0] if isinstance(cell, tuple) else cell)
 
-    kept = [k for k in range(len(columns)) if any(says(row[k]) for row in rows)]
-    return [columns[k] for k in kept], [[row[k] for k in kept] for row in rows]
+    used = [k for k in range(len(columns)) if any(says(row[k]) for row in rows)]
+    return [columns[k] for k in used], [[row[k] for k in used] for row in rows]
 
 
 def label(names: list[str]) -> str:

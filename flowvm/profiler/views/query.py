@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.meta.arrays import Array
 from flowvm.profiler.analysis.expressions import true_of
 from flowvm.profiler.analysis.tables import BY
 from flowvm.profiler.grammar import Column, Screen, View, counted, cropped, ms, rate, size, table
@@ -25,7 +26,6 @@ from flowvm.profiler.run.devices import said_of
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.words import KIND
 
-Array = np.ndarray[Any, Any]
 MOST_ROWS = 20
 
 # name -> what it is; times are milliseconds
@@ -108,11 +108,11 @@ class Query(View):
     def screen(self, width: int) -> Screen:
         """See View."""
         screen = Screen()
-        told = f"{self.count:,} of {counted(self.total, 'instruction')}"
+        summary = f"{self.count:,} of {counted(self.total, 'instruction')}"
         if self.count:
-            told += f" · ran {ms(self.run)} ms · waited {ms(self.wait)} ms"
-        room = width - len(told) - 4
-        screen.add(f" {told}   ", (cropped(self.text, room) if room > 8 else "", "head"))
+            summary += f" · ran {ms(self.run)} ms · waited {ms(self.wait)} ms"
+        room = width - len(summary) - 4
+        screen.add(f" {summary}   ", (cropped(self.text, room) if room > 8 else "", "head"))
         if not self.rows:
             return screen.cut(width)
         where = any(row.module for row in self.rows)
@@ -215,7 +215,7 @@ class _Table:
         texts: Array = np.array(names or [""], object)[np.concatenate((own, tasks))]
         return texts
 
-    def _both(self, own: Any, tasks: Any) -> Array:
+    def _both(self, own: Any, tasks: object) -> Array:
         rest = np.broadcast_to(np.asarray(tasks), len(self.run.task_launch))
         return np.concatenate((own, rest))
 

@@ -94,8 +94,8 @@ class RanksSummary(View):
                 for e in self.exchanges
             ]
             out.lines += table(columns, listed, width)
-        for said in self.late:
-            out.lines += flowed([(word, "advice") for word in said.split()], width, " ")
+        for line in self.late:
+            out.lines += flowed([(word, "advice") for word in line.split()], width, " ")
         if self.note:
             out.add((f" {self.note}", "advice"))
         return out
@@ -132,9 +132,9 @@ def ranks_summary(profiles: Sequence[Any], shifts: Sequence[int]) -> RanksSummar
         rate = nbytes / took * 1e9 if took > 0 else 0.0
         sentences.append(ExchangeRow(name, int(own_rows.sum()), nbytes, waited, rate))
     late = [
-        said
+        text
         for row in sorted(rows, key=lambda row: -row.others)
-        if (said := _lateness(row, profiles[row.rank], shifts[row.rank], together))
+        if (text := _lateness(row, profiles[row.rank], shifts[row.rank], together))
     ]
     return RanksSummary(tuple(rows), tuple(sentences), late=tuple(late))
 

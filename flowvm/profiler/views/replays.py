@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.meta.arrays import Array
 from flowvm.profiler.grammar import ms, percent
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.views.plan import ActorRow, PlanView, TaskRow, label
 from flowvm.vm.machine.words import KIND
 from flowvm.vm.watch.device_times import HOST
 
-Array = np.ndarray[Any, Any]
 MOST_LAUNCHES = 2000  # that a what-if plays through
 WORTH = 0.02  # a what-if below is not worth a line
 
@@ -21,9 +21,9 @@ WORTH = 0.02  # a what-if below is not worth a line
 def plan_of(profile: Any, name: str | None = None) -> PlanView:
     """The replays of a Plan in a Profile.  ArgumentError: there is no such, or none."""
     run: Run = profile.run
-    plans: dict[str, Any] = run.info.get("plans", {})
+    plans = run.info.get("plans", {})
     lasted = run.time("ended") - run.time("started")
-    launches = np.flatnonzero((run.kind == KIND.LAUNCH) & profile.order.done)
+    launches = np.flatnonzero((run.kind == KIND.LAUNCH) & profile.order.finished)
     spent = {
         n: int(lasted[launches[run.op[launches] == run.names.index(n)]].sum())
         for n in plans
@@ -69,6 +69,7 @@ class Replays:
             len(self.launches), float(lasted.mean()) if len(lasted) else 0.0,
             0.0 if actors or not inside else max(0.0, 1 - inside / max(1, int(lasted.sum()))),
             actors, tasks, tuple(notes),
+            tuple((a, b) for a, b in run.info.get("flows", {}).get(self.name, ())),
         )  # fmt: skip
 
     def tasks(self) -> tuple[TaskRow, ...]:
@@ -125,7 +126,7 @@ class Replays:
             # between repetitions is not known: begun and over are of all of a launch
             waited = {} if self.repeated else self.waited(k, begun, over, issued)
             total = max(1.0, sum(waited.values()))
-            said = [
+            parts = [
                 f"{what} {percent(t / total)}" if t < 0.95 * total else what
                 for what, t in sorted(waited.items(), key=lambda item: (-item[1], item[0]))
                 if t >= 0.05 * total
@@ -135,7 +136,7 @@ class Replays:
                     k, label(names[first : first + count]), run.streams[stream], count,
                     tuple(inputs), tuple((a, n) for a, n in credits), None, acts,
                     float(ran[k].sum() / max(1, run.wall)), float(ran[k].sum() / max(1, acts)),
-                    " · ".join(said[:3]),
+                    " · ".join(parts[:3]),
                 )
             )  # fmt: skip
         return tuple(rows)
@@ -152,15 +153,15 @@ class Replays:
         firsts = [first for stream, first, *_ in actors if stream == busy]
         backward = {actors[k][1] for k in self.run.info.get("backward", {}).get(self.name, ())}
         own = np.flatnonzero((self.launch == self.launch.max()) & np.isin(self.number, firsts))
-        seen = dict.fromkeys(firsts, 0)
-        done: list[str] = []
+        turns_of_task = dict.fromkeys(firsts, 0)
+        turns: list[str] = []
         for i in own[np.argsort(self.begun[own], kind="stable")].tolist():
             task = int(self.number[i])
-            name = f"{'B' if task in backward else 'F'}{seen[task]}"
-            seen[task] += 1
-            if tasks[task][2] > 1 and done[-1:] != [name]:
-                done.append(name)
-        return [f"the last launch: {' '.join(done)}"]
+            name = f"{'B' if task in backward else 'F'}{turns_of_task[task]}"
+            turns_of_task[task] += 1
+            if tasks[task][2] > 1 and turns[-1:] != [name]:
+                turns.append(name)
+        return [f"the last launch: {' '.join(turns)}"]
 
     def waited(self, k: int, begun: Array, over: Array, issued: Array) -> dict[str, float]:
         """Between two of its acts: time by what let the later one begin."""

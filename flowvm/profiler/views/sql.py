@@ -7,14 +7,19 @@ Two tables, in SQLite's memory: `instructions` has the columns of `flowvm.profil
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import ArgumentError
 from flowvm.profiler.grammar import Column, Screen, View, counted, table
 from flowvm.profiler.views.edges import edges_of
 from flowvm.profiler.views.query import columns_of
+
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Array
+
 
 SHOWN = 40  # rows
 
@@ -26,7 +31,7 @@ class Rows(View):
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
         return iter(self.rows)
 
     def __len__(self) -> int:
@@ -51,7 +56,7 @@ class Rows(View):
         return screen.cut(width)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if value is None:
         return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -71,12 +76,15 @@ def sql(profile: Any, text: str) -> Rows:
             rows = cursor.fetchall()
         except sqlite3.Error as error:
             raise ArgumentError(
-                f"sql({text!r}): {error}; there are, with _ for each point, "
-                + " and ".join(f"{name} ({', '.join(of)})" for name, of in tables.items())
+                f"sql({text!r}): {error}; there are "
+                + " and ".join(
+                    f"{name} ({', '.join(c.replace('.', '_') for c in of)})"
+                    for name, of in tables.items()
+                )
             ) from error
     return Rows(tuple(column[0] for column in cursor.description or ()), tuple(rows))
 
 
-def _values(column: Any) -> list[Any]:
+def _values(column: Array) -> list[Any]:
     """As SQLite has them: what never happened is null."""
     return [None if value != value else value for value in column.tolist()]

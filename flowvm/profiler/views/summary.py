@@ -111,8 +111,8 @@ class Summary(View):
         """See View."""
         screen = Screen()
         if not self.instructions:
-            left = f": {self.raised} left the block" if self.raised else ""
-            screen.add(("flow.profiler", "verdict"), f"  nothing was recorded{left}")
+            ending = f": {self.raised} left the block" if self.raised else ""
+            screen.add(("flow.profiler", "verdict"), f"  nothing was recorded{ending}")
             return screen
         screen.lines += self._verdict(width)
         if self.rows:
@@ -134,25 +134,32 @@ class Summary(View):
             style = CAUSES.get(part.cause, CAUSES["host"])[1] if k else "critical"
             causes.append((f"{name} {percent(part.share)}", style))
         causes.append(("[observed path, sums to wall]", "head"))
-        by = f"on {counted(self.cores, 'core')}" if self.cores else "by data alone"
-        parts = [f"{ms(self.best)} ms {by}, if Python took no time"]
-        if self.best:
-            parts[0] += f" ({self.wall / self.best:.1f}x headroom)"
-        parts.append(f"host on the path {ms(self.host)} ms")
+        parts = [self.fastest, f"host on the path {ms(self.host)} ms"]
         bound = flowed(causes, width - 11, indent="")
-        facts = [
-            ("mostly", self.mostly), ("streams", self.streams), ("memory", self.memory),
-            ("machine", self.machine),
-        ]  # fmt: skip
         times = f"times {self.devices}" if self.devices else ""
         return [
             [("flow.profiler", "verdict"), (f"  {head}", "")],
             *self.wrong(width),
             *([(" " * 11 if k else "bound by   ", "head"), *line] for k, line in enumerate(bound)),
-            *(line for name, text in facts for line in headed(name, text, width)),
+            *(line for name, text in self.facts for line in headed(name, text, width)),
             *headed("floor", " · ".join(parts), width),
             *headed("devices", times, width),
         ]
+
+    @property
+    def fastest(self) -> str:
+        """Words for the least time that the run could have taken."""
+        by = f"on {counted(self.cores, 'core')}" if self.cores else "by data alone"
+        headroom = f" ({self.wall / self.best:.1f}x headroom)" if self.best else ""
+        return f"{ms(self.best)} ms {by}, if Python took no time{headroom}"
+
+    @property
+    def facts(self) -> tuple[tuple[str, str], ...]:
+        """Names and texts of the lines below the shares; "" where there is nothing to say."""
+        return (
+            ("mostly", self.mostly), ("streams", self.streams), ("memory", self.memory),
+            ("machine", self.machine),
+        )  # fmt: skip
 
     def wrong(self, width: int) -> list[Line]:
         """Return the lines on failures, on the way the block was left, and on missing parts of
@@ -167,8 +174,8 @@ class Summary(View):
         if self.failed:
             more = [f"{len(self.failed) - 2} more"] if len(self.failed) > 2 else []
             more += [f"{self.poisoned:,} did not run for want of it"] if self.poisoned else []
-            said = [*self.failed[:2], *more, "flow.errors()"]
-            lines.append([("failed     ", "head"), (_joined(said, width - 11), "bad")])
+            notes = [*self.failed[:2], *more, "flow.errors()"]
+            lines.append([("failed     ", "head"), (_joined(notes, width - 11), "bad")])
         return lines
 
     def _about(self) -> list[list[str]]:
@@ -213,14 +220,14 @@ class Summary(View):
             Column("hottest line", style="line", grow=True, where=True),
             Column("code", style="line", grow=True, least=16, spare=self.by != "line"),
         ]  # fmt: skip
-        said = {
+        is_shown = {
             "roof": self.roof,
             "host ms": any(r.host for r in self.rows),
             "hottest line": self.by != "line",
             "code": any(self.code),
         }
-        kept = [k for k, column in enumerate(columns) if said.get(column.title, True)]
-        return table([columns[k] for k in kept], [[row[k] for k in kept] for row in rows], width)
+        shown = [k for k, column in enumerate(columns) if is_shown.get(column.title, True)]
+        return table([columns[k] for k in shown], [[row[k] for k in shown] for row in rows], width)
 
     def to_dict(self) -> dict[str, Any]:
         """See View; rows have their rates, and the share of the roofline where it is known."""
@@ -297,12 +304,12 @@ def _uneven(p: Summed) -> str:
     crowd = crowded(p.run, p.lanes, p.floor.length)
     if crowd is None:
         return ""
-    said = (
+    text = (
         f"{crowd.idle} was idle {percent(crowd.share)}; {crowd.many} independent {crowd.op} "
         f"({crowd.line}) on {crowd.stream}"
     )
     brings = p.run.wall - crowd.best >= LITTLE * p.run.wall
-    return said if brings else f"{said}, which used all cores: moving them brings nothing"
+    return text if brings else f"{text}, which used all cores: moving them brings nothing"
 
 
 def _short(p: Summed) -> str:
@@ -328,6 +335,6 @@ def _steps(run: Run) -> Steps | None:
     if not spans:
         return None
     ended = np.where(run.kind == KIND.RELEASE, 0, run.time("ended"))  # a release holds nobody up
-    over = [int(ended[first:last].max(initial=0)) or left for _, left, _, first, last in spans]
+    over = [int(ended[first:last].max(initial=0)) or until for _, until, _, first, last in spans]
     lasted = np.diff(np.maximum.accumulate([spans[0][0], *over]))
     return Steps(len(spans), float(np.median(lasted)), int(lasted.min()), int(lasted.max()))

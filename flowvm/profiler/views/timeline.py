@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 import textwrap
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.meta.arrays import Array
 from flowvm.profiler.analysis.host_time import HOSTED, text_of
 from flowvm.profiler.analysis.host_time import inside as inside_of
 from flowvm.profiler.analysis.shares import helper_lanes
@@ -25,7 +26,10 @@ from flowvm.profiler.run.run import Run
 from flowvm.profiler.views.verdict import WORDS
 from flowvm.vm.machine.edges import HAZARDS
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    from flowvm.profiler.analysis.waits import Lane
+
+
 NAME = 16  # columns of a lane's name
 LEAST = 12  # columns of time
 MOST_GAPS = 8
@@ -216,8 +220,8 @@ def _inside(begun: Array, ended: Array, borders: Array) -> Array:
     if not len(begun):
         return np.zeros(len(borders) - 1)
     points = np.column_stack((begun, ended)).ravel().astype(float)
-    done = np.cumsum(ended - begun)
-    values = np.column_stack((done - (ended - begun), done)).ravel().astype(float)
+    work = np.cumsum(ended - begun)
+    values = np.column_stack((work - (ended - begun), work)).ravel().astype(float)
     inside: Array = np.diff(np.interp(borders, points, values))
     return inside
 
@@ -290,7 +294,7 @@ def _scheduler(run: Run, borders: Array) -> LaneCells:
     return LaneCells("scheduler", cells, float((counts > 0).mean()))
 
 
-def _stream(run: Run, lane: Any, critical: list[Any], borders: Array) -> LaneCells:
+def _stream(run: Run, lane: Lane, critical: list[Any], borders: Array) -> LaneCells:
     times = {}
     for k, name in enumerate(STATES):
         own = lane.state == k
@@ -356,15 +360,15 @@ def _host_gap(run: Run, lane: Any, k: int, begin: int, end: int) -> tuple[str, s
         inside = np.clip(np.minimum(own[:, 1], end) - np.maximum(own[:, 0], begin), 0, None).sum()
         if inside > best:
             best, cause = int(inside), name
-    seen = inside_of(run, begin, end)
-    if cause in HOSTED and seen:
-        first = seen[0]
-        share = percent(first.time / sum(one.time for one in seen))
+    states = inside_of(run, begin, end)
+    if cause in HOSTED and states:
+        first = states[0]
+        share = percent(first.time / sum(one.time for one in states))
         where = text_of(run, first.line, first.spot)
         return cause, f"{where or 'Python'} had {share} of it: {WORDS[first.state][2]}"
     later = lane.instruction[k + 1 :]
     later = later[later >= 0]
     where = run.lines[run.line[later[0]]] if len(later) else ""
-    said = {"host": "nothing was issued", "jit": "a kernel was compiled or loaded"}
-    text = said.get(cause, CAUSES[cause][2])
+    reasons = {"host": "nothing was issued", "jit": "a kernel was compiled or loaded"}
+    text = reasons.get(cause, CAUSES[cause][2])
     return cause, f"{text}; Python went on to {where}" if where else text

@@ -79,10 +79,10 @@ class ModuleTree(View):
             Column("share", right=True, drop=3), Column("FLOP", right=True),
             Column("bytes", right=True, drop=2), Column("roof", right=True, drop=6),
         ]  # fmt: skip
-        kept = [k for k in range(len(columns)) if k not in (1, 2, 3) or named]
-        kept = [k for k in kept if k != 8 or measured]
+        shown = [k for k in range(len(columns)) if k not in (1, 2, 3) or named]
+        shown = [k for k in shown if k != 8 or measured]
         screen = Screen(
-            table([columns[k] for k in kept], [[row[k] for k in kept] for row in rows], width)
+            table([columns[k] for k in shown], [[row[k] for k in shown] for row in rows], width)
         )
         if self.outside:
             screen.add((f" outside of modules {ms(self.outside)} ms", "head"))

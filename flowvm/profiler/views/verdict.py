@@ -8,19 +8,22 @@ took comes last, for it is the machine's and not the program's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from flowvm.profiler.analysis.contention import lack, takers
-from flowvm.profiler.analysis.host_time import HOSTED, Spent, spent, text_of
-from flowvm.profiler.analysis.paths import Segment
+from flowvm.profiler.analysis.bounds import on_free_cores, refills, serialized
+from flowvm.profiler.analysis.contention import blocked, lack, own_takers, takers, unserved
+from flowvm.profiler.analysis.host_time import HOSTED, Spent, spent, text_of, without_core
+from flowvm.profiler.analysis.paths import Floor, Segment
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.words import KIND
 
+BLOCKED = ("asleep", "gil")  # in which a thread does not run and wants no core
 ISSUING = ("host", "flowvm")  # what issuing took: by instructions, where it was not seen
 LEAST = 4  # of the host's time on the path a share 1/LEAST must have been seen, to be told apart
+LONG = 0.02  # of the wall time: a wait for the VM in which many instructions take part
+FEW = 4  # samples: one of fewer has too much of the time, whatever the thread did between them
 # what had the time -> (how a list calls it, how it is called where it comes first, what it is)
 WORDS: dict[str, tuple[str, str, str]] = {
     "run": ("run", "RUN", "running"),
@@ -63,11 +66,15 @@ class Pathed(Protocol):
     def host(self) -> list[Spent]:
         """The host's work on the path, by line."""
 
+    @property
+    def floor(self) -> Floor:
+        """The longest path through the data dependences."""
 
-@dataclass(frozen=True)
-class Part:
+
+class Part(NamedTuple):
     """A part of the wall time: one of WORDS; and its largest share: the line, the line with the
-    expression, the operator, and the nanoseconds there.
+    expression, the operator, and the nanoseconds there.  `gross` is the share with what it lacked
+    cores: whoever mends the cause needs none of these.
     """
 
     cause: str
@@ -75,7 +82,8 @@ class Part:
     line: str
     where: str
     op: str
-    there: int
+    time: int
+    gross: float
 
 
 def parts(p: Pathed) -> list[Part]:
@@ -89,19 +97,30 @@ def parts(p: Pathed) -> list[Part]:
         most.setdefault(one.state, one)
     captured = 0.0  # of it, without a core
     for cause in HOSTED:
-        seen = spent(p.run, p.observed, (cause,))
-        own, known = shares.pop(cause, 0.0), sum(one.time for one in seen)
-        if known * LEAST < own * wall:  # too little of it was seen
+        states = spent(p.run, p.observed, (cause,))
+        own, known = shares.pop(cause, 0.0), sum(one.time for one in states)
+        if known * LEAST < own * wall or len(p.run.sample_line) < FEW:  # too little was recorded
             shares[cause] = shares.get(cause, 0.0) + own
             continue
-        for one in seen:
+        for one in states:
             part = own * one.time / known
             shares[one.state] = shares.get(one.state, 0.0) + part
             captured += part if (cause, one.state) == ("core", "capture") else 0.0
     _give_captures(p, shares, most)
+    gross, ran = dict(shares), _on_path(p)
     _tell_cores(p, shares, captured)
-    ran = _on_path(p)
-    rows = [_part(p.run, cause, share, most, ran) for cause, share in shares.items()]
+    had = p.bound.get("sched", 0.0)
+    _give_refills(p, gross, {}, 1.0, True)
+    _give_refills(p, shares, ran, shares.get("sched", 0.0) / had if had else 0.0, False)
+    if times := serialized(p.run, p.observed):
+        _give_serialized(p, times, gross, {}, 1.0)
+        _give_serialized(p, times, shares, ran, _free(p))
+    for one in without_core(p.run, p.observed):
+        gross[one.state] = gross.get(one.state, 0.0) + one.time / wall
+    rows = [
+        _part(p.run, cause, share, most, ran)._replace(gross=max(share, gross.get(cause, 0.0)))
+        for cause, share in shares.items()
+    ]
     return sorted(rows, key=lambda part: (part.cause == "core", -part.share))
 
 
@@ -123,19 +142,96 @@ def _tell_cores(p: Pathed, shares: dict[str, float], captured: float) -> None:
     who = takers(p.run)
     if not who:
         return
-    without = shares.pop("core", 0.0)
+    without = shares.pop("core", 0.0) + _not_blocked(p, shares)
     for taker, share in who.items():
-        shares[taker] = shares.get(taker, 0.0) + without * share
+        # what the VM's threads did meanwhile, an issuing thread has asked for
+        parts = own_takers(p.run) if taker == "own" else {taker: 1.0}
+        for cause, part in parts.items():
+            shares[cause] = shares.get(cause, 0.0) + without * share * part
     if captured:
         shares["capture"] -= captured * who["core"]
         shares["core"] += captured * who["core"]
     for (cause, stream), share in _running(p).items():
-        wanted = sum(share for (_, s), share in _running(p).items() if s == stream) * p.run.wall
-        lacked = share * lack(p.run, stream, max(wanted, p.busy.get(stream, 0.0) * p.run.wall))
+        duration = sum(share for (_, s), share in _running(p).items() if s == stream) * p.run.wall
+        lacking = lack if cause == "run" else unserved
+        lacked = share * lacking(p.run, stream, max(duration, p.busy.get(stream, 0.0) * p.run.wall))
         for taker, part in takers(p.run, f"flowvm-w:{stream}").items():
             if taker != "own":  # its own helpers and the scheduler work for it
                 shares[cause] -= lacked * part
                 shares[taker] = shares.get(taker, 0.0) + lacked * part
+
+
+def _not_blocked(p: Pathed, shares: dict[str, float]) -> float:
+    """Take from a sleep, and from a wait for the GIL, what these cannot have been, for a thread is
+    blocked in both; return the share: the thread had no core.
+    """
+    most = blocked(p.run)
+    total = sum(shares.get(cause, 0.0) for cause in BLOCKED)
+    excess = total - (most if most is not None else p.run.wall) / max(1, p.run.wall)
+    if excess <= 0:
+        return 0.0
+    for cause in BLOCKED:
+        shares[cause] = shares.get(cause, 0.0) * (1 - excess / total)
+    return excess
+
+
+def _give_refills(
+    p: Pathed, shares: dict[str, float], ran: dict[str, dict[int, int]], share: float, lacks: bool
+) -> None:
+    """Move what refilling streams took, of "sched" and of dispatch, to the waits in which they ran
+    out of work: without these, it would have happened while streams ran.  Of "sched", `share` is
+    what had a core; a thread's own lack of one is moved where `lacks`.
+    """
+    issued: dict[str, list[Segment]] = {}
+    for cause, instruction, piece in refills(p.observed):
+        if piece.cause == "host":
+            issued.setdefault(cause, []).append(piece)
+            continue
+        if piece.cause == "core":
+            if lacks:
+                _move(shares, "core", cause, (piece.end - piece.begin) / max(1, p.run.wall))
+            continue
+        time = round((piece.end - piece.begin) * share)
+        _move(shares, "sched", cause, time / max(1, p.run.wall))
+        if instruction >= 0:
+            own = ran.setdefault(cause, {})
+            own[instruction] = own.get(instruction, 0) + time
+    for cause, pieces in issued.items():
+        states = spent(p.run, pieces, ("host",))
+        time = sum(one.time for one in states if one.state == "flowvm")
+        if "host" in shares:  # not told apart
+            time = sum(piece.end - piece.begin for piece in pieces)
+        _move(shares, "host" if "host" in shares else "flowvm", cause, time / max(1, p.run.wall))
+
+
+def _give_serialized(
+    p: Pathed, times: dict[int, int], shares: dict[str, float], ran: dict[str, dict[int, int]],
+    most: float,
+) -> None:  # fmt: skip
+    """Move what streams ran, each while another stood still for want of memory in flight, from
+    "run" to "memory": `most` of the wall time, for cores that are not there run nothing.
+    """
+    total = sum(times.values())
+    share = max(0.0, min(1.0, most * p.run.wall / total))
+    _move(shares, "run", "memory", share * total / max(1, p.run.wall))
+    own = ran.setdefault("memory", {})
+    for instruction, time in times.items():
+        own[instruction] = own.get(instruction, 0) + round(share * time)
+
+
+def _free(p: Pathed) -> float:
+    """The share of the wall time that the streams need not have taken, beside each other on the
+    cores that other processes left.
+    """
+    wall = max(1, p.run.wall)
+    return 1 - max(*p.busy.values(), on_free_cores(p.run) / wall, p.floor.length / wall)
+
+
+def _move(shares: dict[str, float], source: str, target: str, share: float) -> None:
+    share = min(share, shares.get(source, 0.0))
+    if share:
+        shares[source] -= share
+        shares[target] = shares.get(target, 0.0) + share
 
 
 def _running(p: Pathed) -> dict[tuple[str, str], float]:
@@ -151,26 +247,41 @@ def _running(p: Pathed) -> dict[tuple[str, str], float]:
 
 
 def _on_path(p: Pathed) -> dict[str, dict[int, int]]:
-    """By cause, the time of each instruction's line and operator on the path."""
+    """By cause, the time of each instruction's line and operator on the path.
+
+    A long wait for the VM is of all instructions that waited then, not of the first alone.
+    """
     on_path: dict[str, dict[int, int]] = {}
     for s in p.observed:
         if s.instruction >= 0:
-            own = on_path.setdefault(s.cause, {})
-            own[s.instruction] = own.get(s.instruction, 0) + s.end - s.begin
+            own, lasted = on_path.setdefault(s.cause, {}), s.end - s.begin
+            several = s.cause == "sched" and lasted >= LONG * p.run.wall
+            waited = _waiting(p.run, s) if several else [s.instruction]
+            for i in waited:
+                own[i] = own.get(i, 0) + lasted // len(waited)
     return on_path
+
+
+def _waiting(run: Run, s: Segment) -> list[int]:
+    """Return the instructions that had been issued by the end of a piece of the path, and none of
+    which had started by its beginning.
+    """
+    waits = (run.time("issued") < s.end) & (run.time("started") > s.begin)
+    waits &= ~np.isin(run.kind, (KIND.RELEASE, KIND.TOUCH, KIND.BARRIER))
+    return np.flatnonzero(waits).tolist() or [s.instruction]
 
 
 def _issued(run: Run, cause: str, share: float) -> Part:
     """Return the Part of unsampled issuing: the line with most of the instructions."""
     own = run.line[(run.kind != KIND.RELEASE) & (run.line >= 0)]
     if not len(own):
-        return Part(cause, share, "", "", "", 0)
+        return Part(cause, share, "", "", "", 0, share)
     counts = np.bincount(own)
     line = int(counts.argmax())
     first = int(np.flatnonzero((run.line == line) & (run.kind != KIND.RELEASE))[0])
     spot = int(run.spot[first]) if len(run.spot) else -1
     time = round(share * run.wall * counts[line] / len(own))
-    return Part(cause, share, run.lines[line], text_of(run, line, spot), "", time)
+    return Part(cause, share, run.lines[line], text_of(run, line, spot), "", time, share)
 
 
 def _part(
@@ -181,7 +292,13 @@ def _part(
         thread = f" (thread {name})" if name else ""
         where = text_of(run, line, spot) + thread if line >= 0 else thread.strip()
         return Part(
-            cause, share, run.lines[line] if line >= 0 else "", where, "", round(share * run.wall)
+            cause,
+            share,
+            run.lines[line] if line >= 0 else "",
+            where,
+            "",
+            round(share * run.wall),
+            share,
         )
     if cause in ISSUING and not (cause in most and most[cause].line >= 0):
         return _issued(run, cause, share)
@@ -189,7 +306,7 @@ def _part(
         one = most[cause]
         name = run.lines[one.line] if one.line >= 0 else ""
         nanoseconds = min(one.time, round(share * run.wall))  # the rest had no core
-        return Part(cause, share, name, text_of(run, one.line, one.spot), "", nanoseconds)
+        return Part(cause, share, name, text_of(run, one.line, one.spot), "", nanoseconds, share)
     total: dict[tuple[int, int], int] = {}
     example: dict[tuple[int, int], int] = {}
     for i, time in ran.get(cause, {}).items():
@@ -197,12 +314,13 @@ def _part(
         total[key] = total.get(key, 0) + time
         example[key] = i
     if not total:
-        return Part(cause, share, "", "", "", 0)
+        return Part(cause, share, "", "", "", 0, share)
     line, op = max(total, key=lambda k: (total[k], -k[0]))
     spot = int(run.spot[example[line, op]]) if len(run.spot) else -1
     return Part(
         cause, share, run.lines[line] if line >= 0 else "", text_of(run, line, spot),
-        run.names[op] if cause == "run" else "", min(total[line, op], round(share * run.wall)),
+        run.names[op] if cause == "run" else "",
+        min(total[line, op], round(share * run.wall)), share,
     )  # fmt: skip
 
 
@@ -210,6 +328,6 @@ def mostly(run: Run, part: Part) -> str:
     """Describe the largest share of a part; "" if it is not known."""
     if not part.where:
         return ""
-    share = 100 * part.there / max(1, run.wall)
+    share = 100 * part.time / max(1, run.wall)
     op = f"{part.op}, " if part.op else ""
     return f"{part.where} has {share:.0f} %: {op}{WORDS[part.cause][2]}"

@@ -139,7 +139,7 @@ def steps(times: Sequence[tuple[str, int]], width: int) -> str:
     return line
 
 
-def find(run: Run, what: Any) -> int:
+def find(run: Run, what: object) -> int:
     """The index of an instruction: by its number in the VM, the longest wait of an operator, or the
     one that wrote a tensor last.
     """

@@ -12,6 +12,7 @@ import numpy as np
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import float64
 
 np_str_obj_array_pattern = re.compile("[SaUO]")  # dtypes that stay as they are, as in PyTorch
@@ -50,7 +51,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
     )
 
 
-def _transposed(batch: Sequence[Any], first: Sequence[Any]) -> Any:
+def _transposed(batch: Sequence[Any], first: Sequence[object]) -> Any:
     lengths = {len(sample) for sample in batch}
     if len(lengths) > 1:
         raise ArgumentError(
@@ -63,7 +64,7 @@ def _transposed(batch: Sequence[Any], first: Sequence[Any]) -> Any:
 
 
 # public: utils.data
-def default_convert(data: Any) -> Any:
+def default_convert(data: object) -> Any:
     """Convert arrays to tensors and keep all else; batch_size=None does so to a sample.
 
     >>> flow.utils.data.default_convert({"x": np.array([1, 2]), "y": "a"})
@@ -82,7 +83,7 @@ def default_convert(data: Any) -> Any:
     return data
 
 
-def _of_text(array: np.ndarray[Any, Any] | np.generic) -> bool:
+def _of_text(array: Array | np.generic) -> bool:
     """Return True if an array has no numbers: strings, bytes, objects."""
     return array.dtype.kind in "SUO"
 

@@ -75,7 +75,7 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
             )
         self.tensors = tensors
 
-    def __getitem__(self, index: Any) -> tuple[Tensor, ...]:
+    def __getitem__(self, index: object) -> tuple[Tensor, ...]:
         return tuple(tensor[index] for tensor in self.tensors)
 
     def get_batch(self, indices: Sequence[int]) -> list[Tensor]:
@@ -180,7 +180,7 @@ class StackDataset(Dataset[Any]):
                 "StackDataset takes datasets by position, for tuples, or by name, for dicts; "
                 f"got {len(args)} and {len(kwargs)}"
             )
-        self.datasets: Any = args or kwargs
+        self.datasets: tuple[Dataset[Any], ...] | dict[str, Dataset[Any]] = args or kwargs
         sizes = {len(d) for d in (args or tuple(kwargs.values()))}  # type: ignore[arg-type]
         if len(sizes) > 1:
             raise ArgumentError(f"Size mismatch between datasets: {sorted(sizes)}")
@@ -200,7 +200,7 @@ def batch_getter(dataset: Any) -> Callable[[Sequence[int]], Any] | None:
     """dataset.get_batch, unless a subclass redefined __getitem__ and left get_batch behind."""
     for cls in type(dataset).__mro__:
         if "get_batch" in vars(cls):
-            getter: Callable[[Sequence[int]], Any] = dataset.get_batch
+            getter: Callable[[Sequence[int]], object] = dataset.get_batch
             return getter
         if "__getitem__" in vars(cls):
             return None

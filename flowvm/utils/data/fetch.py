@@ -28,7 +28,7 @@ class Recipe(NamedTuple):
 
     def stream(self) -> Iterator[Any]:
         """The jobs of a pass over an IterableDataset: its samples, one or several at a time."""
-        samples: Iterator[Any] = iter(self.dataset)
+        samples: Iterator[object] = iter(self.dataset)
         if self.batch_size is None:
             return samples
         return _chunks(samples, self.batch_size, self.drop_last)
@@ -56,7 +56,7 @@ class Recipe(NamedTuple):
         return make
 
 
-def _chunks(stream: Iterator[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:
+def _chunks(stream: Iterator[object], size: int, drop_last: bool) -> Iterator[list[Any]]:
     while chunk := list(islice(stream, size)):
         if len(chunk) == size or not drop_last:
             yield chunk

@@ -4,7 +4,8 @@ No thread is needed: while the consumer computes, workers read ahead from tasks 
 hold, and the consumer itself hands out more and reads answers, in `next()`.
 
 Invariants:
-- taken <= issued <= taken + depth: batches `taken`..`issued - 1` are being made or are in `_ready`;
+- read_count <= issued <= read_count + depth: batches `read_count`..`issued - 1` are being made or
+  are in `_ready`;
 - batch k is made by the k-th worker in turn, of those whose streams have not ended, so what workers
   draw at random does not depend on who is fast (`in_order=False` gives that up: next is who has the
   least to do, and batches come as they are ready).
@@ -29,7 +30,7 @@ class Pass:
     """One reading of the data.  `jobs`: what each batch is made of; for a stream, Nones."""
 
     def __init__(
-        self, pool: Pool, jobs: Iterator[Any], timeout: float, in_order: bool, keep: bool
+        self, pool: Pool, jobs: Iterator[object], timeout: float, in_order: bool, keep: bool
     ) -> None:
         pool.epoch += 1
         self._pool, self._epoch = pool, pool.epoch
@@ -37,7 +38,7 @@ class Pass:
         self._timeout = timeout or float("inf")
         self._in_order = in_order
         self._keep = keep  # the pool, for the next pass
-        self._issued = self._taken = 0
+        self._issued = self._read_count = 0
         self._over = False  # the jobs ran out
         self._turns = deque(pool.workers)  # workers whose streams have not ended, the next first
         self._ready: dict[int, tuple[str, Any, Any]] = {}
@@ -63,13 +64,13 @@ class Pass:
         return batch
 
     def _leave(self) -> None:
-        over = self._over and self._taken == self._issued
+        over = self._over and self._read_count == self._issued
         if not (self._keep and over) and self._epoch == self._pool.epoch:
             self._pool.close()
 
     def _next(self) -> tuple[str, Any]:
         """Return the kind of the next message, and the batch; StopIteration behind the last."""
-        if self._over and self._taken == self._issued:
+        if self._over and self._read_count == self._issued:
             raise StopIteration
         if self._epoch != self._pool.epoch:
             raise LoaderError(
@@ -85,22 +86,22 @@ class Pass:
         until = monotonic() + self._timeout
         while True:
             self._issue()
-            if self._taken == self._issued:
+            if self._read_count == self._issued:
                 raise StopIteration
-            number = self._taken if self._in_order else next(iter(self._ready), -1)
+            number = self._read_count if self._in_order else next(iter(self._ready), -1)
             if number not in self._ready:
-                left = until - monotonic()
-                if left <= 0:
+                seconds = until - monotonic()
+                if seconds <= 0:
                     return "late", None
-                self._gather(min(left, LOOK_S))
+                self._gather(min(seconds, LOOK_S))
                 continue
             kind, content, parts = self._ready.pop(number)
-            self._taken += 1
+            self._read_count += 1
             if kind != "end":
                 self._issue()  # workers go on while this process uses the batch
                 return self._opened(number, kind, content, parts)
 
-    def _opened(self, number: int, kind: str, content: Any, parts: Any) -> tuple[str, Any]:
+    def _opened(self, number: int, kind: str, content: Any, parts: list[Any]) -> tuple[str, Any]:
         if kind == "raised":
             return "error", content
         answer, worker = content
@@ -109,7 +110,7 @@ class Pass:
 
     def _issue(self) -> None:
         """Hand out tasks, up to the bound of unfinished ones."""
-        while self._issued < self._taken + self._pool.depth and not self._over:
+        while self._issued < self._read_count + self._pool.depth and not self._over:
             try:
                 job = next(self._jobs)
             except StopIteration:

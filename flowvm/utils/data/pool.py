@@ -120,7 +120,7 @@ class Pool:
         ahead: int,
         context: BaseContext,
         base_seed: int,
-        init: Callable[[int], Any] | None,
+        init: Callable[[int], object] | None,
     ) -> None:
         engine.install_interrupt()  # for the worker's end, which may run in a finalizer
         self.recipe = recipe
@@ -138,27 +138,32 @@ class Pool:
             self.close()
             raise
 
-    def _start(self, context: BaseContext, worker: tuple[int, int, int, int], init: Any) -> None:
-        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        here.setblocking(False)
-        _ends[id(here)] = here
+    def _start(
+        self,
+        context: BaseContext,
+        worker: tuple[int, int, int, int],
+        init: Callable[[int], object] | None,
+    ) -> None:
+        own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        own.setblocking(False)
+        _ends[id(own)] = own
         try:
-            with there:
+            with theirs:
                 process = context.Process(  # type: ignore[attr-defined]
                     target=serve,
-                    args=(there, self.recipe, worker, init),
+                    args=(theirs, self.recipe, worker, init),
                     name=f"flowvm-data-{worker[0]}",
                     daemon=True,
                 )
                 process.start()
         except BaseException:
-            del _ends[id(here)]
-            here.close()
+            del _ends[id(own)]
+            own.close()
             raise
-        one = Worker(worker[0], process, here)
+        one = Worker(worker[0], process, own)
         self.workers.append(one)
-        self._by_fd[here.fileno()] = one
-        self._poll.register(here, select.POLLIN)
+        self._by_fd[own.fileno()] = one
+        self._poll.register(own, select.POLLIN)
 
     @property
     def usable(self) -> bool:
@@ -170,8 +175,8 @@ class Pool:
         fit before.
         """
         for worker in self.workers:
-            wanted = select.POLLIN | (select.POLLOUT if worker.unsent else 0)
-            self._poll.modify(worker.channel, wanted)
+            mask = select.POLLIN | (select.POLLOUT if worker.unsent else 0)
+            self._poll.modify(worker.channel, mask)
         answers = []
         for fd, events in self._poll.poll(1000 * seconds):
             worker = self._by_fd[fd]

@@ -28,16 +28,16 @@ AT_ONCE = 1 << 16  # independent draws
 
 
 def _drawn(
-    wanted: int, most: int, draw: Callable[[int, Generator], list[int]], generator: Any
+    count: int, most: int, draw: Callable[[int, Generator], list[int]], generator: Any
 ) -> Iterator[int]:
-    """Return `wanted` indices from calls of `draw(count, generator)`, of `most` each; the last call
+    """Return `count` indices from calls of `draw(count, generator)`, of `most` each; the last call
     draws the rest.  The first call is made now, the others when they are needed.  All of them draw
     the numbers that they would draw now.
     """
-    calls = -(-wanted // most)
+    calls = -(-count // most)
     reserved = (default_generator if generator is None else generator).reserve(calls)
-    first = draw(min(most, wanted), reserved)
-    rest = (draw(min(most, wanted - k * most), reserved) for k in range(1, calls))
+    first = draw(min(most, count), reserved)
+    rest = (draw(min(most, count - k * most), reserved) for k in range(1, calls))
     return chain(first, chain.from_iterable(rest))
 
 
@@ -55,7 +55,7 @@ class Sampler(Generic[T_co]):
 
     _has_watched_state = True  # captured code that uses it depends on its attributes
 
-    def __init__(self, data_source: Any = None) -> None:
+    def __init__(self, data_source: object = None) -> None:
         """Ignore the argument."""
 
     def __iter__(self) -> Iterator[T_co]:
@@ -91,7 +91,7 @@ class RandomSampler(Sampler[int]):
         data_source: Sized,
         replacement: bool = False,
         num_samples: int | None = None,
-        generator: Any = None,
+        generator: object = None,
     ) -> None:
         if num_samples is not None and (not isinstance(num_samples, int) or num_samples <= 0):
             raise ArgumentError(f"num_samples should be a positive integer, got {num_samples!r}")
@@ -108,18 +108,18 @@ class RandomSampler(Sampler[int]):
         return len(self.data_source) if self._num_samples is None else self._num_samples
 
     def __iter__(self) -> Iterator[int]:
-        n, wanted = len(self.data_source), self.num_samples
+        n, requested = len(self.data_source), self.num_samples
         if n == 0:
             return iter(())
         if self.replacement:
             return _drawn(
-                wanted,
+                requested,
                 AT_ONCE,
                 lambda count, g: ops.randint(0, n, (count,), generator=g).tolist(),
                 self.generator,
             )
         return _drawn(
-            wanted,
+            requested,
             n,
             lambda count, g: ops.randperm(n, generator=g)[:count].tolist(),
             self.generator,
@@ -136,7 +136,7 @@ class SubsetRandomSampler(Sampler[int]):
     [4, 7, 9]
     """
 
-    def __init__(self, indices: Sequence[int], generator: Any = None) -> None:
+    def __init__(self, indices: Sequence[int], generator: Generator | None = None) -> None:
         self.indices = indices
         self.generator = generator
 

@@ -28,7 +28,8 @@ import numpy as np
 
 from flowvm.eager.tensor import Tensor
 from flowvm.eager.values import memory_of
-from flowvm.interop.copying import reduced
+from flowvm.interop.pickles import reduced
+from flowvm.meta.arrays import Array
 from flowvm.utils.data.messages import Placed
 from flowvm.vm.callers.interrupt import protected
 
@@ -73,7 +74,7 @@ class Memory:
         if self.size:
             _munmap(self.address, self.size)
 
-    def array(self, owner: Any = None) -> np.ndarray[Any, Any]:
+    def array(self, owner: object = None) -> Array:
         """Return the segment's bytes; the array keeps `owner` or, without one, this object
         alive.
         """
@@ -83,7 +84,7 @@ class Memory:
 class _Bytes:
     """The base of a NumPy array: it keeps `owner` alive."""
 
-    def __init__(self, address: int, size: int, owner: Any) -> None:
+    def __init__(self, address: int, size: int, owner: object) -> None:
         self.owner = owner
         self.__array_interface__ = {
             "version": 3, "shape": (size,), "typestr": "|u1", "data": (address, False),
@@ -159,13 +160,13 @@ class _Pickler(pickle.Pickler):
     arrays.
     """
 
-    def reducer_override(self, obj: Any) -> Any:
+    def reducer_override(self, obj: object) -> Any:
         if isinstance(obj, Tensor) and type(obj).__reduce_ex__ is Tensor.__reduce_ex__:
             return reduced(obj, np.ascontiguousarray(memory_of(obj)).reshape(obj.shape))
         return NotImplemented
 
 
-def encoded(batch: Any) -> tuple[bytes, list[memoryview]]:
+def encoded(batch: object) -> tuple[bytes, list[memoryview]]:
     """Return a batch as a pickle, and the memory left out of it."""
     stream, left_out = io.BytesIO(), list[pickle.PickleBuffer]()
     _Pickler(stream, 5, buffer_callback=left_out.append).dump(batch)

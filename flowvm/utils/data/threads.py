@@ -1,9 +1,10 @@
 """Prefetcher: worker threads that make batches ahead of the consumer, in order and bounded.
 
 Invariants, under `_changed`:
-- taken <= issued <= taken + depth: job numbers `taken`..`issued - 1` are being made or wait in
-  `_ready`;
-- the consumer gets job `taken`, so batches come in the order of the jobs whatever the workers do;
+- read_count <= issued <= read_count + depth: job numbers `read_count`..`issued - 1` are being made
+  or wait in `_ready`;
+- the consumer gets job `read_count`, so batches come in the order of the jobs whatever the workers
+  do;
 - jobs come off one iterator, one at a time, under `_reading`: an IterableDataset is read by one
   thread at a time and no sample twice. `_reading` is taken before `_changed`, never after.
 
@@ -33,7 +34,7 @@ class _Work:
     """The state that the workers and the consumer share."""
 
     def __init__(
-        self, jobs: Iterator[Any], make: Callable[[Any], Any], depth: int, timeout: float
+        self, jobs: Iterator[object], make: Callable[[Any], object], depth: int, timeout: float
     ) -> None:
         self._jobs = jobs
         self._make = make
@@ -43,7 +44,7 @@ class _Work:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._issued = 0
-        self._taken = 0
+        self._read_count = 0
         self._ended = False  # the jobs ran out, or reading them raised
         self._stopped = False  # the consumer has left
         self._ready: dict[int, tuple[Any, BaseException | None]] = {}
@@ -53,7 +54,7 @@ class _Work:
         while (job := self._next_job()) is not None:
             number, what = job
             try:
-                outcome: tuple[Any, BaseException | None] = (self._make(what), None)
+                outcome: tuple[object, BaseException | None] = (self._make(what), None)
             except BaseException as error:  # raised again by take(), on the consumer's thread
                 outcome = (None, _noted(error, number))
             with held(self._lock):  # not the Condition, whose `__enter__` is Python code
@@ -64,7 +65,7 @@ class _Work:
     def _next_job(self) -> tuple[int, Any] | None:
         with self._reading:
             with held(self._lock):
-                while self._issued >= self._taken + self._depth and not self._finished():
+                while self._issued >= self._read_count + self._depth and not self._finished():
                     self._changed.wait()
                 if self._finished():
                     return None
@@ -106,10 +107,10 @@ class _Work:
         last.
         """
         until = monotonic() + self._timeout
-        while (taken := self._take_within(min(_SLICE, max(0.0, until - monotonic())))) is None:
+        while (item := self._take_within(min(_SLICE, max(0.0, until - monotonic())))) is None:
             if monotonic() >= until:
                 raise LoaderError(f"DataLoader timed out after {self._timeout} seconds")
-        batch, error = taken
+        batch, error = item
         if error is not None:
             raise error
         return batch
@@ -119,16 +120,16 @@ class _Work:
         with held(self._lock):
             if not self._changed.wait_for(self._can_take, seconds):
                 return None
-            if self._taken not in self._ready:
+            if self._read_count not in self._ready:
                 raise StopIteration
-            taken = self._ready.pop(self._taken)
-            self._taken += 1
+            entry = self._ready.pop(self._read_count)
+            self._read_count += 1
             self._changed.notify_all()
-        return taken
+        return entry
 
     def _can_take(self) -> bool:
-        over = self._stopped or (self._ended and self._taken == self._issued)
-        return over or self._taken in self._ready
+        over = self._stopped or (self._ended and self._read_count == self._issued)
+        return over or self._read_count in self._ready
 
     @protected
     def stop(self) -> None:
@@ -150,12 +151,12 @@ class Prefetcher:
 
     def __init__(
         self,
-        jobs: Iterator[Any],
+        jobs: Iterator[object],
         make: Callable[[Any], Any],
         infos: list[WorkerInfo],
         depth: int,
         timeout: float = 0.0,
-        worker_init_fn: Callable[[int], Any] | None = None,
+        worker_init_fn: Callable[[int], object] | None = None,
     ) -> None:
         self._work = _Work(jobs, make, depth, timeout)
         self._threads = [
@@ -186,7 +187,7 @@ class Prefetcher:
         self._finalizer()
 
 
-def _serve(work: _Work, info: WorkerInfo, init: Callable[[int], Any] | None) -> None:
+def _serve(work: _Work, info: WorkerInfo, init: Callable[[int], object] | None) -> None:
     begin_thread(info)
     if init is not None:
         try:

@@ -37,7 +37,10 @@ PATIENCE_S: Final = 5.0  # in which a worker may finish a batch that is not want
 
 
 def serve(
-    channel: socket.socket, recipe: Recipe, worker: tuple[int, int, int, int], init: Any
+    channel: socket.socket,
+    recipe: Recipe,
+    worker: tuple[int, int, int, int],
+    init: Callable[[int], object] | None,
 ) -> None:
     """Be worker `worker` (id, how many, base seed, most segments) until `channel` ends."""
     signal.set_wakeup_fd(-1)  # the parent's file descriptor and handlers are not for this process
@@ -56,7 +59,7 @@ def serve(
         _Loop(channel, recipe, Segments(most), _begun(init, number)).run()
 
 
-def _begun(init: Callable[[int], Any] | None, number: int) -> Exception | None:
+def _begun(init: Callable[[int], object] | None, number: int) -> Exception | None:
     try:
         if init is not None:
             init(number)
@@ -99,7 +102,7 @@ class _Loop:
 
     def _answer(self, task: Task) -> None:
         try:
-            kind, parts = self._made(task.job)
+            kind, parts = self._result_of(task.job)
         except Exception as error:
             kind, parts = "error", encoded(_failure(error))
         placed, fd = self.segments.place(*parts)
@@ -110,7 +113,7 @@ class _Loop:
             if fd is not None:
                 os.close(fd)
 
-    def _made(self, job: Any) -> tuple[str, tuple[bytes, list[memoryview]]]:
+    def _result_of(self, job: object) -> tuple[str, tuple[bytes, list[memoryview]]]:
         if self.recipe.streams:
             try:
                 if self.stream is None:

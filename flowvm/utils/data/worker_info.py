@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 
 # public: utils.data
@@ -18,7 +17,7 @@ class WorkerInfo:
     [2, 2]
     """
 
-    def __init__(self, id: int, num_workers: int, seed: int, dataset: Any) -> None:
+    def __init__(self, id: int, num_workers: int, seed: int, dataset: object) -> None:
         self.id = id
         self.num_workers = num_workers
         self.seed = seed
@@ -35,7 +34,7 @@ class _Here(threading.local):
     info: WorkerInfo | None = None  # a worker thread's own; or else, of all threads:
 
 
-_here = _Here()
+_local = _Here()
 
 
 # public: utils.data
@@ -45,15 +44,15 @@ def get_worker_info() -> WorkerInfo | None:
     >>> flow.utils.data.get_worker_info() is None  # outside of workers
     True
     """
-    return _here.info
+    return _local.info
 
 
 def begin_thread(info: WorkerInfo) -> None:
     """Mark the calling thread as a worker."""
-    _here.info = info
+    _local.info = info
 
 
 def begin_process(info: WorkerInfo) -> None:
     """Mark this process as a worker, with all its present and future threads."""
     _Here.info = info
-    _here.info = info
+    _local.info = info

@@ -45,11 +45,13 @@ _PACKAGES = tuple(
     for name in ("llvmlite", "numba", "importlib", "logging", "multiprocessing", "concurrent")
 )
 _IMPORTING = "<frozen importlib._bootstrap"
-# functions that take a lock or give it back by a step of Python, as `with lock:` does not
+# Functions that take a lock or give it back by a step of Python, as `with lock:` does not.  Before
+# Python 3.13 an exception in `Thread.join` gives back the lock of a thread that still runs, and
+# becomes a RuntimeError if that thread ends at this moment.
 _TAKING = frozenset({
     "acquire", "release", "__enter__", "__exit__", "_acquireLock", "_releaseLock",
     "_acquire_restore", "_release_save", "_get_module_lock", "cb", "_lock_unlock_module",
-    "start_event", "end_event", "enter_fn", "exit_fn",
+    "start_event", "end_event", "enter_fn", "exit_fn", "_wait_for_tstate_lock",
 })  # fmt: skip
 LONG_S = 1.0  # seconds that a finalizer of the program's gets to end
 STUCK = 100  # so often it is put off at one place, a millisecond each, before that is a wait

@@ -100,9 +100,9 @@ def warn(
         frame = frame.f_back
     if not file and frame is not None:
         file, number = frame.f_code.co_filename, frame.f_lineno
-    seen = {} if frame is None else frame.f_globals.setdefault("__warningregistry__", {})
+    registry = {} if frame is None else frame.f_globals.setdefault("__warningregistry__", {})
     text, file = printable(text, lines=True), printable(file)
-    warnings.warn_explicit(text, category, file, number, registry=seen)
+    warnings.warn_explicit(text, category, file, number, registry=registry)
 
 
 def shown(filename: str) -> str:

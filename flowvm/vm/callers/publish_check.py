@@ -32,7 +32,7 @@ def publishing(words: Any) -> int:
     return seq if seq >= 0 and mark < seq + 1 else -1
 
 
-def assert_none(words: Any, what: str) -> None:
+def assert_none(words: object, what: str) -> None:
     """Raise VMError if this thread is publishing a record while it does `what`."""
     seq = publishing(words)
     if seq >= 0:
@@ -40,7 +40,7 @@ def assert_none(words: Any, what: str) -> None:
         raise VMError(f"{what} while instruction #{seq} of this thread is being published")
 
 
-def watch(words: Any) -> None:
+def watch(words: object) -> None:
     """Let calls assert that no record is open.  Note garbage collections inside an open record,
     which cannot raise.
     """
@@ -54,4 +54,4 @@ def watch(words: Any) -> None:
 
 
 if config.debug_calls:
-    hot.update(begun=begun, get_ident=threading.get_ident)
+    hot.update({"begun": begun, "get_ident": threading.get_ident})

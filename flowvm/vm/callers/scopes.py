@@ -24,6 +24,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.vm.callers.lines import NO_ORIGIN, UNKNOWN, Backward, apart, behind
 from flowvm.vm.machine.record import Record, field, record
 from flowvm.vm.machine.words import REC
@@ -32,7 +33,6 @@ CALLS = 1 << 16  # that are remembered
 NESTED = 1 << 10  # native ones that may run at once, in all threads; others are not native
 NEVER = (1 << 63) - 1  # where a call ends that still runs
 NEAR = 4  # instructions of flowvm's own that may come behind the last one of a call
-Array = np.ndarray[Any, Any]
 Place = tuple[Any, int]  # code object and offset; None and 0 where that is not known any more
 
 
@@ -106,11 +106,11 @@ class Scopes:
             self._free_all_but(())
         return self.notes
 
-    def _free_all_but(self, kept: tuple[int, ...]) -> None:
+    def _free_all_but(self, persistent: tuple[int, ...]) -> None:
         """Free the OPENs, except for the ones that begin at these words."""
         words, following = self.notes, 0
         for at in range(NOTES.RUNNING, NOTES.OVER, OPEN.WORDS):
-            if at not in kept:
+            if at not in persistent:
                 words[at + OPEN.TICKET], words[at + OPEN.NEXT] = 0, following
                 following = ctypes.addressof(words) + 8 * at
         words[NOTES.FREE] = following
@@ -174,13 +174,13 @@ class Scopes:
         for first, last, thread, path in [*self.native(oldest), *self.calls, *running]:
             number = numbers.setdefault(path, len(numbers))
             threads.setdefault(thread, []).append((first, last, number))
-        found, known = np.zeros(len(at), np.int64), np.zeros(len(at), np.int64)
+        paths, known = np.zeros(len(at), np.int64), np.zeros(len(at), np.int64)
         for calls in threads.values():
             first, number_of = np.array(_changes(calls), np.int64).T
             mine = number_of[np.searchsorted(first, at, side="right") - 1]
-            found += mine
+            paths += mine
             known += mine > 0
-        return np.where(known == 1, found, 0), list(numbers)
+        return np.where(known == 1, paths, 0), list(numbers)
 
     def places(self, codes: list[Any], lasts: list[int], seqs: Array, oldest: int) -> Places:
         """Return the places of instructions whose codes and offsets are in two rings, from `oldest`
@@ -209,17 +209,17 @@ def _changes(calls: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
     """
     calls.reverse()
     calls.sort(key=lambda call: (call[0], -call[1]))  # outer calls come first, also of no length
-    found, around = [(-1, 0)], [(NEVER, 0)]
+    changes, around = [(-1, 0)], [(NEVER, 0)]
     for first, last, number in calls:
         while around[-1][0] <= first:
             end, _ = around.pop()
-            found.append((end, around[-1][1]))
-        found.append((first, number))
+            changes.append((end, around[-1][1]))
+        changes.append((first, number))
         around.append((last, number))
     while len(around) > 1:
         end, _ = around.pop()
-        found.append((end, around[-1][1]))
-    return found
+        changes.append((end, around[-1][1]))
+    return changes
 
 
 def call_of(codes: list[Any], lasts: list[int], seq: int, oldest: int) -> Place:

@@ -101,7 +101,7 @@ def cancel(
 
 @protected
 def _publish(
-    vm: Cancelling, how: str, code: CodeType | None, last: int, kept: dict[int, bool]
+    vm: Cancelling, how: str, code: CodeType | None, last: int, updates: dict[int, bool]
 ) -> None:
     seq = -1
     try:
@@ -113,7 +113,7 @@ def _publish(
     with vm.failures.lock:
         vm.failures.by_seq[seq] = Failure(seq, "cancel", error, code, last, seen=True)
     vm.words[ERR.AT + seq % ERR.LENGTH * ERR.WORDS + ERR.POISONED] = 0
-    for storage, for_launches in kept.items():
+    for storage, for_launches in updates.items():
         vm.words[STO.AT + storage * STO.WORDS + STO.KEEP] = -seq - 1 if for_launches else seq + 1
     vm.words[CTL.CANCEL] = seq + 1  # last: it makes the others count
 
@@ -157,13 +157,13 @@ def install(vm: Cancelling) -> None:
     """Let an unhandled Ctrl-C cancel.  Python's own prompt and programs report it by
     `sys.excepthook`, IPython behind each cell.
     """
-    told = functools.partial(interrupted, vm)
-    on_interrupted.append(told)
+    callback = functools.partial(interrupted, vm)
+    on_interrupted.append(callback)
 
     def behind_a_cell(result: Any) -> None:
         error = result.error_in_exec
         if isinstance(error, KeyboardInterrupt):
-            told(error.__traceback__)
+            callback(error.__traceback__)
 
     shell = getattr(builtins, "get_ipython", lambda: None)()
     if shell is not None:

@@ -17,20 +17,24 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flowvm.errors import ArgumentError
 from flowvm.files.printable import printable
 from flowvm.guards.regions import Switched
+from flowvm.meta.arrays import Array
 from flowvm.meta.meta import TensorMeta, array_interface
 from flowvm.vm.callers.lines import INTERNAL, short_position
 from flowvm.vm.machine.machine import access_of, count_of, entry_of, operand_of
 from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND, RING
 from flowvm.vm.watch.narrate import NAMES
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    from flowvm.vm.engine.engine import Engine
+
+
 ACCESS = ("const", "mut", "mut2")
 SHOWN = 6  # numbers of an operand in a list of all
 
@@ -97,12 +101,12 @@ class Stepping(Switched):
 
     def __init__(
         self,
-        vm: Any,
+        vm: Engine,
         op: str | None,
         line: str | int | None,
-        storage: Any,
+        storage: object,
         nan: bool,
-        on: Callable[[Stop], Any] | None,
+        on: Callable[[Stop], object] | None,
     ) -> None:
         if op is not None and not isinstance(op, str):
             raise ArgumentError(f"step: op is the name of an operator, got {op!r}")
@@ -127,7 +131,7 @@ class Stepping(Switched):
         self.vm.stepping = self
         return self
 
-    def _left(self, *error: Any) -> None:
+    def _on_exit(self, *error: object) -> None:
         if self.vm.stepping is self:
             self.vm.wait_idle()
 
@@ -143,30 +147,41 @@ class Stepping(Switched):
         self.inside = True
         try:
             seq = int(self.vm.words[CTL.RECEIVED])
-            found = self._found(seq)
-            why = "" if found is None else self._wanted(found)
-            if found is not None and why:
-                self._stop(found, why, False)
+            instruction = self._stop_at(seq)
+            why = "" if instruction is None else self._reason(instruction)
+            if instruction is not None and why:
+                self._stop(instruction, why, False)
             before = (
-                found is not None and self.nan and _has_nan(self._operands(found, "const", False))
+                instruction is not None
+                and self.nan
+                and _has_nan(self._operands(instruction, "const", False))
             )
             drain()
-            if found is not None and self.nan and not before:
-                made = self._operands(found, "mut", True)
-                if _has_nan(made):
-                    self._stop(found, "a NaN", True)
+            if instruction is not None and self.nan and not before:
+                outputs = self._operands(instruction, "mut", True)
+                if _has_nan(outputs):
+                    self._stop(instruction, "a NaN", True)
         finally:
             self.inside = False
 
-    def _stop(self, found: _Found, why: str, over: bool) -> None:
+    def _stop(self, instruction: _Found, why: str, over: bool) -> None:
         assert self.on is not None
         self.stops += 1
-        shown = self._operands(found, "", over)
+        shown = self._operands(instruction, "", over)
         self.on(
-            Stop(found.seq, found.name, found.stream, found.line, why, over, shown, found.frame)
+            Stop(
+                instruction.seq,
+                instruction.name,
+                instruction.stream,
+                instruction.line,
+                why,
+                over,
+                shown,
+                instruction.frame,
+            )
         )
 
-    def _found(self, seq: int) -> _Found | None:
+    def _stop_at(self, seq: int) -> _Found | None:
         """Return the next instruction, if it is one to stop at."""
         m, slot = self.vm.words, seq & RING.SLOT_MASK
         record = RING.AT + slot * RING.WORDS
@@ -192,27 +207,31 @@ class Stepping(Switched):
             tuple(getattr(info, "metas", ())),
         )
 
-    def _wanted(self, found: _Found) -> str:
+    def _reason(self, instruction: _Found) -> str:
         """Return the reason to stop in front of an instruction; "" if there is none."""
         if self.every:
             return "every instruction"
-        if self.op is not None and found.name == self.op:
+        if self.op is not None and instruction.name == self.op:
             return f"op {self.op}"
         if self.line is not None:
-            _, _, number = found.line.rpartition(":")
-            if str(self.line) in (found.line, number) or f"{self.line}".endswith(f"/{found.line}"):
+            _, _, number = instruction.line.rpartition(":")
+            if str(self.line) in (instruction.line, number) or f"{self.line}".endswith(
+                f"/{instruction.line}"
+            ):
                 return f"line {self.line}"
         if self.storage is not None:
             own = self.storage._ref & OPERAND.STORAGE_MASK
-            if any(o & OPERAND.STORAGE_MASK == own for o in found.operands):
+            if any(o & OPERAND.STORAGE_MASK == own for o in instruction.operands):
                 return f"storage {own}"
         return ""
 
-    def _operands(self, found: _Found, access: str, over: bool) -> tuple[StepOperand, ...]:
+    def _operands(self, instruction: _Found, access: str, over: bool) -> tuple[StepOperand, ...]:
         shown = []
-        for k, (operand, how) in enumerate(zip(found.operands, found.access, strict=True)):
-            name = found.names[k] if k < len(found.names) else str(k)
-            meta = found.metas[k] if k < len(found.metas) else None
+        for k, (operand, how) in enumerate(
+            zip(instruction.operands, instruction.access, strict=True)
+        ):
+            name = instruction.names[k] if k < len(instruction.names) else str(k)
+            meta = instruction.metas[k] if k < len(instruction.metas) else None
             kind = ACCESS[how & 3]
             if not kind.startswith(access):
                 continue

@@ -25,13 +25,14 @@ import atexit
 import collections
 import ctypes
 import itertools
+import math
 import os
 import signal
 import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import CodeType
 from typing import Any
@@ -46,6 +47,7 @@ from flowvm.guards.apart import apart
 from flowvm.guards.collection import Uncollected
 from flowvm.guards.forks import Rank, held_at_fork
 from flowvm.guards.regions import reverting
+from flowvm.meta.arrays import Array
 from flowvm.private.cpython import never_freed
 from flowvm.vm.callers.hot import CALL_STREAM, FIRST_USER_STREAM, FRAMES, HOST_STREAM, hot
 from flowvm.vm.callers.interrupt import interrupt, protected, waiting
@@ -74,6 +76,7 @@ from flowvm.vm.watch.watchdog import Watch
 from flowvm.vm.workers import shell, zones
 from flowvm.vm.workers.allocator import trim
 
+WORDS_ONLY = True
 LAUNCH_STREAM = "plans"  # the name of a stream that nothing but launches is issued on
 CHECK_EVERY = 256  # records between two looks at the limit, the errors and the memory in flight
 SLICE_US = 50_000  # a wait returns to Python this often, so that Ctrl-C works
@@ -190,14 +193,14 @@ class Engine:
             raise VMError(f"cannot reserve {size >> 20} MiB of address space for the VM's state")
         self.base: int = base  # never unmapped: threads may outlive the interpreter
         memory = (ctypes.c_int64 * ARRAY.WORDS).from_address(base)
-        self.m: np.ndarray[Any, Any] = np.ctypeslib.as_array(memory)
+        self.m: Array = np.ctypeslib.as_array(memory)
         self.words = memoryview(memory).cast("B").cast("q")
         start_machine(self.m)
         self.words[CTL.SCHEDULER_SLEEPS] = CTL.ABSENT
         self.words[CTL.SPINS] = 200
         self.failures: Failures = Failures(self)
         self.restorer = Restorer(self)
-        self.failures.told_of = self.restorer.told
+        self.failures.told_of = self.restorer.restore_whole
         self.threads: list[threading.Thread] = []
         self.running = False
         self.uncompiled = False  # instructions run at once, until the threads are compiled
@@ -242,28 +245,29 @@ class Engine:
         self.draining = 0  # the thread on which uncompiled code runs instructions
         self.at_once = False  # an issuing thread runs its instructions itself
         self.keep: list[Any] = []
-        self.arenas: dict[str, np.ndarray[Any, Any]] = {}  # by thread
+        self.arenas: dict[str, Array] = {}  # by thread
         self.interrupt_installed = False
         hot.update(
-            ring=self.words[RING.AT : RING.AT + RING.SLOTS * RING.WORDS].cast("B"),
-            control=self.words[: CTL.WORDS],
-            counter=itertools.count(),
-            limit=0 if config.debug >= 2 else CHECK_EVERY,
-            free=[],
-            dead=[],
-            pop=None,
-            codes=[None] * FRAMES,
-            lasts=[0] * FRAMES,
-            after=self.after_issue,
-            publish_mark=self.publish_mark,
-            make_room=self.make_room,
-            no_word=no_word,
-            struct_errors=STRUCT_ERRORS,
-            fill_hole=self.fill_hole,
-            any_error=BaseException,
-            refill=self.refill,
-            release_dead=self.release_dead,
-            getframe=sys._getframe,
+            {
+                "ring": self.words[RING.AT : RING.AT + RING.SLOTS * RING.WORDS].cast("B"),
+                "control": self.words[: CTL.WORDS],
+                "counter": itertools.count(),
+                "limit": 0 if config.debug >= 2 else CHECK_EVERY,
+                "free": [],
+                "dead": [],
+                "codes": [None] * FRAMES,
+                "lasts": [0] * FRAMES,
+                "after": self.after_issue,
+                "publish_mark": self.publish_mark,
+                "make_room": self.make_room,
+                "no_word": no_word,
+                "struct_errors": STRUCT_ERRORS,
+                "fill_hole": self.fill_hole,
+                "any_error": BaseException,
+                "refill": self.refill,
+                "release_dead": self.release_dead,
+                "getframe": sys._getframe,
+            }
         )
         hot["pop"] = hot["free"].pop
         self.control: memoryview = hot["control"]
@@ -275,14 +279,16 @@ class Engine:
             for access in (OPERAND.CONST, OPERAND.MUT)
         )
         # where a record could not be written: an instruction that does nothing
-        hot.update(hole=self._touch[0], write_hole=_RECORDS[3].pack_into)
+        hot.update({"hole": self._touch[0], "write_hole": _RECORDS[3].pack_into})
         self._barrier = self.new_entry(KIND.BARRIER, [], scalars=1, info=None)
         self._release = [
             self.new_entry(KIND.RELEASE, [OPERAND.MUT] * n, brief=True, info=None)
             for n in range(TOUCH_MAX + 1)
         ]
         # native calls do the work of `release_dead` by these
-        hot.update(releases=self._release, adopted=self.adopted, stream_of=self.stream_of)
+        hot.update(
+            {"releases": self._release, "adopted": self.adopted, "stream_of": self.stream_of}
+        )
         self._callback: dict[tuple[int, ...], int] = {}
         for stream in (CALL_STREAM, HOST_STREAM):
             self._give_arena(stream)
@@ -297,7 +303,7 @@ class Engine:
 
     # --- native calls -------------------------------------------------------------------------
 
-    def call(self, name: str) -> Any:
+    def call(self, name: str) -> Callable[..., int]:
         """Return the shell function `name`: called through ctypes, which releases the GIL, or as
         Python until it is compiled.
         """
@@ -412,7 +418,7 @@ class Engine:
                 self.arenas[owner].view(np.int64)[:] = zones.PATTERN
         return (int(self.arenas[owner].ctypes.data + 4095) & -4096) + zones.ARENA_ZONE
 
-    def _thread(self, name: str, target: Callable[..., Any], *args: int) -> threading.Thread:
+    def _thread(self, name: str, target: Callable[..., object], *args: int) -> threading.Thread:
         thread = threading.Thread(target=target, args=args, name=name, daemon=True)
         self.threads.append(thread)  # first: a started thread must be waited for
         thread.start()
@@ -449,8 +455,8 @@ class Engine:
         self.running = False
 
     def _is_helped(self) -> bool:
-        taken = [STR.AT + stream * STR.WORDS + STR.TAKEN for stream in range(self.streams)]
-        return any(self.words[word] for word in (CTL.TAKEN, *taken))
+        taken_counts = [STR.AT + stream * STR.WORDS + STR.TAKEN for stream in range(self.streams)]
+        return any(self.words[word] for word in (CTL.TAKEN, *taken_counts))
 
     def stream_name(self, stream: int) -> str:
         """Return the name of a stream: "cpu", "host", or the name that its user gave."""
@@ -540,7 +546,7 @@ class Engine:
         prepare: bool = False,
         brief: bool = False,
         stream: int = 0,
-        info: Any,
+        info: object,
     ) -> EntryWord:
         """Write an entry into ENT: all that calls of a kind have in common.  Return the word for
         records, made of the entry's number and `stream`.  The entry lives as long as this word
@@ -689,12 +695,12 @@ class Engine:
         code: CodeType | None,
         last: int,
         batch: list[int] | None = None,
-        left: Sequence[int] = (),
+        leftover: Sequence[int] = (),
     ) -> int:
         """Publish a record now.  Return its sequence number.
 
-        `batch` becomes `left` just before the store.  An exception behind the store must not find
-        released ids in it: a lost id leaks memory, and an id freed twice frees another's.
+        `batch` becomes `leftover` just before the store.  An exception behind the store must not
+        find released ids in it: a lost id leaks memory, and an id freed twice frees another's.
         """
         if config.debug_calls:
             assert_none(self.words, "something was issued")
@@ -703,7 +709,7 @@ class Engine:
         values = (*scalars[::-1], *operands[::-1], entry)
         ring, codes, lasts = hot["ring"], hot["codes"], hot["lasts"]
         back = (RING.WORDS - count) * 8
-        counter: Iterator[int] = hot["counter"]
+        counter = hot["counter"]
         _deeper(3)  # or a RecursionError comes here, and not where neither a record can be written
         seq = -1  # nor the hole that it leaves be filled
         try:
@@ -713,9 +719,14 @@ class Engine:
                 begun[threading.get_ident()] = seq
             codes[seq & (FRAMES - 1)] = code
             lasts[seq & (FRAMES - 1)] = last
-            record = (ring, ((seq & RING.SLOT_MASK) << 8) + back, *values, _mark(seq))
+            record: tuple[Any, ...] = (
+                ring,
+                ((seq & RING.SLOT_MASK) << 8) + back,
+                *values,
+                _mark(seq),
+            )
             if batch is not None:
-                batch[:] = left
+                batch[:] = leftover
             pack(*record)
             if not RING.ORDERED_STORES:
                 self.publish_mark(seq)
@@ -731,7 +742,9 @@ class Engine:
         """Wake the scheduler behind a record if it sleeps, and make room for the next records."""
         if self.control[CTL.SCHEDULER_SLEEPS]:
             self.after_issue()
-        if seq >= hot["limit"]:
+        if seq >= hot["limit"] and until is None:
+            hot["make_room"](seq)  # the recorder's, at level 3
+        elif seq >= hot["limit"]:
             self.make_room(seq, until)
 
     def fill_hole(self, seq: int) -> None:
@@ -801,6 +814,7 @@ class Engine:
         to 0, perhaps before it is set here.
         """
         hot["limit"] = limit
+        hot["make_room"] = self.flight.keep or self.make_room
         if config.debug >= 2 or level >= 3 or self.words[CTL.LEVEL] != level:
             hot["limit"] = 0  # not a number: a call's releases come behind it, and before its look
 
@@ -810,7 +824,7 @@ class Engine:
         """
         self.narrator = Narrator(self)
         if level >= 2:
-            hot["limit"] = 0
+            hot["limit"] = self.flight.due[0] = 0
 
     # --- storages -----------------------------------------------------------------------------
 
@@ -839,7 +853,7 @@ class Engine:
     def reclaim(self) -> None:
         """Take back the ids of storages whose ReleaseTensor has run, and release adopted memory."""
         freed = load_acquire(self.m, CTL.FREED)
-        owners: list[Any] = []
+        owners = []
         while self.freed_seen < freed:
             at = self.freed_seen & (STO.LENGTH - 1)
             count = min(freed - self.freed_seen, STO.LENGTH - at)
@@ -856,7 +870,7 @@ class Engine:
             hot["free"].extend(ids)
         del owners  # last: their finalizers may make tensors, and so come here again
 
-    def adopt(self, address: int, nbytes: int, owner: Any, shared: bool = False) -> int:
+    def adopt(self, address: int, nbytes: int, owner: object, shared: bool = False) -> int:
         """Make a storage over memory that `owner` keeps alive.  Return its id.
 
         `shared`: others write that memory, or read it, without the VM (`flowvm.vm.engine.loans`).
@@ -885,7 +899,7 @@ class Engine:
 
     def _take_back(self) -> None:
         """Release adopted memory without the VM, as far as nobody else can know of it."""
-        dead, ids, kept, owners = hot["dead"], [], [], []
+        dead, ids, own_ids, owners = hot["dead"], [], [], []
         with self.lock:
             try:
                 while dead:
@@ -895,7 +909,7 @@ class Engine:
             if self.untouched:  # checked again: a user of one of them has issued that by now
                 for storage in ids:
                     if storage not in self.adopted:
-                        kept.append(storage)  # the VM's own, of before a fork
+                        own_ids.append(storage)  # the VM's own, of before a fork
                         continue
                     at = STO.AT + storage * STO.WORDS
                     self.words[at + STO.POINTER] = 0
@@ -905,8 +919,8 @@ class Engine:
                     self.lending.forget([storage])
                     hot["free"].append(storage)
             else:
-                kept = ids
-            dead.extend(kept)
+                own_ids = ids
+            dead.extend(own_ids)
         del owners  # last: as in `reclaim`
 
     @protected
@@ -953,7 +967,7 @@ class Engine:
 
         An interrupted wait, or one that ran out of time, never gives it back.
         """
-        cell: tuple[Any, int] | None = getattr(self.local, "cell", None)
+        cell = getattr(self.local, "cell", None)
         self.local.cell = None
         if cell is None:
             array = new_cell()
@@ -1041,9 +1055,9 @@ class Engine:
 
     def wait_idle(self, seconds: float | None = None) -> bool:
         """Wait until everything issued so far is done; raise no error of an instruction."""
-        done = self._wait(self._barrier, (), seconds) == 0
+        finished = self._wait(self._barrier, (), seconds) == 0
         self.failures.collect()
-        return done
+        return finished
 
     def sync(self) -> None:
         """Wait until everything issued so far is done.  Raise the first error that nobody has
@@ -1055,8 +1069,10 @@ class Engine:
                 self.reclaim()
         self.failures.raise_unseen()
 
-    def trim(self) -> None:
-        """Let every stream's worker give its cached memory back, and wait for that."""
+    def trim(self, patience: float = math.inf) -> None:
+        """Let every stream's worker give its cached memory back, and wait for that, at most
+        `patience` seconds.  A worker that is busy for longer does it later.
+        """
         streams = [CALL_STREAM, *range(FIRST_USER_STREAM, self.streams)]
         with self.lock:
             if not self.running:
@@ -1064,9 +1080,10 @@ class Engine:
                     self._in_python(trim, self.m, stream)
                 return
             self.words[CTL.TRIM] += 1
-            wanted = self.words[CTL.TRIM]
+            request = self.words[CTL.TRIM]
         answers = [STR.AT + stream * STR.WORDS + STR.TRIMMED for stream in streams]
-        while min(self.words[at] for at in answers) < wanted:
+        until = time.monotonic() + patience
+        while min(self.words[at] for at in answers) < request and time.monotonic() < until:
             self.call("nap")(self.base, 1000)
 
     def pointer(self, operand: int) -> int:
@@ -1093,8 +1110,8 @@ class Engine:
         entry = self._callback.get(key)
         if entry is None:
             kernel = jit.native(no_op, "int32(int64, int64, int64, int64)")
-            made = self.new_entry(KIND.CALLBACK, key, kernel=kernel, scalars=1, info="callback")
-            entry = self._callback.setdefault(key, made)
+            default = self.new_entry(KIND.CALLBACK, key, kernel=kernel, scalars=1, info="callback")
+            entry = self._callback.setdefault(key, default)
         token = next(self.tokens)
         self.callbacks[token] = function
         self.issue(entry | HOST_STREAM << ENT.BITS, operands, (token,))
@@ -1199,7 +1216,7 @@ class Engine:
             self.failures.collect()
             self.failures.raise_unseen()
 
-    def _in_python(self, function: Callable[..., Any], *args: Any) -> Any:
+    def _in_python(self, function: Callable[..., object], *args: object) -> Any:
         """Run a function of the machine as Python, where no signal handler runs (`apart`).
 
         No garbage is collected from before that thread begins: a finalizer that computes would wait
@@ -1208,7 +1225,7 @@ class Engine:
         with Uncollected():
             return apart(self._drained, function, *args)
 
-    def _drained(self, function: Callable[..., Any], *args: Any) -> Any:
+    def _drained(self, function: Callable[..., object], *args: object) -> object:
         self.draining = threading.get_ident()
         try:
             return function(*args)
@@ -1233,8 +1250,8 @@ class Engine:
             except KeyboardInterrupt:
                 finished = False
             if not finished:
-                left = int(self.words[CTL.RECEIVED] - self.words[CTL.HEAD])
-                text = f"flowvm: exit did not wait for {left} unfinished instructions"
+                unfinished = int(self.words[CTL.RECEIVED] - self.words[CTL.HEAD])
+                text = f"flowvm: exit did not wait for {unfinished} unfinished instructions"
                 print(text, file=sys.stderr)
             if not self.stop(2.0 if finished else 0.2) or not finished:
                 # a kernel is still running: the memory that it may read must outlive the

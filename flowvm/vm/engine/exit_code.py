@@ -13,6 +13,7 @@ from flowvm.private.cpython import never_freed
 from flowvm.vm.machine.device_words import CALL
 from flowvm.vm.machine.lang import address_of, call_address, load_word
 
+WORDS_ONLY = True
 _SIGNATURE = "int64(int64, int64)"  # a code has 32 bits of its word
 
 

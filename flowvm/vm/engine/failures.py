@@ -55,7 +55,7 @@ class Failure:
 
     seq: int
     name: str
-    exception: BaseException  # is never raised: `told` gives it away
+    exception: BaseException  # is never raised: `waiters_exception` gives it away
     code: CodeType | None
     last: int
     seen: bool = False
@@ -68,7 +68,7 @@ class Failure:
     forward: tuple[CodeType | None, int] = (None, 0)  # of a graph's task: the forward call
     last_told: Callable[[], BaseException | None] = lambda: None
 
-    def told(self) -> BaseException:
+    def waiters_exception(self) -> BaseException:
         """Return the exception to raise.  All waiters get the same object as long as one of them
         holds it.
         """
@@ -87,9 +87,9 @@ class Failure:
 
     def __repr__(self) -> str:
         where = short_position(self.code, self.last)
-        seen = "" if self.seen else "  (seen by nobody so far)"
+        note = "" if self.seen else "  (seen by nobody so far)"
         what = f"{type(self.exception).__name__}: {self.exception}"
-        return printable(f"#{self.seq} {self.name}  {where}  {what}{seen}", lines=True)
+        return printable(f"#{self.seq} {self.name}  {where}  {what}{note}", lines=True)
 
 
 class Errors(list[Failure]):
@@ -190,7 +190,7 @@ class Failures:
                 f"this tensor is poisoned by instruction #{seq}, which failed too long ago to be "
                 f"remembered"
             )
-        error = failure.told()
+        error = failure.waiters_exception()
         failure.seen, failure.captured = True, False
         # anew each time: more poisoned instructions may be known by now
         note = note_of(self.vm, failure)
@@ -207,9 +207,9 @@ class Failures:
     def to_raise(self, seq: int) -> BaseException:
         """Return the exception of the failed instruction `seq`, to be raised now."""
         failure = self.by_seq.get(seq)
-        wanted = failure is None or not failure.captured  # left out by a capture: no failure
+        matters = failure is None or not failure.captured  # left out by a capture: no failure
         error = self.exception(seq)
-        if wanted:
+        if matters:
             self._tell({seq + 1}, error)
         return error
 
@@ -274,22 +274,22 @@ def _another(error: BaseException) -> BaseException:
     """Return an equal exception without a traceback."""
     kind = type(error)
     try:
-        made: BaseException = kind.__new__(kind, *error.args)
+        copy: BaseException = kind.__new__(kind, *error.args)
     except Exception:  # a class of the user's that is made in another way
         return error
-    made.__dict__.update(error.__dict__)
+    copy.__dict__.update(error.__dict__)
     if notes := getattr(error, "__notes__", None):
-        made.__notes__ = list(notes)
-    made.__cause__, made.__context__ = error.__cause__, error.__context__
-    made.__suppress_context__ = error.__suppress_context__
-    return made
+        copy.__notes__ = list(notes)
+    copy.__cause__, copy.__context__ = error.__cause__, error.__context__
+    copy.__suppress_context__ = error.__suppress_context__
+    return copy
 
 
 def _forget_frames(error: BaseException | None) -> None:
     """Release the frames of an exception and of its causes."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
+        visited.add(id(error))
         error.__traceback__ = _lines_alone(error.__traceback__)
         error = error.__cause__ or error.__context__
 
@@ -300,7 +300,7 @@ def _lines_alone(tb: TracebackType | None) -> TracebackType | None:
     while tb is not None:
         entries.append(tb)
         tb = tb.tb_next
-    found: TracebackType | None = None
+    tail: TracebackType | None = None
     for entry in reversed(entries):
         code = _stand_in.__code__.replace(
             co_filename=entry.tb_frame.f_code.co_filename,
@@ -309,8 +309,8 @@ def _lines_alone(tb: TracebackType | None) -> TracebackType | None:
             co_firstlineno=entry.tb_lineno,
         )
         frame = FunctionType(code, {})().gi_frame  # a frame without a caller
-        found = TracebackType(found, frame, -1, entry.tb_lineno)
-    return found
+        tail = TracebackType(tail, frame, -1, entry.tb_lineno)
+    return tail
 
 
 def _stand_in() -> Generator[None, None, None]:

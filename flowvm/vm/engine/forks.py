@@ -78,7 +78,7 @@ class Forked(Recorded, Protocol):
     local: threading.local
     broken: str
     configured: bool
-    narrator: Any
+    narrator: Narrator
     loops: Any
     uncompiled: bool
 
@@ -141,7 +141,7 @@ class Forking:
             late = time.monotonic() > deadline - TRY_S
             until = deadline if late else time.monotonic() + TRY_S
             if self.held.take(False, until) or late:
-                self.gate = hot["counter"] = Gate(hot["counter"])
+                self.gate = hot["counter"] = Gate(iter(hot["counter"]))
                 at_once = self.vm.sequential or self.vm.uncompiled
                 if not self._quiet() and (self.vm.running or at_once):
                     self.vm.wait_idle(TRY_S)
@@ -199,7 +199,7 @@ class Forking:
         vm.loops.after_fork_in_child()
         words[CTL.STOP] = words[CTL.ROOM_SLEEPS] = words[CTL.TAKEN] = 0
         words[CTL.SCHEDULER_SLEEPS] = CTL.ABSENT
-        words[POL.KIND] = 0  # a policy is its block's, and that thread may not be here
+        words[POL.KIND] = words[POL.PULLED] = 0  # whose block it is may not be here
         vm.narrator = Narrator(vm)
         if not vm.sequential:  # the child may start its VM with other settings
             vm.configured = False

@@ -21,14 +21,18 @@ from __future__ import annotations
 import ctypes
 import weakref
 from operator import add, setitem
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.private.cpython import getrefcount
-from flowvm.vm.callers.hot import hot
+from flowvm.vm.callers.hot import IssueGlobals, hot
 from flowvm.vm.callers.interrupt import protected
 from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND, RING, STO
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Loan:
@@ -45,10 +49,11 @@ class Loan:
         self.id: int = storage.id
 
     @protected
-    def __del__(self, _hot: Any = hot) -> None:
+    def __del__(self, _hot: IssueGlobals = hot) -> None:
         try:
             # as `_count`, and no call: an exception in one would be lost
-            words, at = _hot["lent"], (self.id, 0)
+            words: Any = _hot["lent"]
+            at = self.id, 0
             any(map(setitem, (words, words), at, map(add, map(words.__getitem__, at), (-1, -1))))
         except (AttributeError, TypeError):
             pass  # interrupted before it had begun; or Python ends: no `setitem`
@@ -76,7 +81,14 @@ class Lending:
         self.words = np.zeros(STO.LENGTH, np.int64)
         self._words = self.words.data
         self._arrays: dict[int, Any] = {}  # by storage: the array whose memory a tensor has
-        hot.update(lent=self._words, settle=self.settle, lent_at=self.words.ctypes.data, Loan=Loan)
+        hot.update(
+            {
+                "lent": self._words,
+                "settle": self.settle,
+                "lent_at": self.words.ctypes.data,
+                "Loan": Loan,
+            }
+        )
 
     @protected
     def begin(self, storage: int) -> None:
@@ -84,7 +96,7 @@ class Lending:
         _count(self._words, storage, 1)
 
     @protected
-    def adopt(self, storage: int, array: Any) -> None:
+    def adopt(self, storage: int, array: object) -> None:
         """Note that a storage has the memory of `array`, which others have, too."""
         with self.engine.lock:
             _count(self._words, storage, 1)  # first: after an exception calls wait in vain
@@ -146,7 +158,7 @@ class Lending:
         return True
 
 
-def _owns(array: np.ndarray[Any, Any]) -> bool:
+def _owns(array: Array) -> bool:
     """Return True if memory can be reached by an array alone: it owns the memory, or is the only
     reference to its owner.
     """
@@ -159,11 +171,11 @@ def _owns(array: np.ndarray[Any, Any]) -> bool:
     return not weakref.getweakrefcount(array)
 
 
-def _references(arrays: dict[int, Any], storage: int) -> int:
+def _references(arrays: Mapping[int, object], storage: int) -> int:
     return getrefcount(arrays[storage])
 
 
-def _references_to_base(array: np.ndarray[Any, Any]) -> int:
+def _references_to_base(array: Array) -> int:
     return getrefcount(array.base)
 
 

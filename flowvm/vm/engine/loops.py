@@ -20,7 +20,7 @@ from typing import Any
 from flowvm.compiler import helpers
 from flowvm.compiler.helpers import Helper
 from flowvm.config import say
-from flowvm.vm.machine.lang import Uncompiled, address_of, kept_address
+from flowvm.vm.machine.lang import Uncompiled, address_of, cached_address
 
 LOOK_S = 0.05  # between two looks whether the helpers are done
 
@@ -48,7 +48,7 @@ class Loops:
         self.groups = groups  # functions that have most of what they call in common, one a helper
         self.last = tuple(last)  # not waited for; compiled when others are, then loaded
         self.native: dict[str, Callable[..., int]] = {}
-        self.wanted: set[str] = set()  # functions being compiled because they are needed
+        self.needed: set[str] = set()  # functions being compiled because they are needed
         self.makers: list[Helper] = []
         self.thread: threading.Thread | None = None
         self.looked = 0.0
@@ -64,7 +64,7 @@ class Loops:
             return True
         if helpers.inside:
             return False
-        making, now = self.wanted.issuperset(missing), time.monotonic()
+        making, now = self.needed.issuperset(missing), time.monotonic()
         if making and now < self.looked + LOOK_S:
             return False
         self.looked, at_work = now, making and self._are_at_work()
@@ -73,13 +73,13 @@ class Loops:
                 return False
         missing = [name for name in missing if name not in self.native]
         if not missing:
-            self.wanted.clear()
+            self.needed.clear()
             for name in self.last:
                 self._take(name)
         elif making:  # they have failed
             self._make_here(missing)
         else:
-            self.wanted |= set(missing)
+            self.needed |= set(missing)
             self._send(missing)
         return not missing
 
@@ -87,7 +87,7 @@ class Loops:
         """Return the native function, or the Python function until it is compiled."""
         return self.native.get(name) or partial(_python, getattr(self.room, name))
 
-    def kept(self, names: Iterable[str]) -> bool:
+    def all_cached(self, names: Iterable[str]) -> bool:
         """Return True if these functions are native or can be loaded; nothing is compiled."""
         return all(name in self.native or self._take(name) for name in names)
 
@@ -100,13 +100,13 @@ class Loops:
     def after_fork_in_child(self) -> None:
         """Drop the compilers of the functions in a forked child: they are the parent's."""
         self.makers, self.thread = [], None
-        self.wanted.clear()
+        self.needed.clear()
 
     # --- taking -------------------------------------------------------------------------------
 
     def _take(self, name: str) -> bool:
         """Load the function if it is compiled.  Return True if it is."""
-        address = kept_address(getattr(self.room, name), self.signatures[name])
+        address = cached_address(getattr(self.room, name), self.signatures[name])
         if address is not None:
             self._use(name, address)
         return address is not None
@@ -141,14 +141,14 @@ class Loops:
         """Return the functions of each helper, those of a group together; there are no more helpers
         than groups whose long function is wanted, and processors.
         """
-        wanted = [*names, *(name for name in self.last if name not in names)]
+        all_names = [*names, *(name for name in self.last if name not in names)]
         large = sum(group[0] in names for group in self.groups)
         count = max(1, min(large, len(os.sched_getaffinity(0))))
         shares: list[list[str]] = [[] for _ in range(count)]
         for k, group in enumerate(self.groups):
-            shares[k % count] += [name for name in group if name in wanted]
+            shares[k % count] += [name for name in group if name in all_names]
         grouped = {name for group in self.groups for name in group}
-        shares[-1] += [name for name in wanted if name not in grouped]
+        shares[-1] += [name for name in all_names if name not in grouped]
         return [share for share in shares if share]
 
     def _make_here(self, names: list[str]) -> None:

@@ -120,7 +120,7 @@ class Restorer:
 
     # --- as an error is raised ----------------------------------------------------------------
 
-    def told(self, causes: Collection[int]) -> None:
+    def restore_whole(self, causes: Collection[int]) -> None:
         """Restore the last whole values of persistent tensors, now that failures are raised.
         `causes` are the numbers + 1 of the failed instructions.
         """
@@ -132,14 +132,14 @@ class Restorer:
         lost = set(np.flatnonzero(ours & (torn < 0)).tolist())
         if lost:
             _forget(lost.__contains__)
-        kept = {storage for storage, _ in persistent()}
+        parameters = {storage for storage, _ in persistent()}
         if quiet:
-            whole = kept.intersection(np.flatnonzero(ours & (torn == 0)).tolist())
+            whole = parameters.intersection(np.flatnonzero(ours & (torn == 0)).tolist())
             for cause in {int(poison[storage]) for storage in whole}:
                 self._issue([s for s in whole if poison[s] == cause], cause)
         else:  # running instructions may still poison others
             for cause in causes:
-                self._issue(kept, cause)
+                self._issue(parameters, cause)
 
     def _settle(self, until: int) -> bool:
         """Wait a moment for the instructions before `until`.  Return True if they have ended."""

@@ -27,13 +27,13 @@ from flowvm.errors import ArgumentError, ModeError, ScheduleError
 from flowvm.files.schema import integer, read_json, record, several, text
 from flowvm.files.writer import writing
 from flowvm.guards.regions import Switched
+from flowvm.meta.arrays import Array
 from flowvm.vm.callers.hot import CALL_STREAM, FIRST_USER_STREAM
 from flowvm.vm.machine.policy import has_room, is_shared, is_still
 from flowvm.vm.machine.record import fields_of
 from flowvm.vm.machine.words import CTL, ENT, INS, POL, PRI, STR
 from flowvm.vm.watch.narrate import NAMES
 
-Array = np.ndarray[Any, Any]
 SCHEMA = "flowvm-order-1"
 LOG_ROWS = 1 << 20  # instructions of a block whose order is kept
 ASK_SECONDS = 2e-5  # between two looks whether the scheduler asks
@@ -49,7 +49,7 @@ class Rule(NamedTuple):
     kind     a number of POL: ARRIVAL, LATEST, KEYED, ORDER or ASKED
     table    (key, stream or -1) of instructions by number, an int64 array of two columns
     wraps    behind its end the table begins anew
-    asked    of ASKED: has `begin()`, `ready(task, now)` and `pick(worker, now)`
+    policy   of ASKED: has `begin()`, `ready(task, now)` and `pick(worker, now)`
     native   of ASKED: (address, state) of these compiled, see POL.NATIVE
     why      of ASKED: why it is asked in Python, if it is
     """
@@ -58,7 +58,7 @@ class Rule(NamedTuple):
     kind: int
     table: Array | None = None
     wraps: bool = False
-    asked: Any = None
+    policy: Any = None
     native: tuple[int, Array] | None = None
     why: str = ""
 
@@ -163,7 +163,9 @@ class Scheduling(Switched):
         words[POL.LOG], words[POL.LOG_ROWS] = self._log.ctypes.data, LOG_ROWS
         words[POL.DEPTH], words[POL.GATHERED] = self.depth, int(self.gather)
         words[POL.POOL] = sum(1 << stream for stream in self.streams)
-        words[POL.TOLD] = words[POL.ENDED_ON] = -1
+        words[POL.TOLD] = words[POL.ENDED_ON] = words[POL.PASSER] = -1
+        at_once = rule.kind in (POL.ARRIVAL, POL.LATEST, POL.KEYED) and not self.gather
+        words[POL.PULLED] = int(at_once and words[CTL.SCHEDULE] != 0)
         ranks = (words[STR.AT + k * STR.WORDS + STR.PRIORITY] for k in range(vm.streams))
         words[POL.RANKED] = int(any(ranks))
         if rule.native is not None:
@@ -173,12 +175,12 @@ class Scheduling(Switched):
             words[POL.TABLE], words[POL.ROWS] = self._table.ctypes.data, len(self._table)
             words[POL.NATIVE], words[POL.STATE] = address, self._state.ctypes.data
             words[POL.BEGUN] = time.monotonic_ns()
-        elif rule.asked is not None:
-            self._asking = Asking(self.vm, rule.asked, self.streams)
+        elif rule.policy is not None:
+            self._asking = Asking(self.vm, rule.policy, self.streams)
             self._asking.start()
         words[POL.KIND] = rule.kind  # last: from here on it counts
 
-    def _left(self, *error: Any) -> None:
+    def _on_exit(self, *error: Any) -> None:
         if not self._is_on:
             return
         self.vm.release_dead()
@@ -206,7 +208,8 @@ class Scheduling(Switched):
             raise ScheduleError(f"policy {self.rule.name} {_WRONG[failed].format(wrong)}")
 
     def _end(self) -> None:
-        self.vm.words[POL.KIND] = self.vm.words[POL.GATHERED] = self.vm.words[POL.NATIVE] = 0
+        words = self.vm.words
+        words[POL.KIND] = words[POL.GATHERED] = words[POL.NATIVE] = words[POL.PULLED] = 0
 
     @property
     def asked(self) -> str:
@@ -239,16 +242,16 @@ class Replay(Scheduling):
         table[order.numbers, 0] = np.arange(len(order))
         rule = Rule("replay", POL.ORDER, table)
         super().__init__(vm, rule, streams, depth=1, gather=False)
-        self.wanted = order
+        self.target = order
 
     def _begin(self) -> None:
         super()._begin()
-        self.vm.words[POL.LAST] = len(self.wanted)
+        self.vm.words[POL.LAST] = len(self.target)
 
-    def _left(self, *error: Any) -> None:
-        super()._left(*error)
-        if error[:1] == (None,) and (self.astray or self._order != self.wanted):
-            mine, other = self.order, self.wanted
+    def _on_exit(self, *error: object) -> None:
+        super()._on_exit(*error)
+        if error[:1] == (None,) and (self.astray or self._order != self.target):
+            mine, other = self.order, self.target
             pairs = enumerate(zip(mine.numbers, mine.ops, other.numbers, other.ops, strict=False))
             at = next((k for k, (a, b, c, d) in pairs if (a, b) != (c, d)),
                       min(len(mine), len(other)))  # fmt: skip
@@ -339,11 +342,11 @@ class Asking(threading.Thread):
         return None
 
     def _ready(self) -> dict[int, int]:
-        words, found = self.vm.words, {}
+        words, slots = self.vm.words, {}
         slot = int(words[CTL.READY_FIRST])
         while slot >= 0:
             number = int(words[PRI.AT + slot * PRI.WORDS + PRI.NUMBER])
             if number >= 0:
-                found[number] = slot
+                slots[number] = slot
             slot = int(words[INS.AT + slot * INS.WORDS + INS.NEXT])
-        return found
+        return slots

@@ -17,9 +17,9 @@ def chunks_of(units: int, grain: int) -> int:
     return max(1, (units + grain - 1) // grain)
 
 
-def run_length(left: int, threads: int) -> int:
-    """Return the number of chunks for the next thread, of the `left` ones (at least one)."""
-    return max(1, left // (2 * threads))
+def run_length(remaining: int, threads: int) -> int:
+    """Return the number of chunks for the next thread, of the `remaining` ones (at least one)."""
+    return max(1, remaining // (2 * threads))
 
 
 def helpers_for(chunks: int, team: int) -> int:

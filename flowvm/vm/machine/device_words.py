@@ -104,7 +104,7 @@ class EVENT(Record):
 
 @record(words=3, by=WORKER)
 class TIME(Record):
-    """When a device ran an instruction: ns of its clock."""
+    """The times at which a device ran an instruction: ns of its clock."""
 
     MARK = field("sequence number + 1")
     BEGAN = field("when it began")

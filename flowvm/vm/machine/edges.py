@@ -11,13 +11,13 @@ for the last writer in front and for every reader since.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
+
 HAZARDS = ("RAW", "WAR", "WAW")
 RAW, WAR, WAW = 0, 1, 2
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)

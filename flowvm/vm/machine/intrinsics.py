@@ -6,7 +6,8 @@ Imports Numba, so it is imported only to compile.
 from __future__ import annotations
 
 import platform
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 from numba import types
@@ -14,6 +15,18 @@ from numba import types
 from flowvm.private.numba import NUMBA
 from flowvm.vm.machine.clocks import ticks_are_tsc
 from flowvm.vm.machine.device_words import CALL
+
+if TYPE_CHECKING:
+    from flowvm.private.code_types import (
+        Builder,
+        CodeContext,
+        Generator,
+        Signature,
+        Type,
+        TypingContext,
+        Value,
+    )
+
 
 cgutils = NUMBA.cgutils
 WORDS = types.Array(types.int64, 1, "C")
@@ -24,20 +37,26 @@ _MONOTONIC = 1
 _MADV_HUGEPAGE = 14
 
 
-def _word(context: Any, builder: Any, array: Any, index: Any) -> Any:
+def _word(context: CodeContext, builder: Builder, array: object, index: object) -> Any:
     data = context.make_array(WORDS)(context, builder, array).data
     return builder.gep(data, [index])
 
 
-def load_acquire(typingctx: Any, m: Any, i: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+def load_acquire(typingctx: TypingContext, m: Type, i: Type) -> tuple[Signature, Generator]:
+    def codegen(
+        context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+    ) -> Value:
         return builder.load_atomic(_word(context, builder, *values), "acquire", 8)
 
     return types.int64(WORDS, types.int64), codegen
 
 
-def store_release(typingctx: Any, m: Any, i: Any, value: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+def store_release(
+    typingctx: TypingContext, m: Type, i: Type, value: Type
+) -> tuple[Signature, Generator]:
+    def codegen(
+        context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+    ) -> Value:
         m, i, value = values
         builder.store_atomic(value, _word(context, builder, m, i), "release", 8)
         return context.get_dummy_value()
@@ -45,16 +64,24 @@ def store_release(typingctx: Any, m: Any, i: Any, value: Any) -> Any:
     return types.void(WORDS, types.int64, types.int64), codegen
 
 
-def fetch_add(typingctx: Any, m: Any, i: Any, value: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+def fetch_add(
+    typingctx: TypingContext, m: Type, i: Type, value: Type
+) -> tuple[Signature, Generator]:
+    def codegen(
+        context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+    ) -> Value:
         m, i, value = values
         return builder.atomic_rmw("add", _word(context, builder, m, i), value, "seq_cst")
 
     return types.int64(WORDS, types.int64, types.int64), codegen
 
 
-def compare_exchange(typingctx: Any, m: Any, i: Any, expected: Any, value: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+def compare_exchange(
+    typingctx: TypingContext, m: Type, i: Type, expected: Type, value: Type
+) -> tuple[Signature, Generator]:
+    def codegen(
+        context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+    ) -> Value:
         m, i, expected, value = values
         word = _word(context, builder, m, i)
         pair = builder.cmpxchg(word, expected, value, "seq_cst", "seq_cst")
@@ -64,17 +91,29 @@ def compare_exchange(typingctx: Any, m: Any, i: Any, expected: Any, value: Any) 
 
 
 def call_kernel(
-    typingctx: Any, address: Any, args: Any, layout: Any, lo: Any, hi: Any, arena: Any
-) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    typingctx: TypingContext,
+    address: Type,
+    args: Type,
+    layout: Type,
+    lo: Type,
+    hi: Type,
+    arena: Type,
+) -> tuple[Signature, Generator]:
+    def codegen(
+        context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+    ) -> Value:
         kernel = ir.FunctionType(I32, [I64] * 5).as_pointer()
         return builder.sext(builder.call(builder.inttoptr(values[0], kernel), values[1:]), I64)
 
     return types.int64(*([types.int64] * 6)), codegen
 
 
-def call_address(typingctx: Any, address: Any, arguments: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+def call_address(
+    typingctx: TypingContext, address: Type, arguments: Type
+) -> tuple[Signature, Generator]:
+    def codegen(
+        context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+    ) -> Value:
         function = ir.FunctionType(I32, [I64] * CALL.WORDS).as_pointer()
         words = builder.inttoptr(values[1], I64.as_pointer())
         passed = [builder.load(builder.gep(words, [I64(k)])) for k in range(CALL.WORDS)]
@@ -83,8 +122,10 @@ def call_address(typingctx: Any, address: Any, arguments: Any) -> Any:
     return types.int64(types.int64, types.int64), codegen
 
 
-def words_at(typingctx: Any, address: Any, count: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+def words_at(typingctx: TypingContext, address: Type, count: Type) -> tuple[Signature, Generator]:
+    def codegen(
+        context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+    ) -> Value:
         address, count = values
         array = context.make_array(WORDS)(context, builder)
         eight = context.get_constant(types.intp, 8)
@@ -101,30 +142,38 @@ def words_at(typingctx: Any, address: Any, count: Any) -> Any:
     return WORDS(types.int64, types.int64), codegen
 
 
-def load_word(typingctx: Any, address: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+def load_word(typingctx: TypingContext, address: Type) -> tuple[Signature, Generator]:
+    def codegen(
+        context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+    ) -> Value:
         return builder.load(builder.inttoptr(values[0], I64.as_pointer()))
 
     return types.int64(types.int64), codegen
 
 
-def store_word(typingctx: Any, address: Any, value: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+def store_word(typingctx: TypingContext, address: Type, value: Type) -> tuple[Signature, Generator]:
+    def codegen(
+        context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+    ) -> Value:
         builder.store(values[1], builder.inttoptr(values[0], I64.as_pointer()))
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), codegen
 
 
-def address_in(typingctx: Any, m: Any, i: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+def address_in(typingctx: TypingContext, m: Type, i: Type) -> tuple[Signature, Generator]:
+    def codegen(
+        context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+    ) -> Value:
         return builder.ptrtoint(_word(context, builder, *values), I64)
 
     return types.int64(WORDS, types.int64), codegen
 
 
-def clock(typingctx: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+def clock(typingctx: TypingContext) -> tuple[Signature, Generator]:
+    def codegen(
+        context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+    ) -> Value:
         function = cgutils.get_or_insert_function(
             builder.module, ir.FunctionType(I32, [I32, I64.as_pointer()]), "clock_gettime"
         )
@@ -137,11 +186,13 @@ def clock(typingctx: Any) -> Any:
     return types.int64(), codegen
 
 
-def ticks(typingctx: Any) -> Any:
+def ticks(typingctx: TypingContext) -> tuple[Signature, Generator]:
     if not ticks_are_tsc():
         return clock(typingctx)
 
-    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def codegen(
+        context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+    ) -> Value:
         kind = ir.FunctionType(I64, [])
         counter = cgutils.get_or_insert_function(builder.module, kind, "llvm.readcyclecounter")
         return builder.call(counter, [])
@@ -149,12 +200,14 @@ def ticks(typingctx: Any) -> Any:
     return types.int64(), codegen
 
 
-def ticks_after(typingctx: Any) -> Any:
+def ticks_after(typingctx: TypingContext) -> tuple[Signature, Generator]:
     if not ticks_are_tsc():
         return clock(typingctx)  # which the system orders
     signature, read = ticks(typingctx)
 
-    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def codegen(
+        context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+    ) -> Value:
         kind = ir.FunctionType(ir.VoidType(), [])
         fence = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse2.lfence")
         builder.call(fence, [])
@@ -163,8 +216,12 @@ def ticks_after(typingctx: Any) -> Any:
     return signature, codegen
 
 
-def futex_wait(typingctx: Any, m: Any, i: Any, value: Any, microseconds: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+def futex_wait(
+    typingctx: TypingContext, m: Type, i: Type, value: Type, microseconds: Type
+) -> tuple[Signature, Generator]:
+    def codegen(
+        context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+    ) -> Value:
         m, i, value, microseconds = values
         pair = cgutils.alloca_once(builder, I64, size=2)
         million = I64(1_000_000)
@@ -178,15 +235,19 @@ def futex_wait(typingctx: Any, m: Any, i: Any, value: Any, microseconds: Any) ->
     return types.int64(WORDS, types.int64, types.int64, types.int64), codegen
 
 
-def futex_wake(typingctx: Any, m: Any, i: Any, count: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+def futex_wake(
+    typingctx: TypingContext, m: Type, i: Type, count: Type
+) -> tuple[Signature, Generator]:
+    def codegen(
+        context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+    ) -> Value:
         address = builder.ptrtoint(_word(context, builder, *values[:2]), I64)
         return _futex(builder, address, _WAKE_PRIVATE, values[2], I64(0))
 
     return types.int64(WORDS, types.int64, types.int64), codegen
 
 
-def _futex(builder: Any, address: Any, operation: int, value: Any, timeout: Any) -> Any:
+def _futex(builder: Builder, address: Value, operation: int, value: Value, timeout: object) -> Any:
     syscall = cgutils.get_or_insert_function(
         builder.module, ir.FunctionType(I64, [I64] * 7), "syscall"
     )
@@ -194,8 +255,10 @@ def _futex(builder: Any, address: Any, operation: int, value: Any, timeout: Any)
     return builder.call(syscall, [I64(_FUTEX), address, I64(operation), value, timeout, zero, zero])
 
 
-def advise_huge(typingctx: Any, address: Any, size: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+def advise_huge(typingctx: TypingContext, address: Type, size: Type) -> tuple[Signature, Generator]:
+    def codegen(
+        context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+    ) -> Value:
         kind = ir.FunctionType(I32, [I64, I64, I32])
         madvise = cgutils.get_or_insert_function(builder.module, kind, "madvise")
         answer = builder.call(madvise, [*values, I32(_MADV_HUGEPAGE)])

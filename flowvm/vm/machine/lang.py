@@ -2,8 +2,9 @@
 
 The engine (`machine`, `allocator`, `execute`, `shell`) is written as plain Python functions on one
 int64 array.  They run as Python (under pdb, for coverage, in tests that play the workers), and
-compiled by Numba, where nothing takes the GIL.  Primitives that Python lacks are here twice: as a
-Python function of equal meaning on one thread, and as LLVM code in `flowvm.vm.machine.intrinsics`.
+compiled (`flowvm.compiler.words`), where nothing takes the GIL.  Primitives that Python lacks are
+here twice: as a Python function of equal meaning on one thread, and as LLVM code: in
+`flowvm.vm.machine.texts`, and in `flowvm.vm.machine.intrinsics` for Numba.
 
 Memory order: `load_acquire` and `store_release` pair up between threads; `fetch_add` and
 `compare_exchange` are sequentially consistent, and thereby full fences.
@@ -21,6 +22,7 @@ import numpy as np
 from flowvm.compiler import helpers, jit
 from flowvm.compiler.native import Intrinsic
 from flowvm.loading.lazy import lazy
+from flowvm.vm.machine import texts
 from flowvm.vm.machine.clocks import ticks_are_tsc
 from flowvm.vm.machine.device_words import CALL
 
@@ -56,10 +58,11 @@ _FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * CALL.WORDS)
 def _primitive(python: _Function) -> _Function:
     name = python.__name__  # not `python` itself, which compiled code does not have
 
-    def define() -> Any:
+    def define() -> object:
         return getattr(intrinsics, name)
 
-    return cast(_Function, Intrinsic(python, define))
+    gives = "ptr" if name == "words_at" else "i64"
+    return cast(_Function, Intrinsic(python, define, text=getattr(texts, name), gives=gives))
 
 
 @_primitive
@@ -215,14 +218,14 @@ def futex_wake(m: Words, i: int, count: int) -> int:
     return 0
 
 
-def address_of(function: Callable[..., Any], signature: str) -> int:
+def address_of(function: Callable[..., object], signature: str) -> int:
     """The address of the C function made of `function`, compiled or loaded from the cache."""
     return jit.native(function, signature, facts=_facts())
 
 
-def kept_address(function: Callable[..., Any], signature: str) -> int | None:
+def cached_address(function: Callable[..., object], signature: str) -> int | None:
     """Return the address of a compiled function if nothing has to be compiled for it, else None."""
-    return helpers.kept(function, signature, facts=_facts())
+    return helpers.native_if_cached(function, signature, facts=_facts())
 
 
 def _facts() -> object:

@@ -109,8 +109,8 @@ def may_receive(m: Words) -> bool:
     entry = entry_of(m, slot)
     if m[CTL.LIVE_ACCESSES] + count_of(m, slot, entry) > ACC.LENGTH:
         return False
-    there, more = m[CTL.IN_FLIGHT_BYTES], m[entry + ENT.BYTES]
-    if there > 0 and more > 0 and there + more > m[CTL.BYTES_HIGH]:
+    in_flight, more = m[CTL.IN_FLIGHT_BYTES], m[entry + ENT.BYTES]
+    if in_flight > 0 and more > 0 and in_flight + more > m[CTL.BYTES_HIGH]:
         return False
     return m[CTL.HOLD] == 0
 

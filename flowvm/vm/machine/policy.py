@@ -79,15 +79,15 @@ def is_room(m: Words) -> bool:
     """Return True if any ready instruction that computes may go to a stream now."""
     if m[POL.DEPTH] == 0:
         return is_still(m)
-    room = wanted = False  # of the pool
+    room = requested = False  # of the pool
     for stream in range(m[CTL.USED_STREAMS]):
         held = m[STR.AT + stream * STR.WORDS + STR.HELD] > 0
         if is_shared(m, stream):
             room = room or has_room(m, stream)
-            wanted = wanted or held
+            requested = requested or held
         if held and has_room(m, stream):
             return True
-    return room and wanted
+    return room and requested
 
 
 def lane_of(m: Words, slot: int) -> int:
@@ -100,6 +100,10 @@ def lane_of(m: Words, slot: int) -> int:
         bound = m[PRI.AT + slot * PRI.WORDS + PRI.BOUND]
         if bound >= 0:
             return bound if has_room(m, bound) else -1
+        if m[POL.PULLED] != 0:  # whoever passes is awake; others may have to wait for a core
+            passer = m[POL.PASSER]
+            pulls = passer >= 0 and is_shared(m, passer) and has_room(m, passer)
+            return passer if pulls else -1
         for other in range(m[CTL.USED_STREAMS]):
             if is_shared(m, other) and has_room(m, other):
                 return other
@@ -139,8 +143,24 @@ def bind(m: Words, slot: int, stream: int) -> None:
     ins = INS.AT + slot * INS.WORDS
     m[STR.AT + m[ins + INS.STREAM] * STR.WORDS + STR.HELD] -= 1
     log(m, slot, stream)
-    if m[ins + INS.STREAM] == stream:
+    if m[ins + INS.STREAM] != stream:
+        set_stream(m, slot, stream)
+
+
+def move_release(m: Words, slot: int) -> None:
+    """Let the worker that makes this pass run a release of the pool.  In another stream's queue it
+    would take the room of an instruction until that worker wakes up.
+    """
+    ins, passer = INS.AT + slot * INS.WORDS, m[POL.PASSER]
+    if m[ins + INS.KIND] != KIND.RELEASE or passer < 0:
         return
+    if is_shared(m, passer) and is_shared(m, m[ins + INS.STREAM]):
+        set_stream(m, slot, passer)
+
+
+def set_stream(m: Words, slot: int, stream: int) -> None:
+    """Set the stream that an instruction goes to, in its recorder's row as well."""
+    ins = INS.AT + slot * INS.WORDS
     m[ins + INS.STREAM] = stream
     at = REC.AT + (m[ins + INS.SEQ] & REC.MASK) * REC.WORDS
     if m[at + REC.SEQ] == m[ins + INS.SEQ] + 1:
@@ -156,6 +176,7 @@ def choose(m: Words) -> int:
     """
     before, slot = -1, m[CTL.READY_FIRST]
     if slot >= 0 and m[PRI.AT + slot * PRI.WORDS + PRI.NUMBER] < 0:
+        move_release(m, slot)
         return unlink(m, slot, -1)  # these stand in front of all others
     if m[POL.KIND] == POL.ASKED or not is_room(m):
         return -1

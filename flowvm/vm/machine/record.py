@@ -112,8 +112,8 @@ def _rounded(words: int) -> int:
 
 def fields_of(table: type[Record]) -> tuple[Field, ...]:
     """The fields of a record, in order."""
-    found: tuple[Field, ...] = cast(Any, table).__fields__
-    return found
+    fields: tuple[Field, ...] = cast(Any, table).__fields__
+    return fields
 
 
 def shown(table: type[Record], m: _Readable, at: int = 0) -> str:

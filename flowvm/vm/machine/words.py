@@ -570,6 +570,8 @@ class POL(Record):
     FAILED = field("of a compiled policy: how it was wrong, one of those below", by=SCHEDULER)
     WRONG = field("of a compiled policy: the task that it was wrong about", by=SCHEDULER)
     ENDED_ON = field("the stream whose instruction is completed now", by=SCHEDULER)
+    PULLED = field("1: the workers of the pool take their work in passes of their own")
+    PASSER = field("the stream whose worker makes this pass, or -1", by=SCHEDULER)
     HEARD = field("of a compiled policy: what ARRIVED was when it heard of all", by=SCHEDULER)
     TOLD = line("of ASKED: what `news` was at the last answer that chose nothing", by=SCHEDULER)
 
@@ -604,8 +606,8 @@ def name_of(word: int) -> str:
     table = next(r for r in reversed(REGIONS) if r.AT <= word)
     number, inside = divmod(word - table.AT, table.WORDS)
     name = table.__name__.rpartition(".")[2]
-    found = next((f for f in fields_of(table) if f.at <= inside < f.at + f.words), None)
+    field = next((f for f in fields_of(table) if f.at <= inside < f.at + f.words), None)
     place = f"[{number}]" if table.LENGTH > 1 else ""
-    if found is None:
+    if field is None:
         return f"{name}{place}" + (f"+{inside}" if inside else "")
-    return f"{name}{place}.{found.name}" + (f"+{inside - found.at}" if inside > found.at else "")
+    return f"{name}{place}.{field.name}" + (f"+{inside - field.at}" if inside > field.at else "")

@@ -2,12 +2,15 @@
 
 An issuing thread calls `look` now and then (`Flight.note`); once a quarter of the ring is new, what
 is complete is copied, so that nothing is lost however long a profile lasts.  That takes some ten
-milliseconds each time, of the thread that issues.
+milliseconds each time, of the thread that issues.  What was taken out may lie in a file, so that
+a long record takes little memory until it is asked for.
 """
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,13 +20,17 @@ from flowvm.vm.watch.flight import Flight, Snapshot
 
 OFTEN = REC.LENGTH // 4  # instructions between two copies
 _ROWS = ("seq", "entry", "stream", "status", "times", "storage", "access", "bare")
+_FILED = (*_ROWS, "tasks", "shares", "module")
 _EVENTS = ("waits", "marks", "anchors", "ran")
 
 
 class Keeping:
-    """Record of a profile that asked for at most `most` instructions since `since`."""
+    """Record of a profile that asked for at most `most` instructions since `since`; in a file
+    without a name in `folder`, if that is given.
+    """
 
-    def __init__(self, flight: Flight, since: int, most: int) -> None:
+    def __init__(self, flight: Flight, since: int, most: int, folder: Path | None = None) -> None:
+        self.file = None if folder is None else tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         self.flight, self.next, self.most = flight, since, most
         self.parts: list[Snapshot] = []
         self.lost = 0  # instructions that were kept and let go again
@@ -37,9 +44,16 @@ class Keeping:
         """Keep what is below `until`."""
         if until > self.next:
             first, self.next = self.next, until
-            self.parts.append(self.flight.look(first, until))
+            part = self.flight.look(first, until)
+            self.parts.append(part if self.file is None else _filed(part, self.file))
         while len(self.parts) > 1 and self._count() - len(self.parts[0].seq) >= self.most:
             self.lost += len(self.parts.pop(0).seq)
+
+    def close(self) -> None:
+        """Let what was kept go, with its file."""
+        self.parts.clear()
+        if self.file is not None:
+            self.file.close()
 
     def _count(self) -> int:
         return sum(len(part.seq) for part in self.parts)
@@ -58,6 +72,20 @@ class Keeping:
         return joined_run
 
 
+def _filed(part: Snapshot, file: Any) -> Snapshot:
+    """Return the snapshot with its arrays at the end of a file."""
+    arrays: dict[str, Any] = {}
+    for name in _FILED:
+        array = np.ascontiguousarray(getattr(part, name))
+        if not array.size:  # nothing is mapped
+            continue
+        at = file.seek(0, 2)
+        file.write(array.tobytes())
+        file.flush()
+        arrays[name] = np.memmap(file, array.dtype, "r", at, array.shape)
+    return replace(part, **arrays)
+
+
 def joined(parts: list[Snapshot]) -> Snapshot:
     """Snapshots of what follows each other as one."""
     last = parts[-1]
@@ -73,8 +101,10 @@ def joined(parts: list[Snapshot]) -> Snapshot:
     }
     for name in ("tasks", "shares"):  # by the numbers of instructions, of which each has its own
         own = [getattr(part, name) for part in parts]
-        kept = [rows[np.isin(rows[:, 0], part.seq)] for rows, part in zip(own, parts, strict=True)]
-        fields[name] = np.concatenate(kept)
+        columns = [
+            rows[np.isin(rows[:, 0], part.seq)] for rows, part in zip(own, parts, strict=True)
+        ]
+        fields[name] = np.concatenate(columns)
     for name in _EVENTS:
         fields[name] = list(dict.fromkeys(one for part in parts for one in getattr(part, name)))
     forward = {

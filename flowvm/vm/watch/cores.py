@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowvm.compiler import helpers
+from flowvm.meta.arrays import Array
 from flowvm.vm.machine.wait_words import WAIT
 
-Array = np.ndarray[Any, Any]
 _FILE = ctypes.create_string_buffer(b"/proc/thread-self/schedstat")
 _libc = ctypes.PyDLL(None)  # which keeps the GIL
 OWN = "flowvm-"  # names of flowvm's threads begin with it
@@ -42,12 +42,14 @@ def scheduled(thread: int) -> tuple[int, int]:
 
 
 def _counts(text: bytes) -> tuple[int, int]:
-    """The two counts in a file's text; (0, 0): not known."""
-    try:
-        used, ready = map(int, text[: max(0, text.find(b"\n"))].split()[:2])
-    except ValueError:
+    """Return the two counts in a file's text; (0, 0): not known.
+
+    `int` is not asked for an error: CPython loses a Ctrl-C that comes while `int` words one.
+    """
+    words = text[: max(0, text.find(b"\n"))].split()[:2]
+    if len(words) < 2 or not all(map(bytes.isdigit, words)):
         return 0, 0
-    return used, ready
+    return int(words[0]), int(words[1])
 
 
 def new_cell() -> Array:
@@ -113,7 +115,7 @@ def between(before: Reading, after: Reading, issuing: set[int]) -> dict[str, Any
     its name, kind (one of KINDS), nanoseconds on a core and ready without.  `issuing` are numbers
     of threads.
     """
-    rows: list[list[Any]] = []
+    rows = []
     known = 0
     for number, (name, used, ready) in after.threads.items():
         _, first, idle = before.threads.get(number, (name, 0, 0))

@@ -16,15 +16,13 @@ A ReleaseTensor does nothing there: it takes no time.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.vm.machine.edges import Edges
 from flowvm.vm.machine.words import KIND
 from flowvm.vm.watch.flight import TIMES
 
-Array = np.ndarray[Any, Any]
 HOST, SEEN, DEVICE = 0, 1, 2
 _STARTED, _ENDED = TIMES.index("started"), TIMES.index("ended")
 
@@ -53,8 +51,8 @@ def place_on_devices(
     over = np.where(known, np.clip(own[:, 1], began, closed), closed)
     over = np.where(kind == KIND.RELEASE, began, over)
     times[on_device, _STARTED] = began[on_device]
-    done = on_device & (closed > 0)
-    times[done, _ENDED] = over[done]
+    closed_rows = on_device & (closed > 0)
+    times[closed_rows, _ENDED] = over[closed_rows]
     return times, opened, clock
 
 

@@ -14,9 +14,9 @@ MOST = 40
 elsewhere: list[Callable[[], list[str]]] = []  # lines about waits for other processes
 
 
-def dump_text(vm: Recorded, found: list[InFlight] | None = None) -> str:
-    """Return a table of the oldest instructions in flight, oldest first; `found` is the result of
-    `pending`.
+def dump_text(vm: Recorded, instructions: list[InFlight] | None = None) -> str:
+    """Return a table of the oldest instructions in flight, oldest first; `instructions` is the
+    result of `pending`.
     """
     words = vm.words
     head, received = int(words[CTL.HEAD]), begun(vm)
@@ -25,15 +25,15 @@ def dump_text(vm: Recorded, found: list[InFlight] | None = None) -> str:
         if received > head
         else f"nothing in flight; {received} instructions done"
     ]
-    found = pending(vm) if found is None else found
-    for one in found[:MOST]:
+    instructions = pending(vm) if instructions is None else instructions
+    for one in instructions[:MOST]:
         reason = one.reason()
         if one.name == "barrier":
             reason = "waits for everything before it"
         row = f"  #{one.seq:<7d} {one.name:20s} {one.state:10s} {reason:40s} {one.line}"
         lines.append(printable(row))
-    if len(found) > MOST:
-        lines.append(f"  ... {len(found) - MOST} more: flow.vm.pending()")
+    if len(instructions) > MOST:
+        lines.append(f"  ... {len(instructions) - MOST} more: flow.vm.pending()")
     mark = words[RING.AT + (received & RING.SLOT_MASK) * RING.WORDS + RING.MARK]
     if mark != received + 1:
         for ahead in range(1, 64):

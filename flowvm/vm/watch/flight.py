@@ -27,6 +27,7 @@ monotonic clock, with what was overwritten counted.
 from __future__ import annotations
 
 import collections
+import itertools
 import sys
 import threading
 import time
@@ -39,7 +40,9 @@ import numpy as np
 from flowvm.config import config
 from flowvm.guards.forks import held_at_fork
 from flowvm.guards.regions import reverting
+from flowvm.meta.arrays import Array
 from flowvm.vm.callers.hot import CALL_STREAM, FRAMES, hot
+from flowvm.vm.callers.interrupt import waiting
 from flowvm.vm.callers.lines import is_internal
 from flowvm.vm.callers.scopes import Scopes
 from flowvm.vm.machine.recorder import INLINE
@@ -62,7 +65,7 @@ from flowvm.vm.machine.words import (
 from flowvm.vm.watch.cores import ready_by
 from flowvm.vm.watch.offcpu import LEAST, OffCpu, Ran
 from flowvm.vm.watch.protocol import VM
-from flowvm.vm.watch.sampling import Sampling
+from flowvm.vm.watch.sampling import Sampling, StackNumber
 
 EVERY = 256  # instructions between two copies of their lines
 WAITS = 1 << 14  # waits of issuing threads that are remembered
@@ -71,14 +74,13 @@ READINGS = 4  # readings of two clocks; the closest one counts
 # from level 2 on, instructions between two looks at the time they were issued at: the least; more
 # where looks would be less than two LEAST apart: less than one off the processor is not noted
 EXACT_EVERY = 32
-Array = np.ndarray[Any, Any]
 
 
 def every(level: int) -> int:
     """Return the number of instructions that an issuing thread may issue between two of its
     notes.
     """
-    return EVERY if level < 2 else EXACT_EVERY if level < 3 else 0
+    return EVERY if level < 2 else EXACT_EVERY
 
 
 def _no_devices(seqs: Array) -> DeviceTimes:
@@ -91,7 +93,7 @@ class HostWait(NamedTuple):
 
     By then it had issued `seq`, and whatever has a lower number was issued too; -1: nothing known.
     `since` is not 0 where only the length is known: it was at some time from then to `ended`.
-    Of a `gil` one `core` ns were without a core.
+    In `core` ns of it the thread was ready and had no core; 0: not known.
     """
 
     cause: str  # "sync", "credit", "memory", "jit", "gil"; and, of those that are placed, "core"
@@ -180,7 +182,7 @@ class Flight:
         self.vm = vm
         self.codes: list[Any] = [None] * REC.LENGTH
         self.lasts: list[int] = [0] * REC.LENGTH
-        self.kept = 0  # lines of instructions below are in `codes` and `lasts`
+        self.lines_end = 0  # lines of instructions below are in `codes` and `lasts`
         self.lock = held_at_fork(threading.Lock())
         self.first = 0  # instructions below are forgotten: their entries are
         self.waits: collections.deque[HostWait] = collections.deque(maxlen=WAITS)
@@ -194,7 +196,11 @@ class Flight:
         self.anchors: collections.deque[tuple[int, int]] = collections.deque(maxlen=WAITS)
         self.stacks: dict[int, tuple[tuple[Any, int], ...]] = {}
         self.keeping: Looking | None = None  # of a profile that wants more than the ring holds
-        self.alike: dict[Any, Any] = {}  # each stack that was kept
+        # each stack that was kept: by itself, and by its number, which is asked for once a level
+        self.alike: dict[Any, Any] = {}
+        self.numbers: dict[int, tuple[tuple[Any, int], ...]] = {}
+        self.keep: Callable[[int], None] | None = None  # at level 3, `hot` has it as `make_room`
+        self.due = [0]  # instructions below it need no note, at level 3 only their stacks
         self.outside: dict[Any, bool] = {}  # code objects: whether they are not flowvm's own
         self.scopes = Scopes()
         self.on_level: list[Callable[[int], None]] = []  # called with a new level
@@ -230,6 +236,7 @@ class Flight:
         for stream in range(vm.streams):
             vm.words[STR.AT + stream * STR.WORDS + STR.STAMP] = 0
         vm.words[CTL.LEVEL] = level
+        self.due[0], self.keep = 0, None
         self.offcpu.restart()
         if level >= 2:
             self.sampling.watch()
@@ -266,7 +273,7 @@ class Flight:
     def every(self) -> int:
         """The number of instructions that may be issued between two calls of `note`."""
         level = self.vm.words[CTL.LEVEL]
-        return self.exact if level == 2 else every(level)
+        return self.exact if level >= 2 else every(level)
 
     def after_fork_in_child(self) -> None:
         """Note this thread's new number in a forked child."""
@@ -305,10 +312,10 @@ class Flight:
             now = time.monotonic_ns()
         self.anchors.append((seq, now))
         if level >= 3:
-            self._keep_stack(seq)
+            self._next_stacks(seq)
         # not `acquire` and `try`: a Ctrl-C between the two would leave it taken.  Not taken where a
         # finalizer issues while this thread has it
-        if seq - self.kept >= EVERY and not self.lock.locked():
+        if seq - self.lines_end >= EVERY and not self.lock.locked():
             with self.lock:
                 self._keep_lines(seq)
         if self.keeping is not None and not self.lock.locked():
@@ -320,7 +327,7 @@ class Flight:
         """
         codes, lasts = hot["codes"], hot["lasts"]
         last = int(self.vm.words[CTL.RECEIVED])
-        at = max(self.kept, last - REC.LENGTH)
+        at = max(self.lines_end, last - REC.LENGTH)
         oldest = max(seq, last) - FRAMES  # of lines below, others were written over them
         while at < last:
             place, slot = at & REC.MASK, at & (FRAMES - 1)
@@ -332,9 +339,52 @@ class Flight:
                 self.codes[place : place + count] = codes[slot : slot + count]
                 self.lasts[place : place + count] = lasts[slot : slot + count]
             at += count
-        self.kept = last
+        self.lines_end = last
 
-    def _keep_stack(self, seq: int) -> None:
+    def _next_stacks(self, seq: int) -> None:
+        """Keep the stack of an instruction, and make room for the stacks of those behind it."""
+        self.due[0] = 0 if config.debug >= 2 else seq + self.every
+        if self.keep is None and (number := self.sampling.stack_number()) is not None:
+            self.keep = self._keeper(number, hot["make_room"])
+        self.stacks[seq] = self._stack()
+        if len(self.stacks) > 2 * REC.LENGTH:
+            for old in list(itertools.islice(self.stacks, REC.LENGTH)):
+                self.stacks.pop(old, None)
+
+    def _keeper(
+        self, number: StackNumber, otherwise: Callable[[int], None]
+    ) -> Callable[[int], None]:
+        """Return the function that level 3 calls with each instruction: it keeps its Python stack,
+        and does what is to be done `otherwise` where more is due.
+
+        A stack that was seen before is not walked again, but known by its number.  It is called
+        for each instruction, so all that it needs is at hand.
+        """
+        function, cells, cell, most = number.function, number.cells, number.cell, CTL.LIMIT
+        due, numbers, stacks, control = self.due, self.numbers, self.stacks, hot["control"]
+        known = numbers.get
+
+        @waiting
+        def keep(seq: int) -> None:
+            if seq >= due[0] or seq >= control[most]:
+                otherwise(seq)
+                return
+            try:
+                own = cells.own
+            except AttributeError:
+                own = cell()
+            one = function(own)  # at this place only: it is a part of the stack
+            stack = known(one)
+            if stack is None:
+                stack = self._stack()
+                if one:
+                    numbers[one] = stack
+            stacks[seq] = stack
+
+        return keep
+
+    def _stack(self) -> tuple[tuple[Any, int], ...]:
+        """Return the caller's frames outside of flowvm: code and place, the innermost first."""
         frames = []
         frame: Any = sys._getframe(2)
         outside = self.outside
@@ -347,11 +397,10 @@ class Flight:
                 frames.append((code, frame.f_lasti))
             frame = frame.f_back
         stack = tuple(frames)  # a loop's are alike: one is kept
-        self.stacks[seq] = self.alike.setdefault(stack, stack)
-        if len(self.alike) > REC.LENGTH:
+        if len(self.alike) > REC.LENGTH:  # numbers are of code that is kept: both go
             self.alike.clear()
-        if len(self.stacks) > REC.LENGTH:
-            self.stacks.pop(next(iter(self.stacks)), None)
+            self.numbers.clear()
+        return self.alike.setdefault(stack, stack)  # type: ignore[no-any-return]
 
     def _lost(self, since: int, now: int, lost: int, core: int) -> None:
         """The calling thread was kept from running for `lost` ns at some time since then, `core` of
@@ -379,7 +428,8 @@ class Flight:
             return
         over, ready = (0, 0) if cell is None else (int(cell[WAIT.OVER]), ready_by(cell))
         late = begun <= over <= now - LEAST
-        self.waits.append(HostWait(cause, begun, over if late else now, thread, seq))
+        core = self.offcpu.without_core(ready)
+        self.waits.append(HostWait(cause, begun, over if late else now, thread, seq, core=core))
         if late:
             self.offcpu.late(over, now, ready)
         self.offcpu.begin(ready)
@@ -537,10 +587,10 @@ class Flight:
         access = (access >> (k % OPERAND.ACCESSES_PER_WORD * OPERAND.ACCESS_BITS)) & 15
         from_ring = spilled[owner]
         place = rows[owner, REC.OPERANDS] + k
-        kept = m[SPL.AT + (place[from_ring] & SPL.MASK)]
+        spill = m[SPL.AT + (place[from_ring] & SPL.MASK)]
         outside = outline[owner][from_ring]
-        storage[from_ring] = np.where(outside, kept >> OPERAND.ACCESS_BITS, kept)
-        access[from_ring] = np.where(outside, kept & 15, access[from_ring])
+        storage[from_ring] = np.where(outside, spill >> OPERAND.ACCESS_BITS, spill)
+        access[from_ring] = np.where(outside, spill & 15, access[from_ring])
         return offsets, storage, access, lost
 
 

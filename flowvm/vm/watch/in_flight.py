@@ -124,17 +124,17 @@ def begun(vm: Recorded) -> int:
 
 def fronts(vm: Recorded) -> dict[int, int]:
     """Return, for each busy stream, the instruction that runs or runs next."""
-    words, found = vm.words, {}
+    words, by_stream = vm.words, {}
     if (received := int(words[CTL.RECEIVED])) < begun(vm):
         at = INS.AT + (received & RING.SLOT_MASK) * INS.WORDS
-        found[int(words[at + INS.STREAM])] = received
+        by_stream[int(words[at + INS.STREAM])] = received
     for stream in range(vm.streams):
         at = STR.AT + stream * STR.WORDS
-        done = int(words[at + STR.DONE])
-        if words[at + STR.TAIL] > done:
-            slot = int(words[QUE.AT + stream * RING.SLOTS + (done & RING.SLOT_MASK)])
-            found[stream] = int(words[INS.AT + slot * INS.WORDS + INS.SEQ])
-    return found
+        finished = int(words[at + STR.DONE])
+        if words[at + STR.TAIL] > finished:
+            slot = int(words[QUE.AT + stream * RING.SLOTS + (finished & RING.SLOT_MASK)])
+            by_stream[stream] = int(words[INS.AT + slot * INS.WORDS + INS.SEQ])
+    return by_stream
 
 
 def _targets(vm: Recorded, head: int, received: int) -> dict[int, list[int]]:
@@ -189,13 +189,13 @@ def _described(
     words, slot = vm.words, seq & RING.SLOT_MASK
     kind, stream = int(words[ins + INS.KIND]), int(words[ins + INS.STREAM])
     entry = int(words[RING.AT + slot * RING.WORDS + RING.ENTRY]) & ENT.MASK
-    info: Any = vm.entry_info[entry][0] if entry < len(vm.entry_info) else None
+    info = vm.entry_info[entry][0] if entry < len(vm.entry_info) else None
     waits = [_wait(vm, seq, source) for source in sources]
     head = int(words[CTL.HEAD])
     if kind == KIND.BARRIER and head < seq:
         waits.append(Waited(head, -1, "", ""))
-    here = kind not in (KIND.TOUCH, KIND.BARRIER) and state == STATE.DISPATCHED
-    first = front.get(stream, -1) if here else -1
+    dispatched = kind not in (KIND.TOUCH, KIND.BARRIER) and state == STATE.DISPATCHED
+    first = front.get(stream, -1) if dispatched else -1
     code, last, _ = apart(hot["codes"][seq & (FRAMES - 1)], hot["lasts"][seq & (FRAMES - 1)])
     return InFlight(
         seq,
@@ -230,14 +230,14 @@ def _callback_line(vm: Recorded) -> str:
     return f"{short_position(own.f_code, own.f_lasti)} {own.f_code.co_name}()" if own else ""
 
 
-def chain(found: list[InFlight]) -> list[InFlight]:
+def chain(instructions: list[InFlight]) -> list[InFlight]:
     """Return the chain of waits.  It begins at the instruction for which Python waits, or else at
     the youngest, and ends at a running one.
     """
-    by_seq = {one.seq: one for one in found}
-    readers = [one for one in found if one.name in ("wait", "barrier")]
+    by_seq = {one.seq: one for one in instructions}
+    readers = [one for one in instructions if one.name in ("wait", "barrier")]
     links: list[InFlight] = []
-    at = next(iter(readers or found[-1:]), None)
+    at = next(iter(readers or instructions[-1:]), None)
     while at is not None and at not in links and len(links) < MOST_LINKS:
         links.append(at)
         ahead = [at.behind, *(wait.seq for wait in at.waits)]
@@ -247,9 +247,9 @@ def chain(found: list[InFlight]) -> list[InFlight]:
     return links
 
 
-def chain_text(found: list[InFlight]) -> str:
+def chain_text(instructions: list[InFlight]) -> str:
     """Return `chain` as lines, "" if nothing is in flight."""
-    links = chain(found)
+    links = chain(instructions)
     if not links:
         return ""
     lines = ["  who waits for whom:"]
@@ -257,5 +257,5 @@ def chain_text(found: list[InFlight]) -> str:
         arrow = "   " if depth == 0 else "<- "
         lines.append(f"    {arrow}#{one.seq} {one.name}  {one.reason()}  {one.line}".rstrip())
     if len(links) == MOST_LINKS:
-        lines.append(f"    ... {len(found)} instructions are in flight: flow.vm.pending()")
+        lines.append(f"    ... {len(instructions)} instructions are in flight: flow.vm.pending()")
     return "\n".join(lines)

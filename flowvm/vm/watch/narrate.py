@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from types import CodeType
 
 from flowvm.config import config
 from flowvm.files.printable import printable
@@ -51,7 +51,7 @@ class Narrator:
         self.lock = threading.Lock()
         self.accesses: dict[int, list[tuple[int, bool]]] = {}  # storage -> [(seq, writes)]
 
-    def tell(self, seq: int, code: Any, last: int) -> None:
+    def tell(self, seq: int, code: CodeType | None, last: int) -> None:
         """Print the line of instruction `seq`, which has just been published."""
         m, slot = self.vm.words, seq & RING.SLOT_MASK
         record = RING.AT + slot * RING.WORDS
@@ -68,14 +68,14 @@ class Narrator:
         line = short_position(code, last)
         with self.lock:
             _write(f"flowvm: #{seq:<7d} {stream:5s} {name:16s} {text:60s} ")
-            done = self._done(seq) if kind not in (KIND.TOUCH, KIND.BARRIER) else f"{'':33s}"
-            right = f"{done}  {line}"
+            outcome = self._duration(seq) if kind not in (KIND.TOUCH, KIND.BARRIER) else f"{'':33s}"
+            right = f"{outcome}  {line}"
             if config.debug >= 3 and (front := self._waits(seq, kind, operands, writes)):
                 named = ", ".join(front[:MOST_WAITS]) + (" ..." if len(front) > MOST_WAITS else "")
                 right = f"{right.rstrip()}  waits for {named}"
             _write(right.rstrip() + "\n")
 
-    def _done(self, seq: int) -> str:
+    def _duration(self, seq: int) -> str:
         """Return time, rate and bytes of a finished instruction, in 33 columns."""
         if threading.current_thread().name == "flowvm-host":
             return f"{'issued by a callback':>33s}"  # it may wait for that callback
@@ -93,7 +93,7 @@ class Narrator:
             return f"{'skipped: an operand failed':>33s}"
         (t0, n0), (t1, n1) = vm.flight.zero, vm.flight.clocks()
         took = max(1, row[REC.ENDED] - row[REC.STARTED]) * ((n1 - n0) / (t1 - t0))
-        info: Any = vm.entry_info[row[REC.WHAT] & ENT.MASK][0]
+        info = vm.entry_info[row[REC.WHAT] & ENT.MASK][0]
         calls = [(task[0], task[3]) for task in getattr(info, "recorded", ())]  # of a LaunchPlan
         calls = calls or [(getattr(info, "name", ""), getattr(info, "metas", ()))]
         nbytes = sum(meta.nbytes for _, metas in calls for meta in metas)
@@ -122,7 +122,7 @@ class Narrator:
 
 
 def kernel_text(
-    name: str, body: Callable[..., Any], operands: Sequence[tuple[str, int, bool]], scalars: str
+    name: str, body: Callable[..., object], operands: Sequence[tuple[str, int, bool]], scalars: str
 ) -> str:
     """Return level 4's account of a kernel: the source given to Numba.
 

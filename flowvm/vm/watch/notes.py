@@ -27,6 +27,7 @@ import numpy as np
 
 from flowvm.errors import CaptureError, OutOfMemoryError
 from flowvm.files.printable import printable
+from flowvm.meta.arrays import Array
 from flowvm.vm.callers.lines import expression, short_position, shown
 from flowvm.vm.callers.tracebacks import NOTE
 from flowvm.vm.machine.words import ENT, ERR, INS, KIND, OPERAND
@@ -98,18 +99,18 @@ def caret_lines(code: CodeType | None, last: int) -> str:
 def note_of(vm: Failing, failure: Failed) -> str:
     """The note of a failed instruction."""
     seq = failure.seq
-    seen = vm.flight.look(max(0, seq - REACH), seq + REACH)
-    at = int(np.searchsorted(seen.seq, seq))
-    known = at < len(seen.seq) and seen.seq[at] == seq
-    where = f" on {vm.stream_name(int(seen.stream[at]))}" if known else ""
+    snapshot = vm.flight.look(max(0, seq - REACH), seq + REACH)
+    at = int(np.searchsorted(snapshot.seq, seq))
+    known = at < len(snapshot.seq) and snapshot.seq[at] == seq
+    where = f" on {vm.stream_name(int(snapshot.stream[at]))}" if known else ""
     lines = [f"{NOTE}#{seq} {failure.name}{where}{_span(vm, seq)}; it was submitted at"]
     lines.append(failure.where())
-    forward = seen.forward.get(at, failure.forward) if known else failure.forward
+    forward = snapshot.forward.get(at, failure.forward) if known else failure.forward
     if forward[0] is not None:
         lines.append(f"    forward   {caret_lines(*forward).lstrip()}")
-    if scope := failure.scope or (seen.modules[seen.module[at]] if known else ""):
+    if scope := failure.scope or (snapshot.modules[snapshot.module[at]] if known else ""):
         lines.append(f"    module    {scope}")
-    operands = _operands(vm, seen, at, failure) if known else []
+    operands = _operands(vm, snapshot, at, failure) if known else []
     operands = operands or [part for part in failure.operands.split(" · ") if part]
     if sum(map(len, operands)) + 3 * len(operands) < WIDTH - 14:
         operands = [" · ".join(operands)] if operands else []
@@ -119,10 +120,10 @@ def note_of(vm: Failing, failure: Failed) -> str:
     poisoned = int(vm.words[ERR.AT + seq % ERR.LENGTH * ERR.WORDS + ERR.POISONED])
     if poisoned:
         later = f"{poisoned} later instruction{'s' * (poisoned > 1)}"
-        first = _first_poisoned(vm, seen, at) if known else ""
+        first = _first_poisoned(vm, snapshot, at) if known else ""
         lines.append(f"    poisoned  {later}{first}")
     if isinstance(failure.exception, OutOfMemoryError):
-        lines += _memory(vm, int(seen.stream[at]) if known else 0)
+        lines += _memory(vm, int(snapshot.stream[at]) if known else 0)
     if not isinstance(failure.exception, CaptureError):
         lines.append(f"    restored  {RESTORED}")
     lines.append("    The VM is usable.  More: flow.last_error()")
@@ -152,25 +153,25 @@ def _span(vm: Recorded, seq: int) -> str:
     return f" ({name} {sum(m.name == name for m in marks[:k])})"
 
 
-def _storages(seen: Snapshot, i: int) -> np.ndarray[Any, Any]:
-    return seen.storage[int(seen.offsets[i]) : int(seen.offsets[i + 1])]
+def _storages(snapshot: Snapshot, i: int) -> Array:
+    return snapshot.storage[int(snapshot.offsets[i]) : int(snapshot.offsets[i + 1])]
 
 
-def _operands(vm: Recorded, seen: Snapshot, at: int, failure: Failed) -> list[str]:
+def _operands(vm: Recorded, snapshot: Snapshot, at: int, failure: Failed) -> list[str]:
     """Return `const idx i64[32] ← #307 copy, data.py:12` for each operand; the ones that are read
     come first.
     """
     metas, names = getattr(failure.info, "metas", ()), getattr(failure.info, "names", ())
-    first, end = int(seen.offsets[at]), int(seen.offsets[at + 1])
+    first, end = int(snapshot.offsets[at]), int(snapshot.offsets[at + 1])
     if len(metas) != end - first or len(names) != len(metas):
         return []
     operands: list[tuple[int, str]] = []
     for k in range(end - first):
-        access = int(seen.access[first + k])
+        access = int(snapshot.access[first + k])
         kind = _KINDS[access & 3]
         text = f"{kind} {names[k]} {metas[k]!r}"
         if not access & OPERAND.ALLOCATE:
-            text += _maker(vm, seen, int(seen.storage[first + k]), first)
+            text += _maker(vm, snapshot, int(snapshot.storage[first + k]), first)
         operands.append((access & 3, text))
     return [text for _, text in sorted(operands, key=lambda pair: pair[0] != OPERAND.CONST)]
 
@@ -179,41 +180,46 @@ def writer_of(vm: Recorded, operand: int) -> str:
     """Return the last writer of a tensor, by the operand word that it has in instructions: `#307
     copy, data.py:12`; "" if no remembered instruction wrote it.
     """
-    seen = vm.flight.look()
-    written = _maker(vm, seen, operand & OPERAND.STORAGE_MASK, len(seen.storage))
+    snapshot = vm.flight.look()
+    written = _maker(vm, snapshot, operand & OPERAND.STORAGE_MASK, len(snapshot.storage))
     return written.removeprefix(" ← ")
 
 
-def _maker(vm: Recorded, seen: Snapshot, storage: int, before: int) -> str:
+def _maker(vm: Recorded, snapshot: Snapshot, storage: int, before: int) -> str:
     """The last writer of a storage in front of flat operand number `before`."""
-    writes = (seen.storage[:before] == storage) & (seen.access[:before] & 3 != OPERAND.CONST)
+    writes = (snapshot.storage[:before] == storage) & (
+        snapshot.access[:before] & 3 != OPERAND.CONST
+    )
     if not writes.any():
         return ""
-    i = int(np.searchsorted(seen.offsets, np.flatnonzero(writes)[-1], side="right")) - 1
-    if _kind(vm, seen, i) == KIND.RELEASE:
+    i = int(np.searchsorted(snapshot.offsets, np.flatnonzero(writes)[-1], side="right")) - 1
+    if _kind(vm, snapshot, i) == KIND.RELEASE:
         return ""  # memory of Python's, which no instruction wrote
-    return " ← " + _named(vm, seen, i)
+    return " ← " + _named(vm, snapshot, i)
 
 
-def _first_poisoned(vm: Recorded, seen: Snapshot, at: int) -> str:
+def _first_poisoned(vm: Recorded, snapshot: Snapshot, at: int) -> str:
     """Return the first instruction that needed a value of the failed one."""
-    first, end = int(seen.offsets[at]), int(seen.offsets[at + 1])
-    written = seen.storage[first:end][seen.access[first:end] & 3 != OPERAND.CONST]
-    poisoned = np.flatnonzero(seen.status[at + 1 :] == INS.POISONED) + at + 1
+    first, end = int(snapshot.offsets[at]), int(snapshot.offsets[at + 1])
+    written = snapshot.storage[first:end][snapshot.access[first:end] & 3 != OPERAND.CONST]
+    poisoned = np.flatnonzero(snapshot.status[at + 1 :] == INS.POISONED) + at + 1
     for i in poisoned.tolist():
-        used = _storages(seen, i)
-        if np.isin(used, written).any() and _kind(vm, seen, i) not in (KIND.TOUCH, KIND.RELEASE):
-            return f" (first {_named(vm, seen, i)})"
+        used = _storages(snapshot, i)
+        if np.isin(used, written).any() and _kind(vm, snapshot, i) not in (
+            KIND.TOUCH,
+            KIND.RELEASE,
+        ):
+            return f" (first {_named(vm, snapshot, i)})"
     return ""
 
 
-def _kind(vm: Recorded, seen: Snapshot, i: int) -> int:
-    return int(vm.words[ENT.AT + int(seen.entry[i]) * ENT.WORDS + ENT.KIND])
+def _kind(vm: Recorded, snapshot: Snapshot, i: int) -> int:
+    return int(vm.words[ENT.AT + int(snapshot.entry[i]) * ENT.WORDS + ENT.KIND])
 
 
-def _named(vm: Recorded, seen: Snapshot, i: int) -> str:
+def _named(vm: Recorded, snapshot: Snapshot, i: int) -> str:
     """`#307 copy, data.py:12`."""
-    info: Any = vm.entry_info[int(seen.entry[i])][0]
-    line = short_position(seen.codes[i], seen.lasts[i])
+    info = vm.entry_info[int(snapshot.entry[i])][0]
+    line = short_position(snapshot.codes[i], snapshot.lasts[i])
     name = getattr(info, "name", info)
-    return f"#{int(seen.seq[i])} {name}" + (f", {line}" if line else "")
+    return f"#{int(snapshot.seq[i])} {name}" + (f", {line}" if line else "")

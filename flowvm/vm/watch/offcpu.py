@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, NamedTuple
 
 from flowvm.vm.watch.cores import scheduled
@@ -76,7 +77,7 @@ def _ran(used: dict[int, int], since: int, now: int) -> list[Ran]:
     tops = sys._current_frames() if every else {}
     lines = []
     for thread in every:
-        frame: Any = tops.get(thread.ident)
+        frame: FrameType | None = tops.get(thread.ident)
         stack = list[tuple[Any, int]]()
         while frame is not None and len(stack) < DEEP:
             stack.append((frame.f_code, frame.f_lasti))
@@ -126,7 +127,7 @@ class OffCpu:
         self,
         lost: Callable[[int, int, int, int], None],
         begins: Callable[[], None] = lambda: None,
-        ran: Callable[[list[Ran]], None] = lambda found: None,
+        ran: Callable[[list[Ran]], None] = lambda rows: None,
     ) -> None:
         self.lost, self.begins, self.ran = lost, begins, ran
         self.threads = threading.local()
@@ -161,6 +162,13 @@ class OffCpu:
             self._elsewhere(own, own.wall)
         elif own.wall - since >= LEAST:  # who waits yields its core, or wakes late
             self._without_core_by(own, ready or scheduled(threading.get_native_id())[1])
+
+    def without_core(self, ready: int) -> int:
+        """Return the nanoseconds that the calling thread has had no core since its last look, if it
+        had been `ready` without one for so long by now; 0: not known.
+        """
+        own: _Clocks | None = getattr(self.threads, "clocks", None)
+        return max(0, ready - own.ready - own.small) if own is not None and own.ready else 0
 
     def late(self, since: int, now: int, ready: int = 0) -> None:
         """The calling thread could have gone on at `since`, and does now.  By then it had been

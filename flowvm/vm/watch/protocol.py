@@ -7,14 +7,14 @@ from __future__ import annotations
 import threading
 from typing import Any, Protocol
 
-import numpy as np
+from flowvm.meta.arrays import Array
 
 
 class VM(Protocol):
     """The interface of an engine for watchers (`flowvm.vm.engine.engine` describes its parts)."""
 
     base: int
-    m: np.ndarray[Any, Any]
+    m: Array
     words: memoryview
     entry_info: list[Any]
     entries_reused: int  # how often an entry got the number of another, which is gone

@@ -34,12 +34,12 @@ purposes: deque[Purpose] = deque(maxlen=REMEMBERED)
 _living: set[int] = set()  # storages that are for something
 
 
-def storage_of(tensor: Any) -> int:
+def storage_of(tensor: object) -> int:
     """The number of a tensor's storage; 0 where it has none yet."""
     return int(getattr(tensor, "_ref", 0)) & OPERAND.STORAGE_MASK
 
 
-def made_for(tensor: Any, kind: str, owner: str, of: Any = None) -> None:
+def made_for(tensor: object, kind: str, owner: str, of: Any = None) -> None:
     """Note a tensor's purpose."""
     storage = storage_of(tensor)
     if storage:

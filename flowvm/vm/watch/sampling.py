@@ -1,7 +1,7 @@
 """Samples of the issuing threads, a thousand times a second: they show where host time goes.
 
 From level 2 on a native thread without the GIL (`flowvm.vm.workers.sampler`) looks at every thread
-that issues.  It sees addresses.  `seen` finds the live code objects of these addresses, each
+that issues.  It sees addresses.  `samples` finds the live code objects of these addresses, each
 identified by more than its address.  So a freed one is left out and not mistaken.
 
 Until the loop is compiled a thread of Python does the same, ten times as seldom.  Where CPython's
@@ -18,8 +18,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
-from types import CodeType, FunctionType
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,18 +28,18 @@ from flowvm.compiler import helpers
 from flowvm.config import say
 from flowvm.guards.apart import apart
 from flowvm.guards.collection import live_functions
+from flowvm.meta.arrays import Array
 from flowvm.private import frames
 from flowvm.private.cpython import never_freed
 from flowvm.vm.callers.interrupt import protected
 from flowvm.vm.machine.device_words import CALL
-from flowvm.vm.machine.lang import address_of, kept_address
+from flowvm.vm.machine.lang import address_of, cached_address
 from flowvm.vm.machine.sample_words import SAMPLING, SEEN, WATCHED
 from flowvm.vm.workers import sampler
 
-PERIOD_US = 1000
+PERIOD_US = 1000  # but in the first 16 ms
 SELDOM_S = 0.01  # between two looks of Python's
 NAME = "flowvm-sampler"
-Array = np.ndarray[Any, Any]
 # instead of a code object's address, where C calls the interpreter anew: from CPython 3.13 on
 _NO_CODE = (0, id(None))
 _Cached: Any = type(functools.lru_cache(len))
@@ -73,6 +73,23 @@ class _Issuing:
     def __del__(self) -> None:
         self.words[self.slot + WATCHED.STATE] = 0
         self.free.append(self.slot)
+
+
+class StackNumber:
+    """The number of the calling thread's stack, or 0: `function(cell())`."""
+
+    def __init__(self, address: int, base: int) -> None:
+        # PYFUNCTYPE keeps the GIL; types of arguments would make an object of each at each call
+        self.function: Callable[[ctypes.c_int64], int] = ctypes.PYFUNCTYPE(ctypes.c_int64)(address)
+        self.base = base
+        self.cells = threading.local()  # attribute `own`: what `cell` has returned to a thread
+
+    def cell(self) -> ctypes.c_int64:
+        """Return the argument for the calling thread, and keep it as `cells.own`."""
+        words = (ctypes.c_int64 * 2)(self.base, frames.thread_state())
+        self.cells.words, self.cells.own = words, ctypes.c_int64(ctypes.addressof(words))
+        own: ctypes.c_int64 = self.cells.own
+        return own
 
 
 class Sampling:
@@ -128,7 +145,7 @@ class Sampling:
         if self.why:
             say(1, f"issuing threads are looked at by Python: {self.why}")
             return None
-        address = kept_address(sampler.sampler_loop, sampler.SIGNATURE)
+        address = cached_address(sampler.sampler_loop, sampler.SIGNATURE)
         if address is None:
             if not self.making:
                 self.making = True
@@ -144,8 +161,8 @@ class Sampling:
         call, spans = (ctypes.c_int64 * CALL.WORDS)(), (ctypes.c_int64 * (2 + 2 * SEEN.MOST))()
         window = (ctypes.c_int64 * (SAMPLING.WINDOW_BYTES // 8))()
         libc, w, at = ctypes.CDLL(None), self.words, ctypes.addressof
-        for kept in (self.ring, self.words, call, spans, window):
-            never_freed(kept)
+        for array in (self.ring, self.words, call, spans, window):
+            never_freed(array)
         layout = frames.layout()
         w[SAMPLING.PERIOD] = PERIOD_US
         w[SAMPLING.RING], w[SAMPLING.PID] = self.ring.ctypes.data, os.getpid()
@@ -158,17 +175,24 @@ class Sampling:
         for name in ("CURRENT", "THROUGH", "CODE", "BEFORE", "AT", "NAME", "TABLE"):
             w[getattr(SAMPLING, name)] = getattr(layout, name.lower())
 
+    def stack_number(self) -> StackNumber | None:
+        """Return what gives the calling thread's stack a number; None where frames cannot be read,
+        or not yet.
+        """
+        if self.ring is None:
+            return None
+        address = cached_address(sampler.own_stack, sampler.STACK_SIGNATURE)
+        if address is None:
+            return None
+        return StackNumber(address, ctypes.addressof(self.words))
+
     def stop(self) -> None:
         """Stop sampling; the samples stay."""
         self.on = False
         if self.thread is not None:
             self.words[SAMPLING.STOP] = 1
-            try:
+            if self.thread.is_alive():  # else an exception came before it was started
                 self.thread.join()
-            except RecursionError:  # which is a RuntimeError
-                raise
-            except RuntimeError:  # an exception came before it was started
-                pass
             self.thread = None
 
     def after_fork_in_child(self) -> None:
@@ -196,7 +220,7 @@ class Sampling:
 
     # --- looking ------------------------------------------------------------------------------
 
-    def seen(self, since: int, until: int, more: Iterable[Any] = ()) -> list[Sample]:
+    def samples(self, since: int, until: int, more: Iterable[Any] = ()) -> list[Sample]:
         """Return the remembered samples from `since` to `until`, the oldest first.  `more` are code
         objects that may be alive and in no function.
         """
@@ -240,9 +264,9 @@ class Sampling:
         complete: Array = rows[whole]
         return complete
 
-    def _find(self, wanted: set[tuple[int, int]], more: Iterable[Any]) -> None:
+    def _find(self, pairs: set[tuple[int, int]], more: Iterable[Any]) -> None:
         """Look for the live code objects with these addresses and names."""
-        missing = {pair for pair in wanted if pair not in self.codes and pair[1] != 0}
+        missing = {pair for pair in pairs if pair not in self.codes and pair[1] != 0}
         addresses = {address for address, _ in missing}
         for source in (_running, lambda: more, lambda: _own(len(sys.modules)), _functions, _named):
             if not addresses:
@@ -311,7 +335,7 @@ def _named(package: str = "") -> Iterator[CodeType]:
             waiting.append(value.__wrapped__)
 
 
-def _values(module: Any) -> list[Any]:
+def _values(module: object) -> list[Any]:
     return list(getattr(module, "__dict__", {}).values())
 
 
@@ -328,7 +352,7 @@ def _functions() -> Iterator[CodeType]:
 
 
 def _frames_of(thread: int) -> tuple[tuple[CodeType | None, int], ...]:
-    frame: Any = sys._current_frames().get(thread)
+    frame: FrameType | None = sys._current_frames().get(thread)
     stack = list[tuple[CodeType | None, int]]()
     while frame is not None and len(stack) < SEEN.MOST:
         stack.append((frame.f_code, frame.f_lasti))
@@ -360,5 +384,6 @@ def _name(code: CodeType) -> int:
 
 
 def make() -> None:
-    """Compile the loop into the cache: a helper's job."""
+    """Compile the loop and the number of a stack into the cache: a helper's job."""
     address_of(sampler.sampler_loop, sampler.SIGNATURE)
+    address_of(sampler.own_stack, sampler.STACK_SIGNATURE)

@@ -16,6 +16,7 @@ import numpy as np
 
 from flowvm.files.printable import printable
 from flowvm.guards.regions import Switched
+from flowvm.meta.arrays import Array
 from flowvm.vm.callers.lines import short_position
 from flowvm.vm.machine.edges import HAZARDS, connect, tensors_of
 from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND, Access, Kind
@@ -142,11 +143,11 @@ class Trace:
             begun, after = max(((best[j][0], j) for j in front.get(k, ())), default=(0, -1))
             best.append((begun + max(0, ins.ended - ins.started), after))
         real = [k for k, i in enumerate(self.instructions) if i.kind != Kind.RELEASE_TENSOR]
-        at, found = max(real, key=lambda k: best[k][0], default=-1), []
+        at, path = max(real, key=lambda k: best[k][0], default=-1), []
         while at >= 0:
-            found.append(at)
+            path.append(at)
             at = best[at][1]
-        return found[::-1]
+        return path[::-1]
 
     def lanes(self) -> list[Line]:
         """A drawing for each row: a lane for each stream, and what comes in from other lanes; the
@@ -198,78 +199,73 @@ class record(Switched):  # noqa: N801 - read as a part of the with statement
     """Record every instruction issued inside; the trace is complete when the block is left."""
 
     def __init__(self, vm: Traceable) -> None:
-        self.vm, self.found = vm, Trace()
+        self.vm, self.trace = vm, Trace()
         self.recording = vm.flight.at_least(2)
         self.issued = 0
 
     def _switch(self) -> Trace:
         self.recording._switch()
         self.issued = int(self.vm.words[CTL.RECEIVED])
-        return self.found
+        return self.trace
 
-    def _left(self, *error: Any) -> None:
+    def _on_exit(self, *error: object) -> None:
         self.vm.release_dead()
         self.vm.wait_idle()
-        _fill(self.found, self.vm, self.vm.flight.look(self.issued))
+        _fill(self.trace, self.vm, self.vm.flight.look(self.issued))
 
     def _undo(self) -> None:
         self.recording._undo()
 
 
-def _fill(found: Trace, vm: Recorded, seen: Snapshot) -> None:
-    found.dropped = seen.overwritten
-    found.streams.update((s, vm.stream_name(s)) for s in set(seen.stream.tolist()))
-    kinds = vm.m[ENT.AT + seen.entry * ENT.WORDS + ENT.KIND]
-    counts = np.diff(seen.offsets)
-    owner = np.repeat(np.arange(len(seen.seq)), counts)
-    tensor = tensors_of(owner, seen.storage, kinds == KIND.RELEASE)
-    edges = connect(owner, tensor, seen.access & 3 != OPERAND.CONST)
+def _fill(trace: Trace, vm: Recorded, snapshot: Snapshot) -> None:
+    trace.dropped = snapshot.overwritten
+    trace.streams.update((s, vm.stream_name(s)) for s in set(snapshot.stream.tolist()))
+    kinds = vm.m[ENT.AT + snapshot.entry * ENT.WORDS + ENT.KIND]
+    counts = np.diff(snapshot.offsets)
+    owner = np.repeat(np.arange(len(snapshot.seq)), counts)
+    tensor = tensors_of(owner, snapshot.storage, kinds == KIND.RELEASE)
+    edges = connect(owner, tensor, snapshot.access & 3 != OPERAND.CONST)
     shown = (kinds != KIND.BARRIER) & ((kinds != KIND.TOUCH) | (counts > 0))
     place = np.cumsum(shown) - 1
     devices = int(vm.words[CTL.DEVICES])
     times, _, _ = place_on_devices(
-        seen.times, seen.stream, kinds, edges, devices, seen.devices.times
+        snapshot.times, snapshot.stream, kinds, edges, devices, snapshot.devices.times
     )
-    found.instructions += [
-        _traced(vm, seen, times, int(i), int(kinds[i]), tensor) for i in np.flatnonzero(shown)
+    trace.instructions += [
+        _traced(vm, snapshot, times, int(i), int(kinds[i]), tensor) for i in np.flatnonzero(shown)
     ]
-    infos = [vm.entry_info[e][0] if e < len(vm.entry_info) else None for e in seen.entry]
-    for i, k, writes, started, ended in uses_of(seen, infos).tolist():
-        used = found.uses.setdefault((int(place[i]), int(tensor[k])), [UNUSED, UNUSED])
+    infos = [vm.entry_info[e][0] if e < len(vm.entry_info) else None for e in snapshot.entry]
+    for i, k, writes, started, ended in uses_of(snapshot, infos).tolist():
+        used = trace.uses.setdefault((int(place[i]), int(tensor[k])), [UNUSED, UNUSED])
         used[writes] = joined(used[writes], (started, ended))
     for source, target, hazard, k in zip(
         edges.source, edges.target, edges.hazard, edges.operand, strict=True
     ):
         ends = int(place[source]), int(place[target])
-        found.edges.append(Edge(*ends, HAZARDS[hazard], int(tensor[k])))
+        trace.edges.append(Edge(*ends, HAZARDS[hazard], int(tensor[k])))
 
 
 def _traced(
-    vm: Recorded,
-    seen: Snapshot,
-    times: np.ndarray[Any, Any],
-    i: int,
-    number: int,
-    tensor: np.ndarray[Any, Any],
+    vm: Recorded, snapshot: Snapshot, times: Array, i: int, number: int, tensor: Array
 ) -> Traced:
-    entry, kind = int(seen.entry[i]), Kind(number)
+    entry, kind = int(snapshot.entry[i]), Kind(number)
     info = vm.entry_info[entry][0] if entry < len(vm.entry_info) else None
     metas, names = getattr(info, "metas", ()), getattr(info, "names", ())
     operands = []
-    for k, flat in enumerate(range(int(seen.offsets[i]), int(seen.offsets[i + 1]))):
+    for k, flat in enumerate(range(int(snapshot.offsets[i]), int(snapshot.offsets[i + 1]))):
         what = repr(metas[k]) if k < len(metas) else ""
         name = names[k] if k < len(names) else ""
-        access = Access(int(seen.access[flat]) & 3)
+        access = Access(int(snapshot.access[flat]) & 3)
         operands.append(TracedOperand(int(tensor[flat]), access, name, what))
     name = getattr(info, "name", None) or _NAMES.get(kind, kind.name.lower())
     return Traced(
-        int(seen.seq[i]),
+        int(snapshot.seq[i]),
         name,
         kind,
-        int(seen.stream[i]),
+        int(snapshot.stream[i]),
         tuple(operands),
         int(times[i, TIMES.index("started")]),
         int(times[i, TIMES.index("ended")]),
-        int(seen.status[i]),
-        short_position(seen.codes[i], seen.lasts[i]),
+        int(snapshot.status[i]),
+        short_position(snapshot.codes[i], snapshot.lasts[i]),
     )

@@ -13,10 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.vm.watch.flight import Snapshot
-
-Array = np.ndarray[Any, Any]
-
 
 Times = tuple[int, int]
 CONFLICTS = ((True, False), (True, True), (False, True))  # of two uses: whether each writes
@@ -37,7 +35,7 @@ def in_wrong_order(earlier: Times, later: Times) -> bool:
     return UNUSED not in (earlier, later) and earlier[1] > later[0]
 
 
-def uses_of(seen: Snapshot, infos: Sequence[Any]) -> Array:
+def uses_of(snapshot: Snapshot, infos: Sequence[Any]) -> Array:
     """Return rows (instruction, flat operand, writes, started, ended) for launches of Plans.
 
     `infos` has the objects of the VM's entries, for each instruction.  An operand has a row for
@@ -46,18 +44,18 @@ def uses_of(seen: Snapshot, infos: Sequence[Any]) -> Array:
     """
     rows = []
     launches = {
-        int(seen.seq[i]): i for i, info in enumerate(infos) if getattr(info, "accesses", ())
+        int(snapshot.seq[i]): i for i, info in enumerate(infos) if getattr(info, "accesses", ())
     }
     times: dict[tuple[int, int, bool], Times] = {}
-    for launch, task, _, _, started, ended in seen.tasks.tolist() if launches else ():
+    for launch, task, _, _, started, ended in snapshot.tasks.tolist() if launches else ():
         if launch in launches:
             for k, writes in _touched(infos[launches[launch]].accesses[task]):
                 known = times.get((launch, k, writes), UNUSED)
                 times[launch, k, writes] = joined(known, (started, ended))
     for launch, i in launches.items():
         touched = dict.fromkeys(use for task in infos[i].accesses for use in _touched(task))
-        first = int(seen.offsets[i])
-        if first < int(seen.offsets[i + 1]):
+        first = int(snapshot.offsets[i])
+        if first < int(snapshot.offsets[i + 1]):
             rows += [
                 (i, first + k, writes, *times.get((launch, k, writes), UNUSED))
                 for k, writes in touched

@@ -47,9 +47,9 @@ class Watch:
         self.thread: threading.Thread | None = None
         self.listener: socket.socket | None = None
         self.refused = False  # there was no listener when one was wanted
-        self.seen: tuple[int, ...] = ()
+        self.state: tuple[int, ...] = ()
         self.since = self.looked = time.monotonic()
-        self.told = False
+        self.has_reported = False
 
     def start(self) -> None:
         """Start the thread; called at each start of the VM, it does nothing from the second time
@@ -83,9 +83,9 @@ class Watch:
     def _take_signal(self) -> None:
         main = threading.current_thread() is threading.main_thread()
         if main and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
-            signal.signal(signal.SIGUSR1, self._asked)
+            signal.signal(signal.SIGUSR1, self._on_signal)
 
-    def _asked(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._print(f"signal {number}")
 
     def _run(self) -> None:
@@ -119,12 +119,12 @@ class Watch:
         words, now = self.vm.words, time.monotonic()
         streams = range(self.vm.streams)
         tasks = (words[STR.AT + s * STR.WORDS + STR.TASK] for s in streams)  # within replays
-        seen = (words[CTL.N_DONE], *tasks)
+        state = (words[CTL.N_DONE], *tasks)
         idle = words[CTL.HEAD] == in_flight.begun(self.vm)
-        if seen != self.seen or idle or now - self.looked > 3 * seconds + 1:
-            self.seen, self.since, self.told = seen, now, False
-        elif not self.told and now - self.since > config.watchdog:
-            self.told = True
+        if state != self.state or idle or now - self.looked > 3 * seconds + 1:
+            self.state, self.since, self.has_reported = state, now, False
+        elif not self.has_reported and now - self.since > config.watchdog:
+            self.has_reported = True
             self._print(f"no progress for {config.watchdog:g} s")
         self.looked = now
 

@@ -113,23 +113,23 @@ def serve(vm: Shown, listener: socket.socket) -> None:
                 connection.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(PATIENCE_S, 0))
             if _peer(connection)[1] not in (0, os.getuid()):
                 return
-            asked = b""
-            while not asked.endswith(b"\n") and len(asked) < 4096:
-                asked += (more := connection.recv(4096))
+            request = b""
+            while not request.endswith(b"\n") and len(request) < 4096:
+                request += (more := connection.recv(4096))
                 if not more:
                     break
-            question = read_json(asked, "a question")
+            question = read_json(request, "a question")
             check_question(question)
             header, parts = answer(vm, question)
             text = json.dumps(header).encode()
-            left = [memoryview(_LENGTH.pack(len(text)) + text)]
-            left += [vm.words[first : first + count].cast("B") for first, count in parts]
-            while left:  # all at once, unless the socket has no room
-                sent = connection.sendmsg(left)
-                while left and sent >= len(left[0]):
-                    sent -= len(left.pop(0))
-                if left:
-                    left[0] = left[0][sent:]
+            buffers = [memoryview(_LENGTH.pack(len(text)) + text)]
+            buffers += [vm.words[first : first + count].cast("B") for first, count in parts]
+            while buffers:  # all at once, unless the socket has no room
+                sent = connection.sendmsg(buffers)
+                while buffers and sent >= len(buffers[0]):
+                    sent -= len(buffers.pop(0))
+                if buffers:
+                    buffers[0] = buffers[0][sent:]
         except Exception:  # the asking process has gone, or asks nonsense: the next one is answered
             return
 
@@ -202,7 +202,7 @@ def _ring(base: int, words: int, mask: int, first: int, last: int) -> list[tuple
     return parts
 
 
-def check_question(question: Any) -> None:
+def check_question(question: object) -> None:
     """Raise ArgumentError for a question that `answer` must not see."""
     if not isinstance(question, dict):
         wrong("a question", question, "a record")

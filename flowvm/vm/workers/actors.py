@@ -306,17 +306,17 @@ def may_open(m: Words, slot: int, entry: int, plan: Words) -> bool:
     if writes_an_input(m, slot, entry):
         return False
     words = m[entry + ENT.LAYOUT]
-    made, inputs = load_word(words + 8 * PLAN.MADE), load_word(words + 8 * PLAN.INPUTS)
+    outputs, inputs = load_word(words + 8 * PLAN.MADE), load_word(words + 8 * PLAN.INPUTS)
     for number in range(plan[RUNTIME.FINISHED], plan[RUNTIME.STARTED]):
         at = RUNTIME.WORDS + number % plan[RUNTIME.DEPTH] * LAUNCH.WORDS
         if plan[at + LAUNCH.ALONE] != 0:
             return False
-        for j in range(made):
+        for j in range(outputs):
             output = (
                 operand_of(m, plan[at + LAUNCH.SLOT], plan[at + LAUNCH.ENTRY], j)
                 & OPERAND.STORAGE_MASK
             )
-            for k in range(made, made + inputs):
+            for k in range(outputs, outputs + inputs):
                 if operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK == output:
                     return False
     return True
@@ -325,10 +325,10 @@ def may_open(m: Words, slot: int, entry: int, plan: Words) -> bool:
 def writes_an_input(m: Words, slot: int, entry: int) -> bool:
     """Return True if a launch writes, as a variable, the memory of one of its inputs."""
     words = m[entry + ENT.LAYOUT]
-    made, inputs = load_word(words + 8 * PLAN.MADE), load_word(words + 8 * PLAN.INPUTS)
-    for j in range(made, made + inputs):
+    outputs, inputs = load_word(words + 8 * PLAN.MADE), load_word(words + 8 * PLAN.INPUTS)
+    for j in range(outputs, outputs + inputs):
         storage = operand_of(m, slot, entry, j) & OPERAND.STORAGE_MASK
-        for k in range(made + inputs, count_of(m, slot, entry)):
+        for k in range(outputs + inputs, count_of(m, slot, entry)):
             written = access_of(m, slot, entry, k) & 3 != OPERAND.CONST
             if written and operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK == storage:
                 return True

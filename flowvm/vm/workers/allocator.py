@@ -86,9 +86,9 @@ def counters(m: Words, at: int) -> Words:
 
 def count_more(count: Words, now: int, peak: int, size: int) -> None:
     """Add `size` to the counter `now`; word `peak` has its maximum."""
-    there = fetch_add(count, now, size) + size
+    total = fetch_add(count, now, size) + size
     most = count[peak]
-    while there > most and not compare_exchange(count, peak, most, there):
+    while total > most and not compare_exchange(count, peak, most, total):
         most = count[peak]
 
 
@@ -333,14 +333,14 @@ def trim_device(m: Words, by: int) -> bool:
     """Give back the cached memory of all streams that count into one place with the stream at `by`,
     whose worker calls.  The memory is a device's, or page-locked.  Return True if there was any.
     """
-    given = 0
+    freed = 0
     for stream in range(load_acquire(m, CTL.USED_STREAMS)):
         at = STR.AT + stream * STR.WORDS
         if m[at + STR.COUNTERS] == m[by + STR.COUNTERS]:
             if at != by:
                 await_releases(m, at)
-            given += trim_for(m, at, by)
-    return given > 0
+            freed += trim_for(m, at, by)
+    return freed > 0
 
 
 def await_releases(m: Words, at: int) -> None:
@@ -363,75 +363,75 @@ def trim_for(m: Words, at: int, by: int) -> int:
     if m[at + STR.MEMORY] == STR.HOST_MEMORY:
         return give_back(m, at, by)
     lock(m, at)
-    given = give_back(m, at, by)
-    given += give_slabs_back(m, at, by)
+    freed = give_back(m, at, by)
+    freed += give_slabs_back(m, at, by)
     unlock(m, at)
-    return given
+    return freed
 
 
 def give_back(m: Words, at: int, by: int) -> int:
     """Give the stream's cached large blocks back.  Return the number of bytes."""
-    given = 0
+    freed = 0
     if load_acquire(m, at + STR.RETURNED) != 0:
         take_back(m, at)
     for size_class in range(LARGE_CLASS + 1, STR.N_CLASSES):
         while m[at + STR.CLASSES + size_class] != 0:
             to_system(m, at, by, pop(m, at, size_class))
-            given += size_of(size_class)
+            freed += size_of(size_class)
     if CHECKED and m[at + STR.MEMORY] == STR.HOST_MEMORY:
-        given += let_go(m, (at - STR.AT) // STR.WORDS, 0, 0)
+        freed += let_go(m, (at - STR.AT) // STR.WORDS, 0, 0)
     m[at + STR.CACHED] = 0
-    fetch_add(counters(m, at), CTL.RESERVED_BYTES, -given)
+    fetch_add(counters(m, at), CTL.RESERVED_BYTES, -freed)
     fetch_add(m, CTL.N_TRIMMED, 1)
-    return given
+    return freed
 
 
 def give_slabs_back(m: Words, at: int, by: int) -> int:
     """Give back slabs whose blocks are all free.  Return the number of bytes."""
-    given = 0
+    freed = 0
     end, cut = m[at + STR.SLAB], SLAB - m[at + STR.SLAB_LEFT]
     if end != 0 and free_of(m, at, end - cut, end) == cut:
         m[at + STR.SLAB] = m[at + STR.SLAB_LEFT] = 0
-        given += give_slab_back(m, at, by, end - cut, end)
-    kept, node = 0, m[at + STR.SLABS]
+        freed += give_slab_back(m, at, by, end - cut, end)
+    previous, node = 0, m[at + STR.SLABS]
     while node != 0:
         after, end, cut = load_word(node), load_word(node + 8), load_word(node + 16)
         if free_of(m, at, end - cut, end) == cut:
-            given += give_slab_back(m, at, by, end - cut, end)
+            freed += give_slab_back(m, at, by, end - cut, end)
             free(node)
         else:
-            store_word(node, kept)
-            kept = node
+            store_word(node, previous)
+            previous = node
         node = after
-    m[at + STR.SLABS] = kept
-    return given
+    m[at + STR.SLABS] = previous
+    return freed
 
 
 def free_of(m: Words, at: int, begin: int, end: int) -> int:
     """Bytes of the free blocks from `begin` to `end`."""
-    found = 0
+    total = 0
     for size_class in range(LARGE_CLASS + 1):
         node = m[at + STR.CLASSES + size_class]
         while node != 0:
             if begin <= load_word(node + 8) < end:
-                found += size_of(size_class)
+                total += size_of(size_class)
             node = load_word(node)
-    return found
+    return total
 
 
 def give_slab_back(m: Words, at: int, by: int, begin: int, end: int) -> int:
     """Take the blocks from `begin` to `end`, all of a slab, off their lists, and give it back."""
     for size_class in range(LARGE_CLASS + 1):
-        kept, node = 0, m[at + STR.CLASSES + size_class]
+        previous, node = 0, m[at + STR.CLASSES + size_class]
         while node != 0:
             after = load_word(node)
             if begin <= load_word(node + 8) < end:
                 free(node)
             else:
-                store_word(node, kept)
-                kept = node
+                store_word(node, previous)
+                previous = node
             node = after
-        m[at + STR.CLASSES + size_class] = kept
+        m[at + STR.CLASSES + size_class] = previous
     to_system(m, at, by, begin)
     fetch_add(counters(m, at), CTL.RESERVED_BYTES, -SLAB)
     return SLAB

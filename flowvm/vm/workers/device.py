@@ -142,8 +142,8 @@ def event_for(m: Words, stream: int, place: int, block: Words) -> int:
     The stream's worker records one before whatever waits for others.  Where it has recorded none
     there is nothing of that kind yet, so one is recorded now; if it was faster, its own counts.
     """
-    done = STR.AT + stream * STR.WORDS + STR.DONE
-    if load_acquire(m, done) >= place:
+    finished = STR.AT + stream * STR.WORDS + STR.DONE
+    if load_acquire(m, finished) >= place:
         return 0
     other = words_at(m[STR.AT + stream * STR.WORDS + STR.BLOCK], DEV.WORDS)
     event = event_behind(other, place)
@@ -155,7 +155,7 @@ def event_for(m: Words, stream: int, place: int, block: Words) -> int:
         recorded = event_behind(other, place)
         event = recorded if recorded != 0 else event
     # last: the event that we look for may have passed meanwhile, and a later one was found
-    return event if load_acquire(m, done) < place else 0
+    return event if load_acquire(m, finished) < place else 0
 
 
 def event_behind(other: Words, place: int) -> int:
@@ -240,12 +240,12 @@ def close_passed(m: Words, stream: int, block: Words) -> bool:
 
 def close_until(m: Words, stream: int, block: Words, place: int) -> None:
     """Close the queue's instructions up to `place`."""
-    done = STR.AT + stream * STR.WORDS + STR.DONE
-    while m[done] < place:
-        slot = m[QUE.AT + stream * RING.SLOTS + (m[done] & RING.SLOT_MASK)]
+    finished = STR.AT + stream * STR.WORDS + STR.DONE
+    while m[finished] < place:
+        slot = m[QUE.AT + stream * RING.SLOTS + (m[finished] & RING.SLOT_MASK)]
         wait_for_closed(m, slot)
-        close_instruction(m, stream, slot, block, m[done])
-        store_release(m, done, m[done] + 1)
+        close_instruction(m, stream, slot, block, m[finished])
+        store_release(m, finished, m[finished] + 1)
 
 
 def wait_for_closed(m: Words, slot: int) -> None:
@@ -279,10 +279,12 @@ def close_instruction(m: Words, stream: int, slot: int, block: Words, place: int
         if block[DEV.FAILED] != 0:
             m[args], m[args + 1], status = block[DEV.FAILED], -1, DEVICE_FAILED
         if status != 0:
-            said = m[entry + ENT.KIND] == KIND.LAUNCH and status != DEVICE_FAILED
-            m[STR.AT + stream * STR.WORDS + STR.TASK] = failed_task(m, entry, line) if said else -1
+            has_task = m[entry + ENT.KIND] == KIND.LAUNCH and status != DEVICE_FAILED
+            m[STR.AT + stream * STR.WORDS + STR.TASK] = (
+                failed_task(m, entry, line) if has_task else -1
+            )
             fail(m, stream, slot, entry, status)
-            if said:
+            if has_task:
                 poison_behind(m, slot, entry, line, seq_of(m, slot) + 1)
             else:
                 tear(m, slot, entry)

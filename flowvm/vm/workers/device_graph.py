@@ -204,24 +204,26 @@ def launch_graph(m: Words, stream: int, block: Words, g: Words, table: int, scal
     """Copy the inputs and the numbers to the graph's memory, launch the graph, and copy its outputs
     to their places.  Then pass the kernels' reports to the instruction.
     """
-    made, ends, on = g[GRAPH.MADE], g[GRAPH.MADE] + g[GRAPH.INPUTS], block[DEV.STREAM]
+    outputs, ends, on = g[GRAPH.MADE], g[GRAPH.MADE] + g[GRAPH.INPUTS], block[DEV.STREAM]
     own = GRAPH.LISTS + 2 * g[GRAPH.OPERANDS] + 1
     chunk = g[own - 1]
     status = put_numbers(m, stream, g, chunk, scalars)
     if status != 0:
         return status
     code = 0
-    for k in range(made, ends):
+    for k in range(outputs, ends):
         if code == 0 and g[GRAPH.LISTS + 2 * k + 1] > 0:
-            given = load_word(table + 8 + 8 * k)
-            code = call_driver(block, DEV.F_COPY, g[own + k], given, g[GRAPH.LISTS + 2 * k + 1], on)
+            argument = load_word(table + 8 + 8 * k)
+            code = call_driver(
+                block, DEV.F_COPY, g[own + k], argument, g[GRAPH.LISTS + 2 * k + 1], on
+            )
     if code == 0:
         code = call_driver(block, DEV.F_LAUNCH_GRAPH, g[GRAPH.EXEC], on, 0, 0)
-    for k in range(made):
+    for k in range(outputs):
         if code == 0 and g[GRAPH.LISTS + 2 * k + 1] > 0:
-            wanted = load_word(table + 8 + 8 * k)
+            result = load_word(table + 8 + 8 * k)
             code = call_driver(
-                block, DEV.F_COPY, wanted, g[own + k], g[GRAPH.LISTS + 2 * k + 1], on
+                block, DEV.F_COPY, result, g[own + k], g[GRAPH.LISTS + 2 * k + 1], on
             )
     g[GRAPH.LAUNCHES] += 1
     return collect_lines(m, stream, g, chunk) if code == 0 else failed(m, stream, code)

@@ -93,16 +93,16 @@ def help_with(m: Words, stream: int, who: int, arena: int) -> bool:
         return False
     kernel, layout = load_acquire(m, at + STR.KERNEL), load_acquire(m, at + STR.LAYOUT)
     units, grain = load_acquire(m, at + STR.UNITS), load_acquire(m, at + STR.GRAIN)
-    first, left = load_acquire(m, at + STR.FIRST), load_acquire(m, at + STR.CHUNKS) - chunk
-    if left <= 0:
+    first, remaining = load_acquire(m, at + STR.FIRST), load_acquire(m, at + STR.CHUNKS) - chunk
+    if remaining <= 0:
         return False
-    taken = run_length(left, load_acquire(m, at + STR.TEAM) + 1)
-    if not compare_exchange(m, at + STR.JOB, word, word + taken):
+    count = run_length(remaining, load_acquire(m, at + STR.TEAM) + 1)
+    if not compare_exchange(m, at + STR.JOB, word, word + count):
         return True
     args = address_in(m, ARG.AT + stream * ARG.WORDS)
     recorded = who != LEADER and m[CTL.LEVEL] > 1
     begun = ticks() if recorded else 0
-    for k in range(chunk, chunk + taken):
+    for k in range(chunk, chunk + count):
         if is_stopped(m, at):
             store_release(m, at + STR.STATUS, STR.STOPPED)
             break
@@ -113,6 +113,6 @@ def help_with(m: Words, stream: int, who: int, arena: int) -> bool:
         if status != 0:
             store_release(m, at + STR.STATUS, status)
     if recorded:
-        stamp_share(m, stream, who, word >> 32, begun, taken)
-    fetch_add(m, at + STR.LEFT, -taken)
+        stamp_share(m, stream, who, word >> 32, begun, count)
+    fetch_add(m, at + STR.LEFT, -count)
     return True

@@ -1,4 +1,5 @@
-"""The sampler's loop: samples of the issuing threads, a thousand times a second.
+"""The sampler's loop: samples of the issuing threads, a thousand times a second, and at first up to
+ten times as often: a run of a few milliseconds has some too.
 
 It runs without the GIL and stops no thread.  The memory that it reads changes meanwhile and may be
 freed.  So the system reads all of the interpreter's memory, and answers where a load would fault.
@@ -18,14 +19,20 @@ from flowvm.vm.machine.lang import (
 )
 from flowvm.vm.machine.sample_words import SAMPLING, SEEN, WATCHED
 
+WORDS_ONLY = True
 SIGNATURE = "int64(int64)"
+STACK_SIGNATURE = "int64(int64)"
+QUICK_US = 100  # between two looks, at the least
 TAGS = 7
+STACK_FACTOR = 0x2545F4914F6CDD1D  # of a multiplicative hash: odd
+STACK_MOST = 4096  # frames; a deeper stack has no number
 FRAME_BYTES = 96  # of a frame, in which its places are
 
 
 def sampler_loop(base: int) -> int:
     """Run the sampler's thread until STOP."""
     w = words_at(base, SAMPLING.WORDS)
+    begun = clock()
     while load_acquire(w, SAMPLING.STOP) == 0:
         for k in range(WATCHED.LENGTH):
             at = SAMPLING.WATCHED + k * WATCHED.WORDS
@@ -33,8 +40,15 @@ def sampler_loop(base: int) -> int:
             if state != 0:
                 sample(w, at, state)
         w[SAMPLING.LOOKS] += 1
-        futex_wait(w, SAMPLING.STOP, 0, w[SAMPLING.PERIOD])
+        futex_wait(w, SAMPLING.STOP, 0, pause((clock() - begun) // 1000, w[SAMPLING.PERIOD]))
     return 0
+
+
+def pause(since: int, period: int) -> int:
+    """Return the microseconds until the next look, `since` microseconds after the first one: a
+    sixteenth of these, from QUICK_US to `period`.
+    """
+    return min(period, max(QUICK_US, since // 16))
 
 
 def sample(w: Words, at: int, state: int) -> None:
@@ -109,13 +123,35 @@ def walked(w: Words, row: Words, state: int) -> int:
                 if not read_some(w, low, size):
                     return depth
             high = low + size
-        here = (frame - low) // 8
-        code = window[here + w[SAMPLING.CODE] // 8] & ~TAGS
+        slot = (frame - low) // 8
+        code = window[slot + w[SAMPLING.CODE] // 8] & ~TAGS
         to = SEEN.FRAMES + 3 * depth
-        row[to], row[to + 1] = code, window[here + w[SAMPLING.AT] // 8]
+        row[to], row[to + 1] = code, window[slot + w[SAMPLING.AT] // 8]
         depth += 1
-        frame = window[here + w[SAMPLING.BEFORE] // 8]
+        frame = window[slot + w[SAMPLING.BEFORE] // 8]
     return depth
+
+
+def own_stack(cell: int) -> int:
+    """Return a number for the stack of the calling thread: the same for the same code at the same
+    places.  Its frames stay meanwhile, so they are read where they are.
+
+    `cell` is the address of two words: SAMPLING's address, and that of the thread's state.
+    """
+    both = words_at(cell, 2)
+    w = words_at(both[0], SAMPLING.WORDS)
+    frame = words_at(both[1] + w[SAMPLING.CURRENT], 1)[0]
+    if w[SAMPLING.THROUGH] >= 0:
+        frame = words_at(frame + w[SAMPLING.THROUGH], 1)[0]
+    code, at, before = w[SAMPLING.CODE] // 8, w[SAMPLING.AT] // 8, w[SAMPLING.BEFORE] // 8
+    number, budget = 1, STACK_MOST
+    while frame > 0 and frame & 7 == 0 and budget > 0:
+        words = words_at(frame, FRAME_BYTES // 8)
+        number = (number ^ (words[code] & ~TAGS)) * STACK_FACTOR
+        number = (number ^ (number >> 29) ^ words[at]) * STACK_FACTOR
+        frame = words[before]
+        budget -= 1
+    return number if budget > 0 else 0
 
 
 def names(w: Words, row: Words, last: int) -> None:

@@ -44,7 +44,7 @@ from flowvm.vm.machine.machine import (
     set_limit,
 )
 from flowvm.vm.machine.plan_words import RUNTIME
-from flowvm.vm.machine.policy import lane_of, news, take
+from flowvm.vm.machine.policy import has_room, is_room, is_shared, lane_of, news, take
 from flowvm.vm.machine.recorder import begin, end
 from flowvm.vm.machine.stamps import see, stamp_end, stamp_open, stamp_task
 from flowvm.vm.machine.wait_words import WAIT
@@ -59,7 +59,6 @@ from flowvm.vm.workers.actors import (
     tell_sources,
 )
 from flowvm.vm.workers.allocator import trim
-from flowvm.vm.workers.asked import choose_compiled, ended
 from flowvm.vm.workers.device import (
     close_passed,
     enter,
@@ -70,8 +69,10 @@ from flowvm.vm.workers.device import (
 )
 from flowvm.vm.workers.execute import execute, fail, poison_of, tear, will_run
 from flowvm.vm.workers.launch import MOST, runtime_of
+from flowvm.vm.workers.native_policy import choose_compiled, ended
 from flowvm.vm.workers.ranges import help_with
 
+WORDS_ONLY = True
 WINDOW = 64  # records taken before the workers' news are looked at again
 STAMPED = 8  # records received that have one time of `recorder`'s level 1
 SLICE = 2000  # microseconds the scheduler sleeps at most
@@ -183,10 +184,10 @@ def step(m: Words) -> int:
     for stream in range(m[CTL.USED_STREAMS]):
         at = STR.AT + stream * STR.WORDS
         if m[at + STR.COLLECTED] != m[at + STR.TAIL]:
-            done = load_acquire(m, at + STR.DONE)
-            if level != 0 and m[at + STR.COLLECTED] < done:
+            finished = load_acquire(m, at + STR.DONE)
+            if level != 0 and m[at + STR.COLLECTED] < finished:
                 m[CTL.NOW] = ticks()
-            while m[at + STR.COLLECTED] < done:
+            while m[at + STR.COLLECTED] < finished:
                 collected = m[at + STR.COLLECTED]
                 m[at + STR.COLLECTED] = collected + 1
                 slot = m[QUE.AT + stream * RING.SLOTS + (collected & RING.SLOT_MASK)]
@@ -255,7 +256,7 @@ def ask(m: Words) -> int:
     if m[POL.NATIVE] != 0:
         m[POL.STALLED] = 0
         return choose_compiled(m)
-    told = news(m)
+    event = news(m)
     question = m[POL.ASK] + 1
     store_release(m, POL.ASK, question)
     polls = 0
@@ -267,7 +268,7 @@ def ask(m: Words) -> int:
             futex_wait(m, POL.ANSWER, question - 1, ANSWER_US)
     m[POL.STALLED] = 0
     if m[POL.CHOICE] < 0:
-        m[POL.TOLD] = told
+        m[POL.TOLD] = event
         return -1
     return take(m, m[POL.CHOICE], m[POL.LANE])
 
@@ -283,6 +284,8 @@ def scheduler_loop(base: int, mine: int) -> int:
         did = 0
         # looked at first: one that polls and loses its core must not keep others from the work
         if has_work(m) and claim(m, CTL.TAKEN):
+            if m[POL.KIND] != 0:
+                m[POL.PASSER] = mine
             if mine < 0 or is_running(m):
                 did = step(m)
             leave(m, CTL.TAKEN)
@@ -290,8 +293,7 @@ def scheduler_loop(base: int, mine: int) -> int:
             idle = naps = 0
             for stream in range(m[CTL.USED_STREAMS]):
                 at = STR.AT + stream * STR.WORDS
-                waits = m[at + STR.TAIL] != load_acquire(m, at + STR.DONE)
-                if stream != mine and waits and m[at + STR.SLEEPS] != 0:
+                if stream != mine and m[at + STR.SLEEPS] != 0 and has_task(m, stream):
                     wake(m, at + STR.SLEEPS)
             if m[CTL.ROOM_SLEEPS] != 0:
                 wake(m, CTL.ROOM_SLEEPS)
@@ -309,7 +311,7 @@ def scheduler_loop(base: int, mine: int) -> int:
             m[CTL.USED_STREAMS]
         ):  # a worker may have gone to sleep since we published
             at = STR.AT + stream * STR.WORDS
-            if m[at + STR.TAIL] != load_acquire(m, at + STR.DONE):
+            if has_task(m, stream):
                 wake(m, at + STR.SLEEPS)
         if not has_news(m):
             futex_wait(m, CTL.SCHEDULER_SLEEPS, CTL.ASLEEP, SLICE)
@@ -320,6 +322,19 @@ def scheduler_loop(base: int, mine: int) -> int:
         if m[CTL.ROOM_SLEEPS] != 0:
             wake(m, CTL.ROOM_SLEEPS)
         idle = m[CTL.SPINS]  # the waking thread has left something, or this one sleeps on
+
+
+def has_task(m: Words, stream: int) -> bool:
+    """Return True if a stream's queue has an instruction, or its worker may take a ready one."""
+    at = STR.AT + stream * STR.WORDS
+    return m[at + STR.TAIL] != load_acquire(m, at + STR.DONE) or may_pull(m, stream)
+
+
+def may_pull(m: Words, stream: int) -> bool:
+    """Return True if a ready instruction waits that the stream's worker may take in its pass."""
+    if m[POL.PULLED] == 0 or load_acquire(m, CTL.READY_FIRST) < 0:
+        return False
+    return is_shared(m, stream) and has_room(m, stream) and is_room(m)
 
 
 def is_running(m: Words) -> bool:
@@ -361,8 +376,8 @@ def next_of(m: Words, stream: int, wait: int, idle: int) -> int:
     -1.  `idle` counts earlier polls: after a vain sleep, sleep again at once.
     """
     at = STR.AT + stream * STR.WORDS
-    done = load_acquire(m, at + STR.DONE)
-    while load_acquire(m, at + STR.TAIL) == done:
+    finished = load_acquire(m, at + STR.DONE)
+    while load_acquire(m, at + STR.TAIL) == finished:
         if load_acquire(m, CTL.STOP) != 0 or wait == 0 or has_mail(m, stream):
             return -1
         if m[POL.KIND] != 0 and may_schedule(m) and make_pass(m, stream) > 0:
@@ -372,11 +387,11 @@ def next_of(m: Words, stream: int, wait: int, idle: int) -> int:
             continue
         fetch_add(m, at + STR.SLEEPS, 1)
         rouse(m)
-        quiet = load_acquire(m, at + STR.TAIL) == done and not has_mail(m, stream)
-        sleep(m, at, quiet, wait)
-        if load_acquire(m, at + STR.TAIL) == done:
+        quiet = load_acquire(m, at + STR.TAIL) == finished and not has_mail(m, stream)
+        sleep(m, at, quiet and not may_pull(m, stream), wait)
+        if load_acquire(m, at + STR.TAIL) == finished:
             return -1
-    return m[QUE.AT + stream * RING.SLOTS + (done & RING.SLOT_MASK)]
+    return m[QUE.AT + stream * RING.SLOTS + (finished & RING.SLOT_MASK)]
 
 
 def may_schedule(m: Words) -> bool:
@@ -397,8 +412,12 @@ def make_pass(m: Words, stream: int) -> int:
 def finish(m: Words, stream: int) -> None:
     """Count the stream's current instruction as done, and tell the scheduler."""
     at = STR.AT + stream * STR.WORDS
-    store_release(m, at + STR.DONE, m[at + STR.DONE] + 1)
+    count = m[at + STR.DONE] + 1
+    store_release(m, at + STR.DONE, count)
     if m[CTL.SCHEDULER_SLEEPS] == CTL.ASLEEP:
+        # a worker that makes the pass itself leaves the core to the stream that it wakes
+        if m[POL.KIND] != 0 and may_schedule(m) and m[at + STR.TAIL] == count:
+            return
         rouse(m)
 
 
@@ -450,10 +469,10 @@ def worker_loop(base: int, stream: int, waits: int) -> int:
         while serve(m, stream):
             idle = 0
             m[at + STR.STAMP] = 0  # the next instruction starts later
-        wanted = load_acquire(m, CTL.TRIM)
-        if m[answered] != wanted:
+        request = load_acquire(m, CTL.TRIM)
+        if m[answered] != request:
             trim(m, stream)
-            store_release(m, answered, wanted)
+            store_release(m, answered, request)
         leave(m, at + STR.TAKEN)
     return 0
 
@@ -542,10 +561,10 @@ def device_loop(base: int, stream: int) -> int:
         if opened:
             idle = 0
             continue
-        wanted = load_acquire(m, CTL.TRIM)
-        if m[at + STR.TRIMMED] != wanted:
+        request = load_acquire(m, CTL.TRIM)
+        if m[at + STR.TRIMMED] != request:
             trim(m, stream)
-            store_release(m, at + STR.TRIMMED, wanted)
+            store_release(m, at + STR.TRIMMED, request)
         idle += 1
         if keep_polling(m, idle):
             continue

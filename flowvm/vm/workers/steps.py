@@ -21,6 +21,7 @@ from flowvm.vm.machine.device_words import CALL, DEV, LINES, SOURCE, STEP
 from flowvm.vm.machine.lang import Words, address_in, call_address, load_word, words_at
 from flowvm.vm.machine.words import ARG
 
+WORDS_ONLY = True
 DEVICE_FAILED = 13  # flowvm.errors.Status.DEVICE_FAILED; a test pins that they agree
 EXTRA = (
     CALL.WORDS

@@ -15,6 +15,8 @@ from flowvm.vm.machine.lang import Words, address_in, call_address, load_word, w
 from flowvm.vm.machine.words import ARG
 from flowvm.vm.workers.steps import CALL_AREA, DEVICE_FAILED, call_driver
 
+WORDS_ONLY = True
+
 
 def failed(a: Words, code: int) -> int:
     """Return the status for a driver's answer."""
@@ -26,10 +28,10 @@ def copy_in(args: int, layout: int, lo: int, hi: int, arena: int) -> int:
     """Copy from the host to the device, by way of the pinned buffers."""
     a = words_at(args, ARG.WORDS)
     block = words_at(a[ARG.BLOCK], DEV.WORDS)
-    to, source, left = a[ARG.HEADER], a[ARG.HEADER + 1], load_word(layout)
+    to, source, remaining = a[ARG.HEADER], a[ARG.HEADER + 1], load_word(layout)
     code = 0
-    while left > 0 and code == 0:
-        count = min(left, block[DEV.STAGE_BYTES])
+    while remaining > 0 and code == 0:
+        count = min(remaining, block[DEV.STAGE_BYTES])
         stage = words_at(block[DEV.STAGES] + 16 * (block[DEV.STAGED] % DEV.STAGE_COUNT), 2)
         if block[DEV.STAGED] >= DEV.STAGE_COUNT:
             code = call_driver(block, DEV.F_SYNCHRONIZE_EVENT, stage[1], 0, 0, 0)
@@ -39,7 +41,7 @@ def copy_in(args: int, layout: int, lo: int, hi: int, arena: int) -> int:
         if code == 0:
             code = call_driver(block, DEV.F_RECORD, stage[1], block[DEV.STREAM], 0, 0)
         block[DEV.STAGED] += 1
-        to, source, left = to + count, source + count, left - count
+        to, source, remaining = to + count, source + count, remaining - count
     return failed(a, code)
 
 

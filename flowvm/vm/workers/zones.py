@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.config import config
+from flowvm.meta.arrays import Array
 from flowvm.vm.machine.lang import Words, aligned_alloc, copy_bytes, free, load_word, store_word
 from flowvm.vm.machine.machine import access_of, count_of, operand_of
 from flowvm.vm.machine.words import ARG, CHK, ENT, OPERAND, RING, STO, STR, VEW
@@ -69,9 +70,9 @@ def fill_from(address: int, end: int) -> None:
     """Fill memory with the pattern from any byte to `end`, a multiple of 8."""
     within = address & 7
     if within != 0:
-        kept = (1 << (8 * within)) - 1
+        mask = (1 << (8 * within)) - 1
         word = load_word(address - within)
-        store_word(address - within, (word & kept) | (PATTERN & ~kept))
+        store_word(address - within, (word & mask) | (PATTERN & ~mask))
         address += 8 - within
     fill(address, end - address)
 
@@ -82,12 +83,12 @@ def first_change(address: int, end: int) -> int:
     """
     within = address & 7
     at = address - within
-    seen = 8 * within
+    bits = 8 * within
     while at < end:
         word = load_word(at) ^ PATTERN
-        if seen != 0:
-            word = (word >> seen) << seen
-            seen = 0
+        if bits != 0:
+            word = (word >> bits) << bits
+            bits = 0
         if word != 0:
             return at + first_byte(word)
         at += 8
@@ -188,7 +189,7 @@ def let_go(m: Words, stream: int, most_bytes: int, most_blocks: int) -> int:
     """Free the oldest blocks in quarantine until it is within its bounds.  Return the bytes
     freed.
     """
-    check, given = CHK.AT + stream * CHK.WORDS, 0
+    check, freed = CHK.AT + stream * CHK.WORDS, 0
     while m[check + CHK.FIRST] != 0 and (
         m[check + CHK.BYTES] > most_bytes or m[check + CHK.BLOCKS] > most_blocks
     ):
@@ -203,8 +204,8 @@ def let_go(m: Words, stream: int, most_bytes: int, most_blocks: int) -> int:
         free(base)
         m[check + CHK.BLOCKS] -= 1
         m[check + CHK.BYTES] -= total
-        given += total
-    return given
+        freed += total
+    return freed
 
 
 def tell_maker(m: Words, stream: int, base: int, status: int, offset: int) -> None:
@@ -285,8 +286,8 @@ def check_own_arena(m: Words, stream: int, status: int) -> int:
     """
     if status != 0 and status != OUTSIDE_ARENA:
         return status
-    found = check_arena(m, stream, m[STR.AT + stream * STR.WORDS + STR.ARENA])
-    return found if found != 0 else status
+    fault = check_arena(m, stream, m[STR.AT + stream * STR.WORDS + STR.ARENA])
+    return fault if fault != 0 else status
 
 
 def storage_at(m: Words, slot: int, entry: int, k: int) -> int:
@@ -333,8 +334,8 @@ def describes_writes(m: Words, slot: int, entry: int, pointer: int, nbytes: int)
         access = access_of(m, slot, entry, k)
         if access & OPERAND.ALLOCATE == 0 and access & 3 != OPERAND.CONST:
             at = storage_at(m, slot, entry, k)
-            there = m[at + STO.POINTER]
-            meets = there < pointer + nbytes and pointer < there + m[at + STO.BYTES]
+            address = m[at + STO.POINTER]
+            meets = address < pointer + nbytes and pointer < address + m[at + STO.BYTES]
             if meets and view_of(m, entry, k) == 0:
                 return False
     return True
@@ -448,7 +449,7 @@ def check_task(m: Words, stream: int, table: int, chunk: int) -> int:
 # --- what Python puts down ------------------------------------------------------------------------
 
 
-def views_of(info: Any, writes: Any) -> np.ndarray[Any, Any] | None:
+def views_of(info: object, writes: Any) -> Array | None:
     """Return the views that an entry's instructions write, if its `info` knows the metas.
 
     For each operand the address of its view, 0 for those that are not written; then the views:
@@ -466,13 +467,13 @@ def views_of(info: Any, writes: Any) -> np.ndarray[Any, Any] | None:
             views += [len(meta.shape), size, meta.numel]
             for length, step in zip(meta.shape, meta.stride, strict=True):
                 views += [length, step * size]
-    made = np.array([0] * len(table) + views, np.int64)
-    begin = made.ctypes.data + 8 * len(table)
-    made[: len(table)] = [0 if at < 0 else begin + 8 * at for at in table]
-    return made
+    words = np.array([0] * len(table) + views, np.int64)
+    begin = words.ctypes.data + 8 * len(table)
+    words[: len(table)] = [0 if at < 0 else begin + 8 * at for at in table]
+    return words
 
 
-def zoned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def zoned(array: Array) -> Array:
     """Return a copy of `array` in memory with zones, for memory that the allocator does not
     know.
     """
@@ -481,6 +482,6 @@ def zoned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     head = words[base // 8 :]
     head[SIZE // 8], head[TOTAL // 8] = array.nbytes, total_of(array.nbytes)
     data = words.view(np.uint8)[base + BEFORE : base + BEFORE + array.nbytes]
-    copy: np.ndarray[Any, Any] = data.view(array.dtype).reshape(array.shape)
+    copy: Array = data.view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 
 from flowvm.errors import Status
 from flowvm.launch import Launch, View
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import dtype_named
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.collectives.exchanges import Exchange
-from flowvm.ops.collectives.parts.board import begin, different, text_words
+from flowvm.ops.collectives.parts.board import all_begun, begin, different, text_words
 from flowvm.ranks.library import STATUS_BYTES, address
 from flowvm.ranks.watcher import ALERTED, DIFFERENT, MPI_FAILED
 from flowvm.ranks.words import ALERT, ROW
@@ -36,7 +37,6 @@ from flowvm.vm.machine.lang import (
     words_at,
 )
 
-Array = Any
 # kinds of arguments
 VALUE, OUT, IN, OWN, CONST = range(5)
 # words of a call's own memory: the arguments, then these
@@ -99,33 +99,47 @@ class Program:
         self.function, self.arguments = address(function), [*arguments, REQUESTED]
 
     def launch(
-        self, body: Any, outputs: Sequence[TensorMeta], seen: Sequence[TensorMeta]
+        self, body: Any, outputs: Sequence[TensorMeta], operands: Sequence[TensorMeta]
     ) -> Launch:
-        """Return the Launch; `seen` are all operands except `order`, outputs first."""
-        said, rows = self.exchange, self.exchange.rows
-        text = text_words(said.encoded)
+        """Return the Launch; `operands` are all operands except `order`, outputs first."""
+        exchange, rows = self.exchange, self.exchange.rows
+        text = text_words(exchange.encoded)
         head = 2 * CALL.WORDS + len(rows) + len(text)
         words: list[int] = []
         for kind, word in self.arguments:
             words += [kind, 8 * (head + word) if kind == CONST else word]
         words += [0] * (2 * CALL.WORDS - len(words))
         sizes = Sizes(
-            self.function, address("MPI_Test"), said.row, said.lane.alert,
-            said.sign, self.copied, len(rows), 2 * CALL.WORDS + len(rows),
+            self.function, address("MPI_Test"), exchange.row, exchange.lane.alert,
+            exchange.sign, self.copied, len(rows), 2 * CALL.WORDS + len(rows),
         )  # fmt: skip
         byte = dtype_named("uint8")
-        views = [View(byte, (m.nbytes,)) for m in seen] + [View(dtype_named("int64"), (1,))]
+        views = [View(byte, (m.nbytes,)) for m in operands] + [View(dtype_named("int64"), (1,))]
         consts = ((*words, *rows, *text, *self.lists), sizes)
         return Launch(
             tuple(outputs), body, tuple(views), consts, 1, 1, 8 * OWN_WORDS,
-            stream=said.lane.stream.number,
+            stream=exchange.lane.stream.number,
         )  # fmt: skip
 
 
 # --- the bodies -----------------------------------------------------------------------------------
 
 
-def _exchange(out: int, x: int, program: Array, t: Any, own: int, details: Array) -> int:
+def fault(row: int, alert: int, members: int, count: int, seq: int, details: Array) -> int:
+    """FAILED, and why in `details`, if another rank has begun something else as number `seq`, or
+    the watcher has raised the alert; else 0.
+    """
+    other = different(row, members, count, seq)
+    if other != 0:
+        details[0], details[1] = DIFFERENT, other - 1
+        return FAILED
+    if load_word(alert + 8 * ALERT.RAISED) != 0:
+        details[0] = ALERTED
+        return FAILED
+    return 0
+
+
+def _exchange(out: int, x: int, program: Array, t: Sizes, own: int, details: Array) -> int:
     """Call the function, then test until it is done."""
     alert, words = words_at(t.alert, ALERT.WORDS), words_at(own, OWN_WORDS)
     details[1], details[2] = 0, t.row
@@ -151,21 +165,17 @@ def _exchange(out: int, x: int, program: Array, t: Any, own: int, details: Array
     words[REQUEST] = words[FLAG] = 0
     error = call_address(t.function, own)
     words[0], words[1], words[2] = own + 8 * REQUEST, own + 8 * FLAG, own + 8 * STATUS
-    tests = 0
+    tests, together = 0, t.members == 0
     while error == 0:
         error = call_address(t.test, own)
         if words[FLAG] & 0xFFFFFFFF != 0:
             break
         tests += 1
-        if tests & 63 == 0:
-            other = different(t.row, members, t.members, seq)
-            if other != 0:
-                details[0], details[1] = DIFFERENT, other - 1
-                return FAILED
-            if load_word(t.alert + 8 * ALERT.RAISED) != 0:
-                details[0] = ALERTED
-                return FAILED
-        if tests > POLLS:
+        if tests & 63 == 0 and fault(t.row, t.alert, members, t.members, seq, details) != 0:
+            return FAILED
+        if tests > POLLS and not together and all_begun(members, t.members, seq):
+            tests, together = 0, True  # what moves now is worth as many tests again
+        elif tests > POLLS:
             futex_wait(words, FLAG, 0, NAP_US)
         elif tests > HASTY:
             sched_yield()

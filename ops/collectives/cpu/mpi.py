@@ -1,6 +1,6 @@
 """Exchanges by MPI: the function and the arguments for each kind.
 
-`MPI` is the table.
+`MPI` is the table.  Ranks of one host meet, and reduce few bytes, without MPI: `nearby`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 from flowvm.launch import Launch
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.collectives.cpu import nearby
 from flowvm.ops.collectives.cpu.exchange import IN, OUT, Argument, Program, value
 from flowvm.ops.collectives.exchanges import Exchange, places
 from flowvm.ranks.library import in_place, moved_type, number_type, reduction
@@ -18,12 +19,14 @@ TO, FROM = Argument(OUT, 0), Argument(IN, 0)
 
 
 def launched(
-    e: Exchange, body: Any, outputs: Sequence[TensorMeta], seen: Sequence[TensorMeta]
+    e: Exchange, body: Any, outputs: Sequence[TensorMeta], operands: Sequence[TensorMeta]
 ) -> Launch:
-    """Return the Launch of an exchange; `seen` are all operands except `order`, outputs first."""
+    """Return the Launch of an exchange; `operands`: outputs, then inputs, without `order`."""
+    if nearby.is_nearby(e):
+        return nearby.launched(e, outputs, operands)
     program = Program(e)
     MPI[e.kind](program, e)
-    return program.launch(body, outputs, seen)
+    return program.launch(body, outputs, operands)
 
 
 def _reduced(e: Exchange) -> tuple[Argument, Argument]:
@@ -50,20 +53,22 @@ def _reduce(p: Program, e: Exchange) -> None:
 
 def _all_gather(p: Program, e: Exchange) -> None:
     kind, sent = _moved(e), value(e.elements)
-    if len({*e.taken}) == 1:
+    if len({*e.receive_sizes}) == 1:
         p.call("MPI_Iallgather", FROM, sent, kind, TO, sent, kind, _comm(e))
     else:
-        counts, at = p.numbers(e.taken), p.numbers(places(e.taken))
+        counts, at = p.numbers(e.receive_sizes), p.numbers(places(e.receive_sizes))
         p.call("MPI_Iallgatherv", FROM, sent, kind, TO, counts, at, kind, _comm(e))
 
 
 def _reduce_scatter(p: Program, e: Exchange) -> None:
-    p.call("MPI_Ireduce_scatter", FROM, TO, p.numbers(e.given), *_reduced(e), _comm(e))
+    p.call("MPI_Ireduce_scatter", FROM, TO, p.numbers(e.send_sizes), *_reduced(e), _comm(e))
 
 
 def _all_to_all(p: Program, e: Exchange) -> None:
     kind = _moved(e)
-    lists = [p.numbers(n) for counts in (e.given, e.taken) for n in (counts, places(counts))]
+    lists = [
+        p.numbers(n) for counts in (e.send_sizes, e.receive_sizes) for n in (counts, places(counts))
+    ]
     p.call("MPI_Ialltoallv", FROM, *lists[:2], kind, TO, *lists[2:], kind, _comm(e))
 
 

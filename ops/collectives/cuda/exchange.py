@@ -28,7 +28,7 @@ from flowvm.cuda.launch import (
 from flowvm.errors import CommunicationError, FlowError, Status
 from flowvm.launch import Launch, View
 from flowvm.meta.dtype import int64
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.collectives.cuda.nccl import NCCL
 from flowvm.ops.collectives.exchanges import Exchange
 from flowvm.ops.collectives.parts.board import begin, different, text_words
@@ -44,7 +44,7 @@ ROW_AT, SIGN, ALERT_AT, TALLY_AT, HANDLE_AT, MEMBERS, TEXT = range(7)
 MEMBERS_AT = TEXT + STEP.TEXT_WORDS
 
 
-def steps(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> CudaLaunch:
+def steps(launch: Launch, metas: tuple[TensorMeta, ...], attrs: Attrs) -> CudaLaunch:
     """The rule of all exchanges."""
     e: Exchange = launch.plan
     lane: Any = e.lane  # a CudaLane
@@ -52,8 +52,8 @@ def steps(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...])
     operands = len(launch.outputs) + len(metas)
     order = Operand(operands - 1, View(int64, (TALLY.WORDS,)))
     passed = KernelStep(_passed, (order, Details()), (1, 1, 1), (1, 1, 1))
-    taken: tuple[Step, ...] = (*NCCL[e.kind](e), passed)
-    return CudaLaunch(launch.outputs, taken, 0, e.lane.stream.number, (_announcement(e),))
+    device_steps: tuple[Step, ...] = (*NCCL[e.kind](e), passed)
+    return CudaLaunch(launch.outputs, device_steps, 0, e.lane.stream.number, (_announcement(e),))
 
 
 def _announcement(e: Exchange) -> LibraryStep:
@@ -74,17 +74,19 @@ def _announcing() -> int:
 
 def announce(at: int) -> int:
     """Show an exchange's begin on the board, by the words at `at`; return 0, or why it must not."""
-    said = words_at(at, MEMBERS_AT)
-    handle = words_at(said[HANDLE_AT], 1)
-    while load_word(said[ALERT_AT] + 8 * ALERT.RAISED) == 0 and load_word(said[HANDLE_AT]) == 0:
+    message = words_at(at, MEMBERS_AT)
+    handle = words_at(message[HANDLE_AT], 1)
+    while (
+        load_word(message[ALERT_AT] + 8 * ALERT.RAISED) == 0 and load_word(message[HANDLE_AT]) == 0
+    ):
         futex_wait(handle, 0, 0, NAP_US)
-    if load_word(said[ALERT_AT] + 8 * ALERT.RAISED) != 0:
+    if load_word(message[ALERT_AT] + 8 * ALERT.RAISED) != 0:
         return ALERTED
-    begun = load_word(said[TALLY_AT] + 8 * TALLY.BEGUN) + 1
-    store_word(said[TALLY_AT] + 8 * TALLY.BEGUN, begun)
-    store_word(said[ROW_AT] + 8 * ROW.MARK, begun)  # before the number of what is begun
-    seq = begin(said[ROW_AT], said[SIGN], at + 8 * TEXT)
-    if different(said[ROW_AT], at + 8 * MEMBERS_AT, said[MEMBERS], seq) != 0:
+    begun = load_word(message[TALLY_AT] + 8 * TALLY.BEGUN) + 1
+    store_word(message[TALLY_AT] + 8 * TALLY.BEGUN, begun)
+    store_word(message[ROW_AT] + 8 * ROW.MARK, begun)  # before the number of what is begun
+    seq = begin(message[ROW_AT], message[SIGN], at + 8 * TEXT)
+    if different(message[ROW_AT], at + 8 * MEMBERS_AT, message[MEMBERS], seq) != 0:
         return DIFFERENT
     return 0
 

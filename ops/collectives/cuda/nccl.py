@@ -31,7 +31,7 @@ def _sent(e: Exchange, elements: int = 0) -> Address:
     return Address(0 if e.same else 1, elements * e.dtype.itemsize)
 
 
-def _taken(e: Exchange, elements: int = 0) -> Address:
+def _bytes_address(e: Exchange, elements: int = 0) -> Address:
     return Address(0, elements * e.dtype.itemsize)
 
 
@@ -54,36 +54,50 @@ def _moved(e: Exchange) -> int:
 
 def _all_reduce(e: Exchange) -> list[LibraryStep]:
     kind, op = _reduced(e)
-    return [_call("ncclAllReduce", _sent(e), _taken(e), e.elements, kind, op, _comm(e), STREAM)]
+    return [
+        _call("ncclAllReduce", _sent(e), _bytes_address(e), e.elements, kind, op, _comm(e), STREAM)
+    ]
 
 
 def _reduce(e: Exchange) -> list[LibraryStep]:
     kind, op = _reduced(e)
     return [
-        _call("ncclReduce", _sent(e), _taken(e), e.elements, kind, op, e.root, _comm(e), STREAM)
+        _call(
+            "ncclReduce",
+            _sent(e),
+            _bytes_address(e),
+            e.elements,
+            kind,
+            op,
+            e.root,
+            _comm(e),
+            STREAM,
+        )
     ]
 
 
 def _all_gather(e: Exchange) -> list[LibraryStep]:
     kind = _moved(e)
     comm = _comm(e)
-    if len({*e.taken}) == 1:
-        return [_call("ncclAllGather", _sent(e), _taken(e), e.elements, kind, comm, STREAM)]
+    if len({*e.receive_sizes}) == 1:
+        return [_call("ncclAllGather", _sent(e), _bytes_address(e), e.elements, kind, comm, STREAM)]
     return _grouped(
-        _call("ncclBroadcast", _sent(e), _taken(e, at), n, kind, root, comm, STREAM)
-        for root, (n, at) in enumerate(zip(e.taken, places(e.taken), strict=True))
+        _call("ncclBroadcast", _sent(e), _bytes_address(e, at), n, kind, root, comm, STREAM)
+        for root, (n, at) in enumerate(zip(e.receive_sizes, places(e.receive_sizes), strict=True))
         if n
     )
 
 
 def _reduce_scatter(e: Exchange) -> list[LibraryStep]:
     kind, op = _reduced(e)
-    comm, own = _comm(e), e.given[e.own]
-    if len({*e.given}) == 1:
-        return [_call("ncclReduceScatter", _sent(e), _taken(e), own, kind, op, comm, STREAM)]
+    comm, own = _comm(e), e.send_sizes[e.own]
+    if len({*e.send_sizes}) == 1:
+        return [
+            _call("ncclReduceScatter", _sent(e), _bytes_address(e), own, kind, op, comm, STREAM)
+        ]
     return _grouped(
-        _call("ncclReduce", _sent(e, at), _taken(e), n, kind, op, root, comm, STREAM)
-        for root, (n, at) in enumerate(zip(e.given, places(e.given), strict=True))
+        _call("ncclReduce", _sent(e, at), _bytes_address(e), n, kind, op, root, comm, STREAM)
+        for root, (n, at) in enumerate(zip(e.send_sizes, places(e.send_sizes), strict=True))
         if n
     )
 
@@ -91,19 +105,19 @@ def _reduce_scatter(e: Exchange) -> list[LibraryStep]:
 def _all_to_all(e: Exchange) -> list[LibraryStep]:
     kind = _moved(e)
     comm, steps = _comm(e), []
-    given, taken = (zip(n, places(n), strict=True) for n in (e.given, e.taken))
-    for peer, ((gives, at), (takes, to)) in enumerate(zip(given, taken, strict=True)):
+    sends, receives = (zip(n, places(n), strict=True) for n in (e.send_sizes, e.receive_sizes))
+    for peer, ((gives, at), (takes, to)) in enumerate(zip(sends, receives, strict=True)):
         if gives:
             steps.append(_call("ncclSend", _sent(e, at), gives, kind, peer, comm, STREAM))
         if takes:
-            steps.append(_call("ncclRecv", _taken(e, to), takes, kind, peer, comm, STREAM))
+            steps.append(_call("ncclRecv", _bytes_address(e, to), takes, kind, peer, comm, STREAM))
     return _grouped(steps) if steps else []
 
 
 def _broadcast(e: Exchange) -> list[LibraryStep]:
     kind = _moved(e)
-    sent, taken = _sent(e), _taken(e)
-    return [_call("ncclBroadcast", sent, taken, e.elements, kind, e.root, _comm(e), STREAM)]
+    sent, target = _sent(e), _bytes_address(e)
+    return [_call("ncclBroadcast", sent, target, e.elements, kind, e.root, _comm(e), STREAM)]
 
 
 def _send(e: Exchange) -> list[LibraryStep]:  # of a pair, the first one sends
@@ -113,7 +127,7 @@ def _send(e: Exchange) -> list[LibraryStep]:  # of a pair, the first one sends
 
 def _recv(e: Exchange) -> list[LibraryStep]:
     kind = _moved(e)
-    return [_call("ncclRecv", _taken(e), e.elements, kind, 0, _comm(e), STREAM)]
+    return [_call("ncclRecv", _bytes_address(e), e.elements, kind, 0, _comm(e), STREAM)]
 
 
 NCCL: dict[str, Callable[[Exchange], list[LibraryStep]]] = {

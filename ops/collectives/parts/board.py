@@ -55,3 +55,12 @@ def different(at: int, rows: int, members: int, seq: int) -> int:
         ):
             return k + 1
     return 0
+
+
+def all_begun(rows: int, members: int, seq: int) -> bool:
+    """Return True if all members of this host have begun number `seq`."""
+    for k in range(members):
+        row = load_word(rows + 8 * k)
+        if row != 0 and load_acquire(words_at(row, ROW.WORDS), ROW.SEQ) < seq:
+            return False
+    return True

@@ -32,6 +32,7 @@ from flowvm.ops.declare.cpu.tile_plan import CHUNK
 from flowvm.ops.declare.cpu.walk import OPERANDS_AT, call_kernel
 from flowvm.vm.machine.words import ARG
 
+WORDS_ONLY = True
 BLOCK = 1 << 13  # elements of the longest rows of a block: several operands stay in the caches
 ARGS = 64  # words at the arena's start: the arguments of the stage that runs
 # words of the layout: outer numbers, rows of each, rows of a block, stages, stages with phases;

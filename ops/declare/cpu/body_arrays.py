@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flowvm.compiler.native import Intrinsic
 
+if TYPE_CHECKING:
+    from flowvm.private.code_types import (
+        Builder,
+        CodeContext,
+        Signature,
+        Type,
+        TypingContext,
+        Value,
+    )
 
-def _array_python(memory: Any, at: int, count: int, like: Any) -> Any:
+
+def _array_python(memory: Any, at: int, count: int, like: Any) -> object:
     dtype = np.dtype(like.dtype if isinstance(like, np.ndarray) else like)
     if memory.ctypes.data + at & dtype.itemsize - 1:  # a CPU reads it all the same; a GPU does not
         raise ValueError(f"byte {at} of an arena is misaligned for {dtype.name}")
     return memory[at : at + count * dtype.itemsize].view(dtype)
 
 
-def _array_define() -> Any:
+def _array_define() -> Callable[..., object]:
     from numba import types
 
-    def typing(typingctx: Any, memory: Any, at: Any, count: Any, like: Any) -> Any:
+    def typing(
+        typingctx: TypingContext, memory: object, at: object, count: object, like: Type
+    ) -> object:
         kind = types.Array(like.dtype, 1, "C")
 
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> Value:
             data = context.make_array(memory)(context, builder, values[0]).data
             array = context.make_array(kind)(context, builder)
             array.data = builder.bitcast(builder.gep(data, [values[1]]), array.data.type)

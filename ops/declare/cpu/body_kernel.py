@@ -23,7 +23,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,10 @@ from flowvm.ops.declare.cpu.text import IN_MEMORY, SIZES, WIDENED, Text, convert
 from flowvm.ops.declare.cpu.vector_code import functions_apart
 from flowvm.ops.declare.cpu.walk import OPERANDS_AT
 from flowvm.vm.machine.words import ARG
+
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Array, Number
+
 
 RAISED = 5  # flowvm.errors.Status.INVALID_VALUE
 SCRATCH_AT = 6
@@ -72,9 +76,7 @@ def _kind(value: float) -> str:
     return "b" if isinstance(value, (bool, np.bool_)) else "f" if isinstance(value, float) else "i"
 
 
-def body_layout(
-    views: Sequence[View], consts: Sequence[Const] = (), scratch: int = 0
-) -> np.ndarray[Any, np.dtype[np.int64]]:
+def body_layout(views: Sequence[View], consts: Sequence[Const] = (), scratch: int = 0) -> Array:
     """Layout words of a body kernel."""
     words: list[int] = []
     place = OPERANDS_AT
@@ -133,7 +135,7 @@ class Body(NamedTuple):
 
 
 def body_of(
-    body: Callable[..., Any],
+    body: Callable[..., object],
     operands: Sequence[Operand],
     consts: Sequence[Kind] = (),
     scalars: Sequence[str] = (),
@@ -184,7 +186,7 @@ def maker(b: Body) -> tuple[Callable[[], jit.Lowered], str]:
     return make, f"{b.function.__qualname__}, {' '.join(o.dtype for o in b.operands)}"
 
 
-def _with_apart(lowered: jit.Lowered, apart: Any) -> jit.Lowered:
+def _with_apart(lowered: jit.Lowered, apart: Number) -> jit.Lowered:
     """Add the functions that were compiled apart.
 
     If there are some, they take the time, and the body only leads to them: its large functions stay

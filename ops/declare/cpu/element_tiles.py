@@ -115,8 +115,10 @@ class Tiles:
         inner: LoweredFunction,
         before: tuple[LoweredFunction, ...],
         stores: bool = True,
+        check: LoweredFunction | None = None,
     ) -> None:
-        self.p, self.inner, self.before = p, inner, before
+        """`check` raises for elements of which `inner` does not."""
+        self.p, self.inner, self.before, self.check = p, inner, before, check
         self.out_dtypes = p.out_dtypes if stores else ()
         vector = _vectorizes(inner)
         self.loop_kind = (_FOURFOLD if is_long(p.expr) else _PLAIN) if vector else _SCALAR
@@ -129,6 +131,8 @@ class Tiles:
         t = Text()
         t.put(f"%r = alloca {self.inner.result_ir}")
         t.put("%e = alloca ptr")
+        if self.check is not None:
+            t.put(f"%c = alloca {self.check.result_ir}")
         count = len(self.p.stored)
         start = [t.word("%pointers", k, "ptr") for k in range(count)]
         step = [t.word("%steps", k) for k in range(count)]
@@ -209,7 +213,7 @@ class Tiles:
         stored, group = p.stored, self.group
         t.label("loop")
         t.put("%i = phi i64 [0, %row], [%after, %next]")
-        t.put("%bad = phi i32 [0, %row], [%worse, %next]")
+        t.put("%bad = phi i1 [false, %row], [%worse, %next]")
         t.put(f"store {inner.result_ir} zeroinitializer, ptr %r")  # else it would be the last one
 
         def place(k: int) -> str:
@@ -228,7 +232,10 @@ class Tiles:
                 spot = t.new(f"getelementptr {inner.result_ir}, ptr %r, i32 0, i32 {k}")
             value, to = t.new(f"load {IN_MEMORY[result]}, ptr {spot}{group}"), place(p.targets[k])
             t.put(f"store {IN_MEMORY[dtype]} {converted(t, value, result, dtype)}, ptr {to}{group}")
-        t.put(f"%worse = or i32 %bad, {status}")
+        if self.check is not None:
+            status = t.new(f'call i32 @"{self.check.name}"(ptr %c, ptr %e{passed}){group}')
+        raised = t.new(f"icmp ne i32 {status}, 0")
+        t.put(f"%worse = or i1 %bad, {raised}")
         t.put("br label %next")
 
     def _ends(self, t: Text) -> None:
@@ -241,11 +248,10 @@ class Tiles:
         t.lines += t.late
         t.put("%next_row = add nuw nsw i64 %row_number, 1")
         t.put("%last = icmp eq i64 %next_row, %rows")
-        t.put("%fine = icmp eq i32 %worse, 0")
-        t.put("%stop = select i1 %fine, i1 %last, i1 true")
+        t.put("%stop = select i1 %worse, i1 true, i1 %last")
         t.put("br i1 %stop, label %finish, label %row")
         t.label("finish")
-        t.put(f"%status = select i1 %fine, i32 0, i32 {self.p.raises}")
+        t.put(f"%status = select i1 %worse, i32 {self.p.raises}, i32 0")
         t.put("ret i32 %status")
 
 

@@ -17,7 +17,7 @@ from flowvm.compiler import jit
 from flowvm.compiler.native import LoweredFunction
 from flowvm.ops.declare.cpu.element_tiles import LOOP_METADATA, Program, Tiles
 from flowvm.ops.declare.cpu.expressions import lowered_expression, lowered_guarded, scope_of
-from flowvm.ops.declare.cpu.text import IN_MEMORY
+from flowvm.ops.declare.cpu.text import IN_MEMORY, Text
 from flowvm.ops.declare.cpu.walk import WALK, provide
 
 
@@ -79,15 +79,14 @@ def _text(
     kinds = [("dense", 0), *((f"single{k}", 1 << k) for k in range(outs, count))]
     kinds = [kind for kind in kinds if only in (None, kind[1])]
     whole = Tiles(p, inner, before)
-    guarded = [Tiles(p, f, before, stores=k > 0) for k, f in enumerate(rare)]  # the first one asks
     functions = []
     for name, pattern in kinds:
         functions.append(whole.tile(f"whole_{name}" if rare else name, pattern))
         if rare:
-            check, near = guarded
-            functions.append(check.tile(f"check_{name}", pattern))
-            functions.append(near.tile(f"near_{name}", pattern))
-            functions.append(_choice(name))
+            fits, near = rare
+            functions.append(Tiles(p, fits, before, stores=False).tile(f"check_{name}", pattern))
+            functions.append(Tiles(p, near, before, check=fits).tile(f"near_{name}", pattern))
+            functions.append(_choice(p, name))
     table = ", ".join(
         f"i64 {pattern}, i64 ptrtoint (ptr @tile_{name} to i64)" for name, pattern in kinds
     )
@@ -112,17 +111,31 @@ def _declared(function: LoweredFunction) -> str:
     return f'declare i32 @"{function.name}"(ptr, ptr{"".join(f", {a}" for a in function.args_ir)})'
 
 
-def _choice(name: str) -> str:
-    """The function of a tile that has a rare case: asks first, as the output may be the input."""
+def _choice(p: Program, name: str) -> str:
+    """The function of a tile that has a rare case: computes it as if there were none, and anew if
+    one was met.  Where an input is lost by that, asks first.
+    """
     passed = "ptr %pointers, ptr %steps, i64 %rows, i64 %columns, ptr %args"
+    t = Text()
+    to = t.word("%pointers", p.targets[0])
+    lost = "false"
+    for k in range(p.outs, len(p.stored)):
+        same = t.new(f"icmp eq i64 {t.word('%pointers', k)}, {to}")
+        lost = t.new(f"or i1 {lost}, {same}")
     return f"""define internal i32 @tile_{name}({passed}) {{
-  %bad = call i32 @tile_check_{name}({passed})
-  %fits = icmp eq i32 %bad, 0
-  br i1 %fits, label %near, label %whole
+{t}
+  br i1 {lost}, label %ask, label %near
+ask:
+  %met = call i32 @tile_check_{name}({passed})
+  %none = icmp eq i32 %met, 0
+  br i1 %none, label %near, label %whole
 near:
-  %a = call i32 @tile_near_{name}({passed})
-  ret i32 %a
+  %bad = call i32 @tile_near_{name}({passed})
+  %fits = icmp eq i32 %bad, 0
+  br i1 %fits, label %done, label %whole
 whole:
-  %b = call i32 @tile_whole_{name}({passed})
-  ret i32 %b
+  %status = call i32 @tile_whole_{name}({passed})
+  ret i32 %status
+done:
+  ret i32 0
 }}"""

@@ -10,15 +10,18 @@ import ast
 import functools
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from flowvm.compiler.native import LoweredFunction, lower
-from flowvm.ops.declare.cpu.text import PARTS, WIDENED
+from flowvm.loading.lazy import lazy
+from flowvm.ops.declare.cpu.text import IN_MEMORY, PARTS, WIDENED
 from flowvm.ops.scalar import functions as scalar
 from flowvm.ops.scalar.bits import Guarded
 from flowvm.ops.scalar.complex_numbers import complex_functions
+
+llvm = lazy("llvmlite.binding")  # for a compilation only
 
 # what Numba sees instead
 PASSED = {
@@ -62,9 +65,7 @@ def scope_of(expr: str) -> dict[str, Any]:
 
     No other functions: the key of a kernel covers those here.
     """
-    scope: dict[str, Any] = {
-        name: getattr(np, name) for name in ("float32", "float64", "int64", "uint64")
-    }
+    scope = {name: getattr(np, name) for name in ("float32", "float64", "int64", "uint64")}
     for name in sorted(_functions().keys() & set(re.findall(r"\w+", expr))):
         function = scope[name] = _functions()[name]
         if isinstance(function, Guarded):
@@ -105,8 +106,50 @@ def is_long(expr: str) -> bool:
 def lowered_expression(
     expr: str, args: tuple[str, ...], compute: tuple[str, ...], scope: dict[str, Any]
 ) -> LoweredFunction:
-    function, passed = _expression_in(scope, expr, args, compute)
-    return _lower_typed(function, passed)
+    return _lowered_plain(expr, args, compute) or _lower_typed(
+        *_expression_in(scope, expr, args, compute)
+    )
+
+
+class _Type(NamedTuple):
+    """A type of Numba's, as far as its name goes."""
+
+    name: str
+
+
+_PLAIN = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul"}
+_FLAGS = {"float": "f{} contract", "double": "f{} contract", "i64": "{} nsw"}
+
+
+def _lowered_plain(
+    expr: str, args: tuple[str, ...], compute: tuple[str, ...]
+) -> LoweredFunction | None:
+    """Lower an argument, or a sum, difference or product of two, as Numba would, but without it: a
+    session's first answer needs no more of it.  Return None for other expressions.
+    """
+    kind = IN_MEMORY[compute[0]] if len({*compute}) == 1 else ""
+    if kind not in _FLAGS or compute[0] == "uint64":
+        return None
+    match ast.parse(expr).body:
+        case [ast.Expr(ast.Name(name))] if name in args:
+            code, value = "", f"%{name}"
+        case [ast.Expr(ast.BinOp(ast.Name(a), op, ast.Name(b)))] if (
+            type(op) in _PLAIN and a in args and b in args
+        ):
+            operation = _FLAGS[kind].format(_PLAIN[type(op)])
+            code, value = f"%.sum = {operation} {kind} %{a}, %{b}", "%.sum"
+        case _:
+            return None
+    parameters = "".join(f", {kind} %{name}" for name in args)
+    text = f"""define i32 @plain(ptr %.r, ptr %.e{parameters}) {{
+  {code}
+  store {kind} {value}, ptr %.r
+  ret i32 0
+}}"""
+    modules = [llvm.parse_assembly(text)]
+    return LoweredFunction(
+        "plain", modules, _Type(compute[0]), kind, [kind] * len(args), frozenset()
+    )
 
 
 def lowered_guarded(
@@ -114,7 +157,7 @@ def lowered_guarded(
 ) -> tuple[LoweredFunction, ...]:
     """Lower an expression that is one call of a `Guarded`; return nothing for other expressions.
 
-    The first function raises where the rare case is; the second may be called where it is not.
+    The first function raises where the rare case is; the second is the expression where it is not.
     """
     *steps, last = ast.parse(expr).body
     call = last.value if isinstance(last, ast.Expr) and not steps else None
@@ -136,7 +179,7 @@ def lowered_guarded(
     return tuple(_lower_typed(f, passed) for f in functions)
 
 
-def _lower_typed(function: Callable[..., Any], passed: list[str]) -> LoweredFunction:
+def _lower_typed(function: Callable[..., object], passed: list[str]) -> LoweredFunction:
     from numba import types
 
     kinds = tuple(getattr(types, "boolean" if p == "bool" else p) for p in passed)

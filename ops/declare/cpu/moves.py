@@ -14,10 +14,24 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from flowvm.compiler.native import Intrinsic
 from flowvm.private.numba import NUMBA
+
+if TYPE_CHECKING:
+    from flowvm.private.code_types import (
+        Builder,
+        CodeContext,
+        Generator,
+        Signature,
+        Type,
+        TypingContext,
+        Value,
+        ValueType,
+    )
+
 
 SQUARE = {1: 16, 2: 16, 4: 16, 8: 8}  # rows of a block that is transposed in registers
 BLOCK = 256  # bytes that a loop of long rows copies in one turn: several vectors
@@ -27,12 +41,12 @@ AHEAD = 512  # bytes: how far to prefetch where a loop reads more than the proce
 # --- intrinsics: memory by address ---------------------------------------------------------------
 
 
-def _pointer(builder: Any, address: Any, kind: Any, index: Any = None) -> Any:
+def _pointer(builder: Builder, address: Value, kind: ValueType, index: Value = None) -> Value:
     pointer = builder.inttoptr(address, kind.as_pointer())
     return pointer if index is None else builder.gep(pointer, [index])
 
 
-def _prefetch(builder: Any, address: Any) -> None:
+def _prefetch(builder: Builder, address: Value) -> None:
     """Ask for the cache line at `address`, which need not be memory of ours."""
     from llvmlite import ir
 
@@ -42,11 +56,13 @@ def _prefetch(builder: Any, address: Any) -> None:
     builder.call(function, [_pointer(builder, address, byte), number(0), number(3), number(1)])
 
 
-def _prefetch_define() -> Any:
+def _prefetch_define() -> Callable[..., object]:
     from numba import types
 
-    def typing(typingctx: Any, address: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def typing(typingctx: TypingContext, address: Type) -> tuple[Signature, Generator]:
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> Value:
             _prefetch(builder, values[0])
             return context.get_dummy_value()
 
@@ -55,7 +71,7 @@ def _prefetch_define() -> Any:
     return typing
 
 
-def _load_define(size: int, single: bool = False) -> Any:
+def _load_define(size: int, single: bool = False) -> Callable[..., Any]:
     """load(address, index): load an element as an int64.
 
     `single`: never as part of a vector, since a gather is slower than as many loads.
@@ -63,8 +79,10 @@ def _load_define(size: int, single: bool = False) -> Any:
     from llvmlite import ir
     from numba import types
 
-    def typing(typingctx: Any, address: Any, index: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def typing(typingctx: TypingContext, address: Type, index: Type) -> tuple[Signature, Generator]:
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> Value:
             kind = ir.IntType(8 * size)
             place = _pointer(builder, values[0], kind, values[1])
             if single:
@@ -78,13 +96,17 @@ def _load_define(size: int, single: bool = False) -> Any:
     return typing
 
 
-def _store_define(size: int) -> Any:
+def _store_define(size: int) -> Callable[..., object]:
     """store(address, index, value): the low bytes of an int64."""
     from llvmlite import ir
     from numba import types
 
-    def typing(typingctx: Any, address: Any, index: Any, value: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def typing(
+        typingctx: TypingContext, address: Type, index: Type, value: Type
+    ) -> tuple[Signature, Generator]:
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> Value:
             kind = ir.IntType(8 * size)
             value = builder.trunc(values[2], kind) if size < 8 else values[2]
             builder.store(value, _pointer(builder, values[0], kind, values[1]), align=1)
@@ -95,13 +117,33 @@ def _store_define(size: int) -> Any:
     return typing
 
 
-def _two_ends_define(size: int) -> Any:
+def _load_text(result: str, address: str, index: str) -> str:
+    return f"""
+{result}.p = inttoptr i64 {address} to ptr
+{result}.at = getelementptr i64, ptr {result}.p, i64 {index}
+{result} = load i64, ptr {result}.at, align 1
+"""
+
+
+def _store_text(result: str, address: str, index: str, value: str) -> str:
+    return f"""
+{result}.p = inttoptr i64 {address} to ptr
+{result}.at = getelementptr i64, ptr {result}.p, i64 {index}
+store i64 {value}, ptr {result}.at, align 1
+"""
+
+
+def _two_ends_define(size: int) -> Callable[..., object]:
     """two_ends(to, source, bytes): `size` to 2 * `size` bytes, as two vectors that may overlap."""
     from llvmlite import ir
     from numba import types
 
-    def typing(typingctx: Any, to: Any, source: Any, count: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def typing(
+        typingctx: TypingContext, to: Type, source: Type, count: Type
+    ) -> tuple[Signature, Generator]:
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> Value:
             to, source, count = values
             word = ir.IntType(8 * size) if size <= 8 else ir.VectorType(ir.IntType(8), size)
             last = builder.sub(count, ir.Constant(count.type, size))
@@ -116,13 +158,15 @@ def _two_ends_define(size: int) -> Any:
     return typing
 
 
-def _block_define() -> Any:
+def _block_define() -> Callable[..., object]:
     """block(to, source): BLOCK bytes."""
     from llvmlite import ir
     from numba import types
 
-    def typing(typingctx: Any, to: Any, source: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def typing(typingctx: TypingContext, to: Type, source: Type) -> tuple[Signature, Generator]:
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> Value:
             vector = ir.VectorType(ir.IntType(8), BLOCK)
             value = builder.load(_pointer(builder, values[1], vector), align=1)
             builder.store(value, _pointer(builder, values[0], vector), align=1)
@@ -133,7 +177,7 @@ def _block_define() -> Any:
     return typing
 
 
-def _turn_define(size: int) -> Any:
+def _turn_define(size: int) -> Callable[..., object]:
     """turn(to, to_row, source, source_row): the transpose of a square block of unit strides, by
     exchanging the off-diagonal quarters of ever smaller squares (Eklundh, "A Fast Computer Method
     for Matrix Transposing", 1972).
@@ -143,11 +187,15 @@ def _turn_define(size: int) -> Any:
 
     n = SQUARE[size]
 
-    def typing(typingctx: Any, to: Any, to_row: Any, source: Any, source_row: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def typing(
+        typingctx: TypingContext, to: Type, to_row: Type, source: Type, source_row: Type
+    ) -> tuple[Signature, Generator]:
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> Value:
             vector, word = ir.VectorType(ir.IntType(8 * size), n), ir.IntType(64)
 
-            def line(start: Any, step: Any, i: int) -> Any:
+            def line(start: object, step: object, i: int) -> Value:
                 address = builder.add(start, builder.mul(step, ir.Constant(word, i)))
                 return _pointer(builder, address, vector)
 
@@ -177,7 +225,7 @@ def _picked(n: int, distance: int, half: int) -> list[int]:
     return [(i & ~distance) + half + (n if i & distance else 0) for i in range(n)]
 
 
-def _pick_define(size: int, stride: int) -> Any:
+def _pick_define(size: int, stride: int) -> Callable[..., Any]:
     """pick(to, source): load SQUARE elements that lie `stride` apart, and the ones in between.
 
     LLVM would gather them one by one.
@@ -187,8 +235,10 @@ def _pick_define(size: int, stride: int) -> Any:
 
     n = SQUARE[size]
 
-    def typing(typingctx: Any, to: Any, source: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def typing(typingctx: TypingContext, to: Type, source: Type) -> tuple[Signature, Generator]:
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> Value:
             element = ir.IntType(8 * size)
             wide, vector = ir.VectorType(element, n * stride), ir.VectorType(element, n)
             value = builder.load(_pointer(builder, values[1], wide), align=1)
@@ -208,11 +258,11 @@ def _bytes_at(address: int, size: int) -> bytes:
     return ctypes.string_at(address, size)
 
 
-def _load_python(size: int) -> Any:
+def _load_python(size: int) -> Callable[[Any, Any], int]:
     return lambda address, index: int.from_bytes(_bytes_at(address + size * index, size), "little")
 
 
-def _store_python(size: int) -> Any:
+def _store_python(size: int) -> Callable[[int, int, int], None]:
     def store(address: int, index: int, value: int) -> None:
         data = (value & ((1 << 8 * size) - 1)).to_bytes(size, "little")
         ctypes.memmove(address + size * index, data, size)
@@ -220,7 +270,7 @@ def _store_python(size: int) -> Any:
     return store
 
 
-def _turn_python(size: int) -> Any:
+def _turn_python(size: int) -> Callable[[int, int, int, int], None]:
     def turn(to: int, to_row: int, source: int, source_row: int) -> None:
         n = SQUARE[size]
         lines = [_bytes_at(source + i * source_row, n * size) for i in range(n)]
@@ -236,7 +286,7 @@ def _two_ends_python(to: int, source: int, count: int) -> None:
     ctypes.memmove(to, source, count)
 
 
-def _pick_python(size: int, stride: int) -> Any:
+def _pick_python(size: int, stride: int) -> Callable[[int, int], None]:
     def pick(to: int, source: int) -> None:
         for i in range(SQUARE[size]):
             ctypes.memmove(to + i * size, source + i * size * stride, size)
@@ -245,14 +295,16 @@ def _pick_python(size: int, stride: int) -> Any:
 
 
 def _picks(size: int) -> tuple[Intrinsic, Intrinsic, Intrinsic]:
-    def made(stride: int) -> Intrinsic:
+    def intrinsic(stride: int) -> Intrinsic:
         return Intrinsic(_pick_python(size, stride), lambda: _pick_define(size, stride))
 
-    return made(2), made(3), made(4)
+    return intrinsic(2), intrinsic(3), intrinsic(4)
 
 
-def _sized(python: Any, define: Any, size: int) -> Intrinsic:
-    return Intrinsic(python(size), lambda: define(size))
+def _sized(
+    python: Any, define: Any, size: int, text: Callable[..., str] | None = None
+) -> Intrinsic:
+    return Intrinsic(python(size), lambda: define(size), text=text)
 
 
 _prefetched = Intrinsic(lambda address: None, _prefetch_define)
@@ -260,8 +312,8 @@ _load1, _store1 = _sized(_load_python, _load_define, 1), _sized(_store_python, _
 _load2, _store2 = _sized(_load_python, _load_define, 2), _sized(_store_python, _store_define, 2)
 _load4, _store4 = _sized(_load_python, _load_define, 4), _sized(_store_python, _store_define, 4)
 load_word, store_word = (
-    _sized(_load_python, _load_define, 8),
-    _sized(_store_python, _store_define, 8),
+    _sized(_load_python, _load_define, 8, _load_text),
+    _sized(_store_python, _store_define, 8, _store_text),
 )
 _ends2, _ends4, _ends8 = (
     Intrinsic(_two_ends_python, functools.partial(_two_ends_define, size)) for size in (2, 4, 8)
@@ -276,35 +328,37 @@ _turn4, _turn8 = _sized(_turn_python, _turn_define, 4), _sized(_turn_python, _tu
 # --- one line -----------------------------------------------------------------------------------
 
 
-def _liner(size: int, load: Any, store: Any) -> Any:
+def _liner(
+    size: int, load: Intrinsic, store: Intrinsic
+) -> Callable[[int, int, int, int, int], None]:
     """line(to, d, source, s, n): n elements, strides in elements."""
     pick2, pick3, pick4 = _picks(size)
     one = Intrinsic(_load_python(size), lambda: _load_define(size, single=True))
     lanes = SQUARE[size]
 
     def line(to: int, d: int, source: int, s: int, n: int) -> None:
-        done = 0
+        place = 0
         if d == 1 and 2 <= s <= 4:
             # what lies behind the last element is not read: a vector ends before another element
-            while done + lanes < n:
-                t, f = to + done * size, source + done * s * size
+            while place + lanes < n:
+                t, f = to + place * size, source + place * s * size
                 if s == 2:
                     pick2(t, f)
                 elif s == 3:
                     pick3(t, f)
                 else:
                     pick4(t, f)
-                done += lanes
+                place += lanes
         elif d == 1 and s == 0:
             value = load(source, 0)
             for i in range(n):
                 store(to, i, value)
-            done = n
+            place = n
         elif d == 1 and s == -1:
             for i in range(n):
                 store(to, i, load(source, -i))
-            done = n
-        for i in range(done, n):
+            place = n
+        for i in range(place, n):
             store(to, d * i, one(source, s * i))
 
     return line
@@ -343,16 +397,16 @@ def _lines(
 
 def _bytes(to: int, source: int, count: int) -> None:
     """Copy 64 bytes or more.  The C library's memcpy is slower for blocks larger than a cache."""
-    done = 0
-    while count - done >= BLOCK:
-        _block(to + done, source + done)
-        done += BLOCK
-    while count - done >= 128:
-        _ends64(to + done, source + done, 64)
-        done += 64
-    if count - done >= 64:
-        _ends64(to + done, source + done, count - done)
-    elif count > done:  # the last 64, some of them again
+    place = 0
+    while count - place >= BLOCK:
+        _block(to + place, source + place)
+        place += BLOCK
+    while count - place >= 128:
+        _ends64(to + place, source + place, 64)
+        place += 64
+    if count - place >= 64:
+        _ends64(to + place, source + place, count - place)
+    elif count > place:  # the last 64, some of them again
         _ends64(to + count - 64, source + count - 64, 64)
 
 
@@ -383,11 +437,11 @@ def _rows(to: int, d_row: int, source: int, s_row: int, rows: int, count: int) -
 
 def _doubled(to: int, row: int, rows: int) -> None:
     """The first row repeated in the others, which lie behind it without gaps."""
-    done, whole = row, row * rows
-    while done < whole:
-        more = min(done, whole - done)
-        _rows(to + done, 0, to, 0, 1, more)
-        done += more
+    filled, whole = row, row * rows
+    while filled < whole:
+        more = min(filled, whole - filled)
+        _rows(to + filled, 0, to, 0, 1, more)
+        filled += more
 
 
 # --- blocks -------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ import functools
 import hashlib
 import pickle
 from collections.abc import Callable
-from typing import Any
 
 from flowvm.compiler import helpers, jit
 from flowvm.config import config
@@ -27,18 +26,18 @@ llvm = lazy("llvmlite.binding")
 WORD = 8  # bytes at the end of scratch
 
 
-def short_kernel(body: Body, stand_in: Callable[..., Any]) -> int | None:
+def short_kernel(body: Body, stand_in: Callable[..., object]) -> int | None:
     """The address of a kernel of `stand_in`, which has the parameters of `body`'s function, for
     calls whose first phase is one chunk; None if the kernel of `body` is there already, or if no
     helper can compile it.
     """
-    if not config.ahead or jit.found(*maker(body)) is not None or not helpers.can_help():
+    if not config.ahead or jit.load_if_cached(*maker(body)) is not None or not helpers.can_help():
         return None
     return _short(body, stand_in)
 
 
 @functools.cache
-def _short(body: Body, stand_in: Callable[..., Any]) -> int:
+def _short(body: Body, stand_in: Callable[..., object]) -> int:
     function = body.function
     own = f"{function.__module__}.{function.__qualname__} {body[1:]}".encode()
     symbol = f"flowvm_tuned_{hashlib.sha256(own).hexdigest()[:16]}"
@@ -47,11 +46,11 @@ def _short(body: Body, stand_in: Callable[..., Any]) -> int:
     make, name = maker(body._replace(function=stand_in))
     address = jit.load(functools.partial(_lowered, make, symbol, body.scratch_at), name)
 
-    def made() -> None:
+    def use_tuned() -> None:
         cell.value = kernel_of(body)
 
     text = base64.b64encode(pickle.dumps(body)).decode()
-    helpers.later(f"{__name__}:{compile_body.__name__}:{text}", made, pressing=True)
+    helpers.later(f"{__name__}:{compile_body.__name__}:{text}", use_tuned, pressing=True)
     return address
 
 

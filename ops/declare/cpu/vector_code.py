@@ -10,14 +10,29 @@ writes.  Long functions of the second kind are written apart (`functions_apart`)
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
 from flowvm.compiler.target import Target, target
 from flowvm.guards.regions import reverting
 from flowvm.ops.scalar.half import STORED, narrowed, stored_type, widened
+
+if TYPE_CHECKING:
+    from flowvm.private.code_types import (
+        Builder,
+        CodeContext,
+        Function,
+        Module,
+        Signature,
+        Type,
+        Value,
+        ValueType,
+    )
+
+
+AnyEmitter = TypeVar("AnyEmitter", bound="Emitter")
 
 
 class Registers(NamedTuple):
@@ -41,7 +56,7 @@ def lanes_of(dtype: str) -> int:
     return registers().bytes // (4 if dtype in STORED else np.dtype(dtype).itemsize)
 
 
-_apart: list[Any] = []
+_apart: list[Module] = []
 
 
 def functions_apart() -> reverting:
@@ -52,7 +67,7 @@ def functions_apart() -> reverting:
 
     around = len(_apart)
 
-    def switch() -> Any:
+    def switch() -> object:
         _apart.append(ir.Module("apart"))
         return _apart[-1]
 
@@ -69,7 +84,7 @@ class Emitter:
     floats are other ones.  Places are in elements, and masks are vectors of bits.
     """
 
-    def __init__(self, module: Any, dtype: str, lanes: int | None = None) -> None:
+    def __init__(self, module: Module, dtype: str, lanes: int | None = None) -> None:
         from llvmlite import ir
 
         self.ir, self.module, self.dtype = ir, module, dtype
@@ -87,12 +102,12 @@ class Emitter:
 
     # --- functions --------------------------------------------------------------------------------
 
-    def declared(self, name: str, returns: Any, args: list[Any]) -> Any:
+    def declared(self, name: str, returns: ValueType, args: list[ValueType]) -> Function:
         """A function of another module, or an intrinsic."""
         kind = self.ir.FunctionType(returns, args)
         return self.module.globals.get(name) or self.ir.Function(self.module, kind, name)
 
-    def function(self, name: str, args: list[Any]) -> Any:
+    def function(self, name: str, args: list[ValueType]) -> Function:
         """A new function of the module that returns nothing; all but "entry" stay calls."""
         function = self.ir.Function(
             self.module, self.ir.FunctionType(self.ir.VoidType(), args), name
@@ -103,8 +118,13 @@ class Emitter:
         return function
 
     def shared(
-        self, name: str, args: list[Any], emit: Callable[[Any, Any], None], *, long: bool = False
-    ) -> Any:
+        self,
+        name: str,
+        args: list[ValueType],
+        emit: Callable[[Builder, Function], None],
+        *,
+        long: bool = False,
+    ) -> Function:
         """The function of this name, for whichever of a program's modules call it; `emit(builder,
         function)` writes it when it is new.
 
@@ -122,7 +142,7 @@ class Emitter:
 
     # --- vectors ----------------------------------------------------------------------------------
 
-    def load(self, b: Any, pointer: Any, at: Any, mask: Any = None) -> Any:
+    def load(self, b: Builder, pointer: Value, at: Value, mask: Value = None) -> Value:
         """The vector at a place; lanes that `mask` leaves out are 0, and not read."""
         place, stored, suffix, size = self._place(b, pointer, at)
         if mask is None:
@@ -132,7 +152,9 @@ class Emitter:
         nothing = self.ir.Constant(stored, None)
         return self.read(b, b.call(load, [place, self.i32(size), mask, nothing]))
 
-    def store(self, b: Any, value: Any, pointer: Any, at: Any, mask: Any = None) -> None:
+    def store(
+        self, b: Builder, value: Value, pointer: Value, at: Value, mask: Value = None
+    ) -> None:
         """Lanes that `mask` leaves out are not written."""
         place, stored, suffix, size = self._place(b, pointer, at)
         value = self.written(b, value, pointer)
@@ -143,14 +165,14 @@ class Emitter:
         store = self.declared(f"llvm.masked.store.{suffix}.p0", self.ir.VoidType(), args)
         b.call(store, [value, place, self.i32(size), mask])
 
-    def prefetch(self, b: Any, pointer: Any, writes: bool = False) -> None:
+    def prefetch(self, b: Builder, pointer: Value, writes: bool = False) -> None:
         """Have the line at `pointer`, wherever that points, brought to the first cache."""
         byte = self.ir.IntType(8).as_pointer()
         kinds = [byte, self.i32, self.i32, self.i32]
         fetch = self.declared("llvm.prefetch.p0i8", self.ir.VoidType(), kinds)
         b.call(fetch, [b.bitcast(pointer, byte), *map(self.i32, (int(writes), 3, 1))])
 
-    def _place(self, b: Any, pointer: Any, at: Any) -> tuple[Any, Any, str, int]:
+    def _place(self, b: Builder, pointer: Value, at: Value) -> tuple[Value, Value, str, int]:
         """Return a vector's address, its stored type, LLVM's suffix of this type, an element's
         bytes.
         """
@@ -162,17 +184,17 @@ class Emitter:
         place = b.gep(pointer, [self.i64(at) if isinstance(at, int) else at])
         return b.bitcast(place, stored.as_pointer()), stored, suffix, size
 
-    def read(self, b: Any, value: Any) -> Any:
+    def read(self, b: Builder, value: Value) -> Value:
         """A loaded value or vector, as it is reckoned with."""
         known = value.type in (self.real, self.vector)
         return value if known else widened(b, value, self.dtype)
 
-    def written(self, b: Any, value: Any, pointer: Any) -> Any:
+    def written(self, b: Builder, value: Value, pointer: Value) -> Value:
         """A value or vector as it is stored where `pointer` points."""
         same = pointer.type.pointee == self.real
         return value if same else narrowed(b, value, self.dtype)
 
-    def splat(self, b: Any, value: Any, kind: Any = None) -> Any:
+    def splat(self, b: Builder, value: Value, kind: ValueType = None) -> Value:
         """A vector (of type `kind`) that has `value` in each lane."""
         kind = kind or self.vector
         none = self.ir.Constant(kind, self.ir.Undefined)
@@ -180,16 +202,16 @@ class Emitter:
         zeros = self.ir.Constant(self.ir.VectorType(self.i32, kind.count), None)
         return b.shuffle_vector(first, none, zeros)
 
-    def fma(self, b: Any, x: Any, y: Any, z: Any) -> Any:
+    def fma(self, b: Builder, x: Value, y: Value, z: Value) -> Value:
         """x y + z, rounded once where the processor has that."""
         name = f"llvm.fmuladd.{self.suffix}"
         return b.call(self.declared(name, self.vector, [self.vector] * 3), [x, y, z])
 
-    def mask(self, b: Any, count: Any) -> Any:
+    def mask(self, b: Builder, count: Value) -> Value:
         """The first `count` lanes."""
         return self.masks(b, count, 1)[0]
 
-    def masks(self, b: Any, count: Any, vectors: int) -> list[Any]:
+    def masks(self, b: Builder, count: Value, vectors: int) -> list[Value]:
         """Return a mask for each of `vectors` vectors: the lanes before place `count` of all."""
         counts = self.ir.VectorType(self.i32, self.lanes)
         limit = self.splat(b, b.trunc(count, self.i32), counts)
@@ -197,7 +219,7 @@ class Emitter:
         lanes = [[self.i32(begin + lane) for lane in range(self.lanes)] for begin in begins]
         return [b.icmp_signed("<", self.ir.Constant(counts, numbers), limit) for numbers in lanes]
 
-    def added(self, b: Any, sums: list[Any]) -> Any:
+    def added(self, b: Builder, sums: list[Value]) -> Value:
         """Sum the lanes of as many vectors as a vector has lanes; return the vector of sums.
 
         Pairs of vectors become one, of sums of pairs of lanes, until one is left.
@@ -214,56 +236,65 @@ class Emitter:
 
     # --- control ----------------------------------------------------------------------------------
 
-    def loop(self, b: Any, start: Any, stop: Any, step: int, body: Callable[[Any], None]) -> None:
+    def loop(
+        self, b: Builder, start: Value, stop: Value, step: int, body: Callable[[Value], None]
+    ) -> None:
         """body(i) for i from `start` on by `step`, while less than `stop`."""
-        before, head, done = b.block, b.append_basic_block(), b.append_basic_block()
-        b.cbranch(b.icmp_signed("<", start, stop), head, done)
+        before, head, end = b.block, b.append_basic_block(), b.append_basic_block()
+        b.cbranch(b.icmp_signed("<", start, stop), head, end)
         b.position_at_end(head)
         i = b.phi(self.i64)
         i.add_incoming(start, before)
         body(i)
         after = b.add(i, self.i64(step))
         i.add_incoming(after, b.block)
-        b.cbranch(b.icmp_signed("<", after, stop), head, done)
-        b.position_at_end(done)
+        b.cbranch(b.icmp_signed("<", after, stop), head, end)
+        b.position_at_end(end)
 
     def counted(
-        self, b: Any, count: Any, step: int, state: list[Any], turn: Callable[[Any, list[Any]], Any]
-    ) -> tuple[Any, list[Any]]:
+        self,
+        b: Builder,
+        count: Value,
+        step: int,
+        state: list[Value],
+        turn: Callable[[Value, list[Value]], Value],
+    ) -> tuple[Value, list[Value]]:
         """`turn(i, state)` for i = 0, step, .. while i + step <= count; then where it ended and the
         state.
         """
         before = b.block
-        head, body, done = (b.append_basic_block() for _ in range(3))
+        head, body, end = (b.append_basic_block() for _ in range(3))
         b.branch(head)
         b.position_at_end(head)
         phis = [b.phi(value.type) for value in (count, *state)]
         for phi, value in zip(phis, (self.i64(0), *state), strict=True):
             phi.add_incoming(value, before)
         after = b.add(phis[0], self.i64(step))
-        b.cbranch(b.icmp_signed("<=", after, count), body, done)
+        b.cbranch(b.icmp_signed("<=", after, count), body, end)
         b.position_at_end(body)
         for phi, value in zip(phis, (after, *turn(phis[0], phis[1:])), strict=True):
             phi.add_incoming(value, b.block)
         b.branch(head)
-        b.position_at_end(done)
+        b.position_at_end(end)
         return phis[0], phis[1:]
 
-    def chosen(self, b: Any, which: Any, numbers: list[int], call: Callable[[int], None]) -> None:
+    def chosen(
+        self, b: Builder, which: Value, numbers: list[int], call: Callable[[int], None]
+    ) -> None:
         """`call(number)` for the number that `which` is."""
-        done, nowhere = b.append_basic_block(), b.append_basic_block()
+        end, nowhere = b.append_basic_block(), b.append_basic_block()
         switch = b.switch(which, nowhere)
         for number in numbers:
             block = b.append_basic_block()
             switch.add_case(self.i64(number), block)
             b.position_at_end(block)
             call(number)
-            b.branch(done)
+            b.branch(end)
         b.position_at_end(nowhere)
         b.unreachable()
-        b.position_at_end(done)
+        b.position_at_end(end)
 
-    def switched(self, b: Any, which: Any, variants: list[Any]) -> None:
+    def switched(self, b: Builder, which: Value, variants: list[Value]) -> None:
         """End a function with a call of variant number `which`, with the function's arguments."""
         nowhere = b.append_basic_block("nowhere")
         switch = b.switch(which, nowhere)
@@ -277,13 +308,15 @@ class Emitter:
             b.ret_void()
 
 
-def address_of(context: Any, builder: Any, sig: Any, values: Any, index: int) -> Any:
+def address_of(
+    context: CodeContext, builder: Builder, sig: Signature, values: Sequence[Value], index: int
+) -> Value:
     """The address of the element that the argument after array `index` says."""
     data = context.make_array(sig.args[index])(context, builder, values[index]).data
     return builder.gep(data, [values[index + 1]])
 
 
-def numbers_in(context: Any, builder: Any, kind: Any, record: Any) -> list[Any]:
+def numbers_in(context: CodeContext, builder: Builder, kind: Type, record: Value) -> list[Value]:
     """The numbers of a NamedTuple, each as an int64."""
     from numba import types
 
@@ -293,7 +326,7 @@ def numbers_in(context: Any, builder: Any, kind: Any, record: Any) -> list[Any]:
     ]
 
 
-def same_reals(*arrays: Any) -> bool:
+def same_reals(*arrays: Type) -> bool:
     """Return True if all arrays (as Numba's types) have one dtype, float32 or float64."""
     from numba import types
 
@@ -301,6 +334,6 @@ def same_reals(*arrays: Any) -> bool:
     return kind in (types.float32, types.float64) and all(a.dtype == kind for a in arrays)
 
 
-def emitter(kind: type[Emitter], module: Any, dtype: str) -> Any:
+def emitter(kind: type[AnyEmitter], module: Module, dtype: str) -> AnyEmitter:
     """Return an emitter of this kind; a function, so that keys of code depend on this file."""
     return kind(module, dtype)

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,7 +28,22 @@ from flowvm.ops.declare.cpu.moves import load_word, store_word
 from flowvm.ops.declare.cpu.tile_plan import HEADER, MAX_NDIM, OPERAND, PATTERN, STAGE, STAGED
 from flowvm.private.numba import NUMBA
 
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
+    from flowvm.private.code_types import (
+        Builder,
+        CodeContext,
+        Generator,
+        Signature,
+        Type,
+        TypingContext,
+        Value,
+    )
+
+
 llvm = lazy("llvmlite.binding")
+
+WORDS_ONLY = True
 
 OPERANDS_AT = 8  # the word of `args` where the operands' addresses begin
 WALK, MOVE = "flowvm_walk", "flowvm_move"
@@ -136,12 +152,14 @@ def _offset(words: int, outer: int, index: int, row: int, column: int) -> int:
     return int(at)
 
 
-def _stack_define() -> Any:
+def _stack_define() -> Callable[[Number], object]:
     from llvmlite import ir
     from numba import types
 
-    def typing(typingctx: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def typing(typingctx: TypingContext) -> tuple[Signature, Generator]:
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> Value:
             word = ir.IntType(64)
             return builder.ptrtoint(NUMBA.cgutils.alloca_once(builder, word, size=_WORDS), word)
 
@@ -150,20 +168,28 @@ def _stack_define() -> Any:
     return typing
 
 
-def _move_define() -> Any:
+def _move_define() -> object:
     from numba import types
 
     return types.ExternalFunction(MOVE, types.void(*([types.int64] * _MOVE_ARGS)))
 
 
-def _call_define() -> Any:
+def _call_define() -> Callable[..., object]:
     from llvmlite import ir
     from numba import types
 
     def typing(
-        typingctx: Any, tile: Any, pointers: Any, steps: Any, rows: Any, columns: Any, args: Any
-    ) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        typingctx: TypingContext,
+        tile: Type,
+        pointers: Type,
+        steps: Type,
+        rows: Type,
+        columns: Type,
+        args: Type,
+    ) -> tuple[Signature, Generator]:
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> Value:
             word = ir.IntType(64)
             kind = ir.FunctionType(ir.IntType(32), [word] * 5).as_pointer()
             status = builder.call(builder.inttoptr(values[0], kind), values[1:])
@@ -179,11 +205,33 @@ def _call_python(tile: int, pointers: int, steps: int, rows: int, columns: int, 
     return int(kind(tile)(pointers, steps, rows, columns, args))
 
 
+def _stack_text(result: str) -> str:
+    return f"""
+{result}.at = alloca [{_WORDS} x i64]
+{result} = ptrtoint ptr {result}.at to i64
+"""
+
+
+def _move_text(result: str, *values: str) -> str:
+    return f"""
+declare void @{MOVE}({", ".join(["i64"] * _MOVE_ARGS)})
+call void @{MOVE}({", ".join(f"i64 {value}" for value in values)})
+"""
+
+
+def _call_text(result: str, tile: str, *values: str) -> str:
+    return f"""
+{result}.f = inttoptr i64 {tile} to ptr
+{result}.s = call i32 {result}.f({", ".join(f"i64 {value}" for value in values)})
+{result} = sext i32 {result}.s to i64
+"""
+
+
 _stack_memory = np.zeros(_WORDS, np.int64)  # where plain Python runs `walk`, one call at a time
-stack_memory = Intrinsic(lambda: _stack_memory.ctypes.data, _stack_define)
-move = Intrinsic(moves.move, _move_define, cuda=moves.move)
+stack_memory = Intrinsic(lambda: _stack_memory.ctypes.data, _stack_define, text=_stack_text)
+move = Intrinsic(moves.move, _move_define, cuda=moves.move, text=_move_text)
 # the function at an address, which takes five words: a tile's, or a kernel
-call_kernel = Intrinsic(_call_python, _call_define)
+call_kernel = Intrinsic(_call_python, _call_define, text=_call_text)
 
 
 @functools.cache
@@ -201,7 +249,7 @@ def provide_move() -> None:
     It takes over a second to compile.  Until a helper has done that, a plain loop stands in for it,
     which has few elements to move in the first seconds of a first run, and moves the same.
     """
-    address = helpers.kept(moves.move, _MOVE_SIGNATURE)
+    address = helpers.native_if_cached(moves.move, _MOVE_SIGNATURE)
     if address is None:
         jit.provide(_TUNED, ctypes.addressof(_tuned))
         address = jit.load(_plain_move, "plain move")
@@ -220,7 +268,7 @@ _tuned = ctypes.c_int64(0)  # the address of `moves.move`, once it is there
 
 
 def _use_tuned() -> None:
-    address = helpers.kept(moves.move, _MOVE_SIGNATURE)
+    address = helpers.native_if_cached(moves.move, _MOVE_SIGNATURE)
     _tuned.value = make_move() if address is None else address
 
 

@@ -7,17 +7,30 @@ one-dimensional array of `dtype` that begins at `address`, in global memory.
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flowvm.compiler.native import Intrinsic
 from flowvm.private.numba_cuda import NUMBA_CUDA
 
+if TYPE_CHECKING:
+    from flowvm.private.code_types import (
+        Builder,
+        CodeContext,
+        Generator,
+        Signature,
+        Type,
+        TypingContext,
+        Value,
+    )
+
+
 KINDS = ("float32", "float64", "int64")
 
 
-def _python(kind: str) -> Any:
+def _python(kind: str) -> Callable[[int, int, int], Any]:
     size = np.dtype(kind).itemsize
 
     def array(address: int, first: int, count: int) -> Any:
@@ -27,18 +40,25 @@ def _python(kind: str) -> Any:
     return array
 
 
-def _define(kind: str) -> Any:
-    def define() -> Any:
+def _define(kind: str) -> Callable[[], Any]:
+    def define() -> Callable[..., object]:
         from llvmlite import ir
         from numba.cuda import types
 
         cgutils = NUMBA_CUDA.cgutils
-        element: Any = getattr(types, kind)
+        element = getattr(types, kind)
         result = types.Array(element, 1, "C")
         word = ir.IntType(64)
 
-        def array(typingctx: Any, address: Any, first: Any, count: Any) -> Any:
-            def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        def array(
+            typingctx: TypingContext, address: Type, first: Type, count: Type
+        ) -> tuple[Signature, Generator]:
+            def codegen(
+                context: CodeContext,
+                builder: Builder,
+                signature: Signature,
+                values: Sequence[Value],
+            ) -> Value:
                 stored = context.get_data_type(element)
                 size = word(context.get_abi_sizeof(stored))
                 begin = builder.add(values[0], builder.mul(values[1], size))

@@ -93,7 +93,7 @@ def _operands(views: Sequence[View]) -> list[Param]:
     return params
 
 
-def _passed(const: Any) -> tuple[Callable[..., Any] | None, str]:
+def _passed(const: object) -> tuple[Callable[..., Any] | None, str]:
     """Return a const's type in the kernel, None for a number; and "b" or "n" for each number."""
     numbers = const if isinstance(const, tuple) else (const,)
     kinds = "".join("b" if isinstance(c, bool) else "n" for c in numbers)
@@ -118,8 +118,8 @@ def _grid(units: int, most: int) -> tuple[tuple[int, int, int], tuple[int, int, 
 
 @functools.cache
 def body_kernel(
-    body: Callable[..., Any], arrays: int,
-    consts: tuple[tuple[Callable[..., Any] | None, str], ...], scalars: str, scratch: bool,
+    body: Callable[..., object], arrays: int,
+    consts: tuple[tuple[Callable[..., object] | None, str], ...], scalars: str, scratch: bool,
     arena: int | None, details: bool,
 ) -> Kernel:  # fmt: skip
     """kernel(arrays..., consts..., scalars..., [scratch], [arena], first, units, details): the body

@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -48,6 +48,10 @@ from flowvm.ops.declare.cuda.vectors import aligned, load_many, store_many
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.ops.scalar.half import STORED
 from flowvm.private.cpython import CPYTHON, raises
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 BLOCK = 256
 MOST_DIMS = 8
@@ -443,9 +447,9 @@ def _kernel(
     arrays: tuple[str, ...],
     extra: list[str],
     lines: list[str],
-    scope: dict[str, Any],
+    scope: Mapping[str, object],
     maker: str,
-    arguments: tuple[Any, ...],
+    arguments: tuple[object, ...],
 ) -> Kernel:
     numbers = [f"number_{n}" for n in program.numbers]
     details = ["details"] if program.reports else []

@@ -40,16 +40,16 @@ def part_of(
     kinds = dict(zip(args, stored, strict=True))
     tensors = [a for a in args if a not in numbers]
     arrays = [f"a_{n}" for n in tensors]
-    given = [f"n_{n}" for n in numbers]
+    parameters = [f"n_{n}" for n in numbers]
     elements = [
         converted(f"{a}[i]", kinds[n], compute) for a, n in zip(arrays, tensors, strict=True)
     ]
     values = ", ".join([*elements, *(f"v_{n}" for n in (*numbers, *hoisted))])
     results = ["r"] if len(into) == 1 else [f"r[{k}]" for k in range(len(into))]
     lines = [
-        f"def in_place({', '.join(['start', 'stride', *arrays, *given])}):",
+        f"def in_place({', '.join(['start', 'stride', *arrays, *parameters])}):",
         *(f"    v_{n} = {converted(f'n_{n}', kinds[n], compute)}" for n in numbers),
-        *(_once(hoisted, given, arrays[0]) if hoisted else ()),
+        *(_once(hoisted, parameters, arrays[0]) if hoisted else ()),
         f"    for i in range(start, len({arrays[0]}), stride):",
         f"        r = expression({values})",
         *(f"        {arrays[k]}[i] = {r}" for k, r in zip(into, results, strict=True)),

@@ -78,11 +78,11 @@ def by_address(kernel: Kernel, which: tuple[bool, ...]) -> Kernel:
     names = [f"a{k}" for k in range(len(which))]
     arguments = [f"{n}[0]" if read else n for n, read in zip(names, which, strict=True)]
     text = f"def {kernel.__name__}({', '.join(names)}):\n    kernel({', '.join(arguments)})\n"
-    made = written(
+    variant = written(
         text, kernel.__name__, {"kernel": kernel}, f"{__name__}:by_address", kernel, which
     )
-    made.__module__ = kernel.__module__  # which tells what it is
-    return made
+    variant.__module__ = kernel.__module__  # which tells what it is
+    return variant
 
 
 @functools.cache
@@ -122,20 +122,20 @@ def put_steps(to: Operand | Scratch, values: Sequence[Param]) -> tuple[KernelSte
 
 def _collect(line: Any, lines: Any, count: int) -> None:
     """The first of the lines that has a status goes to `line`, and they are as new; one warp."""
-    lane, found = cuda.threadIdx.x, False
+    lane, has_index = cuda.threadIdx.x, False
     for first in range(0, count, WARP):
         at = LINE * (first + lane)
         bad = first + lane < count and lines[at + STATUS_AT] != 0
         votes = cuda.ballot_sync(ALL, bad)
         if bad:
-            if not found and votes & ((1 << lane) - 1) == 0:
+            if not has_index and votes & ((1 << lane) - 1) == 0:
                 for k in range(STATUS_AT):
                     line[k] = lines[at + k]
                 line[STATUS_AT + 1] = first + lane
                 cuda.threadfence_system()
                 line[STATUS_AT] = lines[at + STATUS_AT]
             lines[at + STATUS_AT] = 0
-        found = found or votes != 0
+        has_index = has_index or votes != 0
 
 
 def collect_step(lines: int, count: int) -> KernelStep:

@@ -48,7 +48,7 @@ from flowvm.eager.interpreter import Invocation, Operator, device_of
 from flowvm.errors import CompileError, DeviceError
 from flowvm.launch import Launch
 from flowvm.meta.device import Device
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare.assembly import Assembly
 from flowvm.ops.declare.cuda.bodies import adapted, is_body
 from flowvm.ops.declare.cuda.copies import assembly
@@ -65,7 +65,7 @@ Numbers = tuple[int, tuple[int, ...]]  # which patch or word is the address of w
 Patch = tuple[int, int, int]  # of a template: which word, its source, what is added
 
 
-def lower(op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+def lower(op: Operator, metas: tuple[TensorMeta, ...], attrs: Attrs) -> Invocation:
     """Lower a call of `op` to an Invocation on the device of its tensors."""
     launch, pack = _launched(op, metas, attrs)
     steps = (*launch.begins, *launch.steps)
@@ -73,7 +73,7 @@ def lower(op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -
 
 
 def lower_task(
-    op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...], live: Sequence[bool]
+    op: Operator, metas: tuple[TensorMeta, ...], attrs: Attrs, live: Sequence[bool]
 ) -> tuple[Invocation, bool, tuple[LibraryStep, ...]]:
     """Lower a call to a task of a graph; `live` marks the scalars that are live.
 
@@ -104,14 +104,12 @@ def _invocation(op: Operator, device: Device, launch: CudaLaunch, pack: str) -> 
     )  # fmt: skip
 
 
-def launch_of(op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> CudaLaunch:
+def launch_of(op: Operator, metas: tuple[TensorMeta, ...], attrs: Attrs) -> CudaLaunch:
     """The steps that `op` takes on CUDA; DeviceError where it has no kernel there."""
     return _launched(op, metas, attrs)[0]
 
 
-def _launched(
-    op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
-) -> tuple[CudaLaunch, str]:
+def _launched(op: Operator, metas: tuple[TensorMeta, ...], attrs: Attrs) -> tuple[CudaLaunch, str]:
     """The launch, and the struct codes of the call's numbers where they depend on the call."""
     if op.infer is None:
         raise _missing(op.name, "it is made for the CPU")
@@ -215,7 +213,7 @@ class _Words:
 
     # --- parameters ---------------------------------------------------------------------------
 
-    def _parameter(self, param: Any) -> None:
+    def _parameter(self, param: object) -> None:
         match param:
             case Operand(k, view, offset):
                 self._array(view.dtype.itemsize, view.shape, view.strides, _argument(k), offset)
@@ -240,7 +238,7 @@ class _Words:
         self._patched(source, offset)
         self.template += [*shape, *(s * itemsize for s in strides)]
 
-    def _word(self, param: Any) -> None:
+    def _word(self, param: object) -> None:
         match param:
             case Const(tuple() as values):
                 self.template += map(_bits, values)

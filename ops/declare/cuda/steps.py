@@ -12,7 +12,7 @@ import linecache
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,27 +22,30 @@ from flowvm.cuda.compiler.compilation import threads as threads
 from flowvm.cuda.launch import Const, KernelStep, Operand, Param, Scratch, blocks_for, itemsize_of
 from flowvm.launch import View
 
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
+
 BLOCK = 256
 MOST_BLOCKS = 1 << 14  # of a grid; an H100 runs a thousand of them at a time
 
 
-def _float32(x: Any) -> Any:
+def _float32(x: Number) -> object:
     return np.float32(x)
 
 
-def _float64(x: Any) -> Any:
+def _float64(x: Number) -> object:
     return np.float64(x)
 
 
-def _int32(x: Any) -> Any:
+def _int32(x: Number) -> object:
     return np.int32(x)
 
 
-def _int64(x: Any) -> Any:
+def _int64(x: Number) -> object:
     return np.int64(x)
 
 
-def _bool(x: Any) -> Any:
+def _bool(x: object) -> object:
     return x
 
 
@@ -59,13 +62,13 @@ def most_blocks() -> int:
     return 4 if simulated() else MOST_BLOCKS
 
 
-def flat_step(kernel: Callable[..., Any], units: int, *params: Param) -> KernelStep:
+def flat_step(kernel: Callable[..., object], units: int, *params: Param) -> KernelStep:
     """A launch with a thread for each unit."""
     block = threads(BLOCK)
     return KernelStep(kernel, params, blocks_for(units, block, most_blocks()), (block, 1, 1))
 
 
-def row_step(kernel: Callable[..., Any], rows: int, length: int, *params: Param) -> KernelStep:
+def row_step(kernel: Callable[..., object], rows: int, length: int, *params: Param) -> KernelStep:
     """A launch with a power of two of threads for each row; that is the kernel's last parameter."""
     block, lanes = threads(BLOCK), 1
     while lanes < min(length, block):
@@ -75,14 +78,14 @@ def row_step(kernel: Callable[..., Any], rows: int, length: int, *params: Param)
 
 
 @functools.cache
-def whole(part: Callable[..., Any], count: int) -> Callable[..., Any]:
+def whole(part: Callable[..., object], count: int) -> Callable[..., Any]:
     """The kernel that does all elements by `part(start, stride, ...)`, of `count` parameters."""
     names = ", ".join(f"a{k}" for k in range(count))
     text = f"def {part.__name__}({names}):\n    part(cuda.grid(1), cuda.gridsize(1), {names})\n"
     return written(text, part.__name__, {"part": part}, f"{__name__}:whole", part, count)
 
 
-def elements_step(part: Callable[..., Any], units: int, *params: Param) -> KernelStep:
+def elements_step(part: Callable[..., object], units: int, *params: Param) -> KernelStep:
     """A launch of `part(start, stride, params...)`, with a thread for each element: see `part` in
     `KernelStep`.
     """
@@ -90,7 +93,7 @@ def elements_step(part: Callable[..., Any], units: int, *params: Param) -> Kerne
 
 
 def written(
-    text: str, name: str, space: dict[str, Any], maker: str, *arguments: Any
+    text: str, name: str, space: dict[str, Any], maker: str, *arguments: object
 ) -> Callable[..., Any]:
     """The kernel `name` of this program, with these globals and `cuda`, which `maker` makes of
     `arguments`.
@@ -109,7 +112,7 @@ def written(
 def remade_by(kernel: Any, maker: str, *arguments: Any) -> Callable[..., Any]:
     """`kernel`, which says how it is made again elsewhere: by "module:function" of arguments."""
     kernel.recipe = maker, arguments
-    function: Callable[..., Any] = kernel
+    function: Callable[..., object] = kernel
     return function
 
 

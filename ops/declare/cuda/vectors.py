@@ -7,9 +7,22 @@ one-dimensional and in C order, i a multiple of n.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from flowvm.compiler.native import Intrinsic
+
+if TYPE_CHECKING:
+    from flowvm.private.code_types import (
+        Builder,
+        CodeContext,
+        Generator,
+        Signature,
+        Type,
+        TypingContext,
+        Value,
+    )
+
 
 MANY = (1, 2, 4, 8, 16)
 WORD = 4  # bytes: what smaller elements are moved as
@@ -19,12 +32,14 @@ def _aligned_python(x: Any, n: int) -> bool:
     return bool(x.ctypes.data % (n * x.itemsize) == 0)
 
 
-def _aligned_define() -> Any:
+def _aligned_define() -> Callable[..., object]:
     from llvmlite import ir
     from numba import types
 
-    def aligned_(typingctx: Any, x: Any, n: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def aligned_(typingctx: TypingContext, x: Type, n: Type) -> tuple[Signature, Generator]:
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> Value:
             array = context.make_array(x)(context, builder, values[0])
             address = builder.ptrtoint(array.data, ir.IntType(64))
             each = ir.IntType(64)(_size(context, x, 1))
@@ -40,7 +55,7 @@ def _aligned_define() -> Any:
 aligned = Intrinsic(_aligned_python, _aligned_define)
 
 
-def _packed(context: Any, kind: Any, n: int) -> tuple[Any, Any, Any]:
+def _packed(context: CodeContext, kind: Any, n: int) -> tuple[Any, Any, Any]:
     """A vector of n stored elements, the type that moves it, and how one element is stored."""
     from llvmlite import ir
 
@@ -53,28 +68,32 @@ def _packed(context: Any, kind: Any, n: int) -> tuple[Any, Any, Any]:
     return vector, ir.VectorType(ir.IntType(8 * WORD), n * size // WORD), model
 
 
-def _place(context: Any, builder: Any, x: Any, array: Any, index: Any, moved: Any) -> Any:
+def _place(
+    context: CodeContext, builder: Builder, x: Value, array: Value, index: Value, moved: Value
+) -> Value:
     data = context.make_array(x)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [index]), moved.as_pointer())
 
 
-def _size(context: Any, x: Any, n: int) -> int:
+def _size(context: CodeContext, x: Any, n: int) -> int:
     model = context.data_model_manager[x.dtype]
     return int(context.get_abi_sizeof(model.get_data_type())) * n
 
 
-def _load_define(n: int) -> Any:
+def _load_define(n: int) -> Callable[..., Any]:
     from llvmlite import ir
     from numba import types
 
-    def load(typingctx: Any, x: Any, i: Any) -> Any:
+    def load(typingctx: TypingContext, x: Type, i: object) -> tuple[Signature, Generator] | None:
         result = types.UniTuple(x.dtype, n)
 
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> object:
             vector, moved, model = _packed(context, x.dtype, n)
             place = _place(context, builder, x, values[0], values[1], moved)
-            got = builder.load(place, align=_size(context, x, n))
-            parts = [builder.extract_element(got, ir.IntType(32)(k)) for k in range(moved.count)]
+            words = builder.load(place, align=_size(context, x, n))
+            parts = [builder.extract_element(words, ir.IntType(32)(k)) for k in range(moved.count)]
             if moved != vector:
                 parts = _taken_apart(builder, parts, n // moved.count, vector.element)
             read = [model.from_data(builder, part) for part in parts]
@@ -85,7 +104,7 @@ def _load_define(n: int) -> Any:
     return load
 
 
-def _taken_apart(builder: Any, words: list[Any], each: int, kind: Any) -> list[Any]:
+def _taken_apart(builder: Builder, words: list[Value], each: int, kind: object) -> list[Value]:
     """The `each` small integers of each word; of a bitcast NVVM would make several loads."""
     word = words[0].type
     return [
@@ -95,7 +114,7 @@ def _taken_apart(builder: Any, words: list[Any], each: int, kind: Any) -> list[A
     ]
 
 
-def _joined(builder: Any, parts: list[Any], each: int) -> list[Any]:
+def _joined(builder: Builder, parts: Sequence[object], each: int) -> list[Value]:
     """Words of `each` small integers; what a bitcast makes, NVVM would store piece by piece."""
     from llvmlite import ir
 
@@ -113,8 +132,10 @@ def _store_define(n: int) -> Any:
     from llvmlite import ir
     from numba import types
 
-    def store(typingctx: Any, x: Any, i: Any, elements: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def store(typingctx: TypingContext, x: Type, i: object, elements: Type) -> object:
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> object:
             vector, moved, model = _packed(context, x.dtype, n)
             parts = []
             for k, kind in enumerate(elements.types):
@@ -123,11 +144,11 @@ def _store_define(n: int) -> Any:
                 parts.append(model.as_data(builder, value))
             if moved != vector:
                 parts = _joined(builder, parts, n // moved.count)
-            made = moved(ir.Undefined)
+            result = moved(ir.Undefined)
             for k, part in enumerate(parts):
-                made = builder.insert_element(made, part, ir.IntType(32)(k))
+                result = builder.insert_element(result, part, ir.IntType(32)(k))
             place = _place(context, builder, x, values[0], values[1], moved)
-            builder.store(made, place, align=_size(context, x, n))
+            builder.store(result, place, align=_size(context, x, n))
             return context.get_dummy_value()
 
         return types.void(x, types.int64, elements), codegen
@@ -136,7 +157,7 @@ def _store_define(n: int) -> Any:
 
 
 def _loader(n: int) -> Intrinsic:
-    def load(x: Any, i: int) -> Any:
+    def load(x: Any, i: int) -> tuple[Any, ...]:
         return tuple(x[i : i + n])
 
     return Intrinsic(load, lambda: _load_define(n))

@@ -7,15 +7,28 @@ room for it, else four numbers.  Products are rounded before they are added, as 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from flowvm.compiler.native import Intrinsic
+from flowvm.meta.arrays import Array
 from flowvm.ops.declare.cpu.vector_code import Emitter, emitter, lanes_of, same_reals
 
-Array = Any
+if TYPE_CHECKING:
+    from flowvm.private.code_types import (
+        Builder,
+        CodeContext,
+        Function,
+        Generator,
+        Signature,
+        Type,
+        Typing,
+        TypingContext,
+        Value,
+    )
+
 SHORT = 4  # numbers of a vector in passes of a small stride
-Pair = tuple[Any, Any]  # a real and an imaginary part
+Pair: TypeAlias = "tuple[Value, Value]"  # a real and an imaginary part
 
 
 def _by_two(y: Array, x: Array, roots: Array, m: int, s: int, way: float) -> None:
@@ -76,28 +89,28 @@ def _first_by_four(y: Array, x: Array, roots: Array, m: int, way: float) -> None
 class _Passes(Emitter):
     """The functions of passes, with vectors as wide as the processor's."""
 
-    def root(self, b: Any, roots: Any, at: Any) -> Pair:
+    def root(self, b: Builder, roots: Value, at: Value) -> Pair:
         """A root of 1 in each lane."""
         first = b.mul(at, self.i64(2))
         places = first, b.add(first, self.i64(1))
         real, imag = (self.splat(b, b.load(b.gep(roots, [place]))) for place in places)
         return real, imag
 
-    def pair(self, b: Any, x: Any, n: Any, at: Any) -> Pair:
+    def pair(self, b: Builder, x: Value, n: Value, at: Value) -> Pair:
         """The numbers from place `at` of n on."""
         return self.load(b, x, at), self.load(b, x, b.add(n, at))
 
-    def put(self, b: Any, value: Pair, y: Any, n: Any, at: Any) -> None:
+    def put(self, b: Builder, value: Pair, y: Value, n: Value, at: Value) -> None:
         """Store numbers."""
         self.store(b, value[0], y, at)
         self.store(b, value[1], y, b.add(n, at))
 
-    def times(self, b: Any, x: Pair, w: Pair) -> Pair:
+    def times(self, b: Builder, x: Pair, w: Pair) -> Pair:
         """The products of numbers."""
         real = b.fsub(b.fmul(x[0], w[0]), b.fmul(x[1], w[1]))
         return real, b.fadd(b.fmul(x[0], w[1]), b.fmul(x[1], w[0]))
 
-    def two(self, b: Any, args: Any, p: Any, q: Any, ws: list[Pair]) -> None:
+    def two(self, b: Builder, args: Sequence[Value], p: Value, q: Value, ws: list[Pair]) -> None:
         """Write the sums and differences of vectors m s apart."""
         y, x, _, n, m, s, _ = args
         i, k = b.add(q, b.mul(s, p)), b.add(q, b.mul(s, b.mul(p, self.i64(2))))
@@ -107,7 +120,7 @@ class _Passes(Emitter):
         self.put(b, (total[0], total[1]), y, n, k)
         self.put(b, self.times(b, (less[0], less[1]), ws[0]), y, n, b.add(k, s))
 
-    def four(self, b: Any, args: Any, p: Any, q: Any, ws: list[Pair]) -> None:
+    def four(self, b: Builder, args: Sequence[Value], p: Value, q: Value, ws: list[Pair]) -> None:
         """Write the transforms of four vectors m s apart."""
         y, x, _, n, m, s, way = args
         i, step = b.add(q, b.mul(s, p)), b.mul(s, m)
@@ -120,7 +133,7 @@ class _Passes(Emitter):
             self.put(b, result, y, n, k)
             k = b.add(k, s)
 
-    def of_four(self, b: Any, parts: list[Pair], ws: list[Pair], way: Any) -> list[Pair]:
+    def of_four(self, b: Builder, parts: list[Pair], ws: list[Pair], way: object) -> list[Pair]:
         """The transforms of four numbers in each lane, times their roots."""
         (ar, ai), (br, bi), (cr, ci), (dr, di) = parts
         w = self.splat(b, way)
@@ -134,7 +147,7 @@ class _Passes(Emitter):
             self.times(b, (b.fsub(over[0], turned[0]), b.fsub(over[1], turned[1])), ws[2]),
         ]
 
-    def every(self, b: Any, numbers: Any, at: Any, step: int) -> Pair:
+    def every(self, b: Builder, numbers: Value, at: Value, step: int) -> Pair:
         """Each `step`th complex number from place `at` on, as many as lanes."""
         count = 2 * step * self.lanes
         wide = self.ir.VectorType(self.real, count)
@@ -150,7 +163,7 @@ class _Passes(Emitter):
         )
         return real, imag
 
-    def in_turn(self, b: Any, vectors: list[Any]) -> Any:
+    def in_turn(self, b: Builder, vectors: list[Value]) -> Value:
         """A long vector: the first lanes of all, then the second ones, and so on."""
         while len(vectors) > 1:
             half, size = len(vectors) // 2, vectors[0].type.count
@@ -162,14 +175,14 @@ class _Passes(Emitter):
             ]
         return vectors[0]
 
-    def first(self) -> Any:
+    def first(self) -> Function:
         """(y, x, roots, n, m, way): the first pass, from complex numbers; vectors divide m."""
         n, pointer = self.i64, self.pointer
 
-        def emit(b: Any, function: Any) -> None:
+        def emit(b: Builder, function: Function) -> None:
             y, x, roots, size, m, way = function.args
 
-            def turn(p: Any) -> None:
+            def turn(p: Value) -> None:
                 places = [p]
                 for _ in range(3):
                     places.append(b.add(places[-1], m))
@@ -188,15 +201,15 @@ class _Passes(Emitter):
         kinds = [pointer, pointer, pointer, n, n, self.real]
         return self.shared(f"butterflies_first_x{self.lanes}", kinds, emit)
 
-    def joined(self) -> Any:
+    def joined(self) -> Function:
         """(out, x, n, factor): complex numbers from their parts; vectors divide n."""
         n, pointer = self.i64, self.pointer
 
-        def emit(b: Any, function: Any) -> None:
+        def emit(b: Builder, function: Function) -> None:
             out, x, size, factor = function.args
             scale = self.splat(b, factor)
 
-            def turn(k: Any) -> None:
+            def turn(k: Value) -> None:
                 real, imag = self.pair(b, x, size, k)
                 mixed = self.in_turn(b, [b.fmul(real, scale), b.fmul(imag, scale)])
                 to = b.bitcast(b.gep(out, [b.mul(k, n(2))]), mixed.type.as_pointer())
@@ -207,16 +220,16 @@ class _Passes(Emitter):
 
         return self.shared("butterflies_joined", [pointer, pointer, n, self.real], emit)
 
-    def whole(self, radix: int) -> Any:
+    def whole(self, radix: int) -> Function:
         """(y, x, roots, n, m, s, way): a pass, whose stride vectors divide."""
         n, pointer = self.i64, self.pointer
 
-        def emit(b: Any, function: Any) -> None:
+        def emit(b: Builder, function: Function) -> None:
             args = function.args
             _, _, roots, _, m, s, _ = args
             turn = self.two if radix == 2 else self.four
 
-            def line(p: Any) -> None:
+            def line(p: Value) -> None:
                 first = b.mul(p, s)
                 ws = [self.root(b, roots, b.mul(first, n(k))) for k in range(1, radix)]
                 self.loop(b, n(0), s, self.lanes, lambda q: turn(b, args, p, q, ws))
@@ -231,21 +244,23 @@ class _Passes(Emitter):
 class _ShortPasses(_Passes):
     """The functions of passes of a small stride."""
 
-    def __init__(self, module: Any, dtype: str) -> None:
+    def __init__(self, module: object, dtype: str) -> None:
         super().__init__(module, dtype, min(SHORT, lanes_of(dtype)))
 
 
-def _define(radix: int) -> Callable[[], Any]:
-    def define() -> Any:
+def _define(radix: int) -> Callable[[], Typing]:
+    def define() -> Typing:
         from numba import types
 
         def typing(
-            typingctx: Any, y: Any, x: Any, roots: Any, m: Any, s: Any, way: Any
-        ) -> Any:  # fmt: skip
+            typingctx: TypingContext, y: Type, x: Type, roots: Type, m: Type, s: Type, way: Type
+        ) -> tuple[Signature, Generator] | None:  # fmt: skip
             if not same_reals(y, x):
                 return None
 
-            def codegen(context: Any, builder: Any, sig: Any, v: Any) -> Any:
+            def codegen(
+                context: CodeContext, builder: Builder, sig: Signature, v: Sequence[Value]
+            ) -> Value:
                 name = str(y.dtype)
                 wide, short = (
                     emitter(kind, builder.module, name) for kind in (_Passes, _ShortPasses)
@@ -275,14 +290,18 @@ def _define(radix: int) -> Callable[[], Any]:
     return define
 
 
-def _define_first() -> Any:
+def _define_first() -> Typing:
     from numba import types
 
-    def typing(typingctx: Any, y: Any, x: Any, roots: Any, m: Any, way: Any) -> Any:
+    def typing(
+        typingctx: TypingContext, y: Type, x: Type, roots: Type, m: Type, way: Type
+    ) -> tuple[Signature, Generator] | None:
         if not same_reals(y):
             return None
 
-        def codegen(context: Any, builder: Any, sig: Any, v: Any) -> Any:
+        def codegen(
+            context: CodeContext, builder: Builder, sig: Signature, v: Sequence[Value]
+        ) -> Value:
             name = str(y.dtype)
             wide, short = (emitter(kind, builder.module, name) for kind in (_Passes, _ShortPasses))
             to, of, table = (
@@ -316,14 +335,18 @@ def _joined(out: Array, x: Array, scale: float) -> None:
         out[k] = complex(x[k] * factor, x[n + k] * factor)
 
 
-def _define_joined() -> Any:
+def _define_joined() -> Typing:
     from numba import types
 
-    def typing(typingctx: Any, out: Any, x: Any, scale: Any) -> Any:
+    def typing(
+        typingctx: TypingContext, out: Type, x: Type, scale: Type
+    ) -> tuple[Signature, Generator] | None:
         if not same_reals(x):
             return None
 
-        def codegen(context: Any, builder: Any, sig: Any, v: Any) -> Any:
+        def codegen(
+            context: CodeContext, builder: Builder, sig: Signature, v: Sequence[Value]
+        ) -> Value:
             e = emitter(_Passes, builder.module, str(x.dtype))
             to, of = (context.make_array(sig.args[k])(context, builder, v[k]) for k in range(2))
             number = context.cast(builder, v[2], types.float64, x.dtype)

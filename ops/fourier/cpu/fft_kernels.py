@@ -7,12 +7,14 @@ is computed of a row depends on its length alone.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
+from flowvm.meta.arrays import Array
 from flowvm.ops.declare.cpu.body_arrays import array_in
 from flowvm.ops.fourier.cpu.butterflies import by_four, by_two, first_by_four, joined
 
-Array = Any
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
 
 
 def transform(
@@ -41,8 +43,8 @@ def transform(
         stride, length = 1, n
         for step in range(len(factors)):
             r = factors[step]
-            left = len(factors) - 1 - step
-            target = to if left % 2 == 0 else second
+            remaining = len(factors) - 1 - step
+            target = to if remaining % 2 == 0 else second
             length //= r
             if r == 4:
                 _by_four(target, source, roots, length, stride, way)
@@ -79,7 +81,7 @@ def _in_parts(
     joined(out, target, scale)
 
 
-def _scaled(z: Any, scale: float) -> Any:
+def _scaled(z: Number, scale: float) -> complex:
     return complex(z.real * scale, z.imag * scale)
 
 

@@ -14,13 +14,26 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flowvm.compiler.native import Intrinsic
 from flowvm.private.scipy import openblas_threads
 from flowvm.vm.machine.lang import compare_exchange, sched_yield, store_release, words_at
+
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Array
+    from flowvm.private.code_types import (
+        Builder,
+        CodeContext,
+        Signature,
+        Type,
+        TypingContext,
+        Value,
+    )
+
 
 # words of the block at `threads()`
 LOCK, USERS, BEFORE, GET, SET, WORDS = 0, 1, 2, 3, 4, 5
@@ -35,7 +48,7 @@ def threads() -> int:
 
 
 @functools.cache
-def _block(get: int, put: int) -> Any:
+def _block(get: int, put: int) -> Array:
     block = np.zeros(WORDS, np.int64)
     block[GET], block[SET] = get, put
     return block
@@ -46,14 +59,16 @@ def _call_python(address: int, arguments: tuple[int, ...]) -> int:
     return int(kind(int(address))(*map(int, arguments)))
 
 
-def _call_define() -> Any:
+def _call_define() -> Callable[..., object]:
     from llvmlite import ir
     from numba import types
 
-    def typing(typingctx: Any, address: Any, arguments: Any) -> Any:
+    def typing(typingctx: TypingContext, address: object, arguments: Type) -> object:
         count = len(arguments)
 
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> Value:
             word = ir.IntType(64)
             kind = ir.FunctionType(word, [word] * count).as_pointer()
             passed = [builder.extract_value(values[1], k) for k in range(count)]

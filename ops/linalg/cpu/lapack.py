@@ -6,7 +6,7 @@ outputs) serve every routine and every dtype.  LAPACK's columns are our rows: wh
 program gives it transposed matrices, or solves the transposed problem.
 
     p = Program(outputs=(lu, pivots, info), inputs=(a,), batch=(3,))
-    p.copy(p.given(0), p.out(0))
+    p.copy(p.input(0), p.out(0))
     p.call("dgetrf", Int(m), Int(n), p.out(0), Int(m), p.out(1), INFO)
     return p.launch(flags=2)
 
@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 from flowvm.errors import DTypeError, Status
 from flowvm.launch import Launch, View
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import DType, dtype_named
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.linalg.cpu.blas import enter, leave, threads
@@ -34,7 +35,6 @@ from flowvm.private.scipy import lapack_routine
 from flowvm.vm.machine.device_words import CALL
 from flowvm.vm.machine.lang import call_address, copy_bytes, store_word, words_at
 
-Array = Any
 UNITS = 16  # parts that a batch is cut into at most: each has memory of its own
 OPERANDS = 8  # of a program at most
 HEAD = OPERANDS + 2  # words in front of the steps: bytes of each operand's matrix, status, flags
@@ -104,7 +104,7 @@ class Program:
         """Return the argument for output k's matrix."""
         return Argument(OPERAND, k)
 
-    def given(self, k: int) -> Argument:
+    def input(self, k: int) -> Argument:
         """Return the argument for input k's matrix."""
         return Argument(OPERAND, len(self.outputs) + k)
 
@@ -155,11 +155,13 @@ class Program:
         sizes = self.bytes + [0] * (OPERANDS - len(self.bytes))
         program = (*sizes, int(failure), flags, *self.steps)
         units, each = min(UNITS, self.count), (self.top + 63) // 64 * 64
-        seen = [View(dtype_named("uint8"), (m.nbytes,)) for m in (*self.outputs, *self.inputs)]
+        views_of_operands = [
+            View(dtype_named("uint8"), (m.nbytes,)) for m in (*self.outputs, *self.inputs)
+        ]
         last = len(self.outputs) + 1  # inputs behind the first may be missing
         byte = dtype_named("uint8")
-        rest = [*seen[last:], *[None] * (2 - len(seen[last:]))]
-        views = (*seen[:last], *[View.optional(v, byte) for v in rest])
+        rest = [*views_of_operands[last:], *[None] * (2 - len(views_of_operands[last:]))]
+        views = (*views_of_operands[:last], *[View.optional(v, byte) for v in rest])
         consts = (program, Sizes(threads(), self.count, units, each))
         body = (_one, _two, _three)[len(self.outputs) - 1]
         return Launch(self.outputs, body, views, consts, units, 1, max(64, units * each))
@@ -275,11 +277,11 @@ def _run(
     for unit in range(lo, hi):
         own = scratch.ctypes.data + unit * each
         addresses = words_at(own + WORKING, OPERANDS)
-        made = len(outputs)
-        for k in range(made):
+        outputs_count = len(outputs)
+        for k in range(outputs_count):
             addresses[k] = outputs[k]
         for k in range(len(inputs)):
-            addresses[made + k] = inputs[k]
+            addresses[outputs_count + k] = inputs[k]
         for item in range(unit * count // units, (unit + 1) * count // units):
             info = _matrix(own, item, program)
             if flags >= 0:
@@ -303,24 +305,24 @@ def _inputs(a: Array, b: Array, c: Array) -> tuple[int, int, int]:
 
 
 def _one(
-    x: Array, a: Array, b: Array, c: Array, program: Array, t: Any,
+    x: Array, a: Array, b: Array, c: Array, program: Array, t: object,
     scratch: Array, lo: int, hi: int, details: Array,
 ) -> int:  # fmt: skip
-    made = (x.ctypes.data,)
-    return _run(made, _inputs(a, b, c), program, t, scratch, lo, hi, details)
+    outputs = (x.ctypes.data,)
+    return _run(outputs, _inputs(a, b, c), program, t, scratch, lo, hi, details)
 
 
 def _two(
-    x: Array, y: Array, a: Array, b: Array, c: Array, program: Array, t: Any,
+    x: Array, y: Array, a: Array, b: Array, c: Array, program: Array, t: object,
     scratch: Array, lo: int, hi: int, details: Array,
 ) -> int:  # fmt: skip
-    made = (x.ctypes.data, y.ctypes.data)
-    return _run(made, _inputs(a, b, c), program, t, scratch, lo, hi, details)
+    outputs = (x.ctypes.data, y.ctypes.data)
+    return _run(outputs, _inputs(a, b, c), program, t, scratch, lo, hi, details)
 
 
 def _three(
-    x: Array, y: Array, z: Array, a: Array, b: Array, c: Array, program: Array, t: Any,
+    x: Array, y: Array, z: Array, a: Array, b: Array, c: Array, program: Array, t: object,
     scratch: Array, lo: int, hi: int, details: Array,
 ) -> int:  # fmt: skip
-    made = (x.ctypes.data, y.ctypes.data, z.ctypes.data)
-    return _run(made, _inputs(a, b, c), program, t, scratch, lo, hi, details)
+    outputs = (x.ctypes.data, y.ctypes.data, z.ctypes.data)
+    return _run(outputs, _inputs(a, b, c), program, t, scratch, lo, hi, details)

@@ -7,7 +7,7 @@ from typing import Any
 from flowvm.errors import DeviceError
 
 
-def absent(launch: Any, metas: tuple[Any, ...], attrs: tuple[Any, ...]) -> Any:
+def absent(launch: object, metas: tuple[Any, ...], attrs: tuple[object, ...]) -> Any:
     """Raise DeviceError, whatever the call."""
     shapes = ", ".join(str(tuple(m.shape)) for m in metas)
     raise DeviceError(

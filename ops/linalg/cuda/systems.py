@@ -15,12 +15,12 @@ from flowvm.cuda.compiler.compilation import threads
 from flowvm.cuda.launch import STATUS_AT, CudaLaunch, Details, KernelStep, Operand, Scratch
 from flowvm.errors import Status
 from flowvm.launch import Launch, View
+from flowvm.meta.arrays import Array
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import consts
 from flowvm.ops.linalg.systems import Batch
 from flowvm.ops.scalar import functions as scalar
 
-Array = Any
 Metas = tuple[TensorMeta, ...]
 BLOCK = 256
 SINGULAR = int(Status.SINGULAR_MATRIX)
@@ -184,9 +184,9 @@ def _cholesky(out: Array, a: Array, details: Array) -> None:
         for i in range(c + t, n, cuda.blockDim.x):
             m[i, c] = root if i == c else m[i, c] / root
         cuda.syncthreads()
-        left = n - c - 1
-        for e in range(t, left * left, cuda.blockDim.x):
-            i, j = c + 1 + e // left, c + 1 + e % left
+        rest = n - c - 1
+        for e in range(t, rest * rest, cuda.blockDim.x):
+            i, j = c + 1 + e // rest, c + 1 + e % rest
             if j <= i:
                 m[i, j] -= m[i, c] * m[j, c]
         cuda.syncthreads()
@@ -209,7 +209,7 @@ def _room(meta: TensorMeta, count: int) -> tuple[Scratch, int]:
     return Scratch(0, meta.dtype.name, (count, n, n)), count * n * n * meta.dtype.itemsize
 
 
-def solve(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def solve(launch: Launch, metas: Metas, attrs: tuple[object, ...]) -> CudaLaunch:
     """X of A @ X = B."""
     t: Batch = launch.consts[0]
     out, a, b = (Operand(i, view) for i, view in enumerate(launch.views))
@@ -219,7 +219,7 @@ def solve(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
     return _by_matrix(launch, _solve, t.matrices if t.k else 0, *params, room=size)
 
 
-def inverse(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def inverse(launch: Launch, metas: Metas, attrs: tuple[object, ...]) -> CudaLaunch:
     """The inverse of each matrix."""
     t: Batch = launch.consts[0]
     out, a = (Operand(i, view) for i, view in enumerate(launch.views[:2]))
@@ -228,14 +228,14 @@ def inverse(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
     return _by_matrix(launch, _inverse, t.matrices, whole, a, room, Details(), room=size)
 
 
-def slogdet(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def slogdet(launch: Launch, metas: Metas, attrs: tuple[object, ...]) -> CudaLaunch:
     """The sign of each determinant, and the logarithm of its absolute value."""
     sign, logarithm, a = (Operand(i, view) for i, view in enumerate(launch.views))
     room, size = _room(metas[0], sign.view.shape[0])
     return _by_matrix(launch, _determinant, sign.view.shape[0], sign, logarithm, a, room, room=size)
 
 
-def cholesky(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def cholesky(launch: Launch, metas: Metas, attrs: tuple[object, ...]) -> CudaLaunch:
     """The lower triangular factor of each matrix."""
     t: Batch = launch.consts[0]
     out, a = (Operand(i, view) for i, view in enumerate(launch.views))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import DTypeError, ShapeError
@@ -10,6 +10,10 @@ from flowvm.ops.declare.composite import Recorded, filled_of, need_tensor, recor
 from flowvm.ops.declare.registry import broadcast_shapes
 from flowvm.ops.shapes.matrices import eye
 from flowvm.ops.shapes.views import transpose
+
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
 
 Result = TypeVar("Result")
 
@@ -82,7 +86,7 @@ def vector_side(a: Tensor, b: Tensor) -> bool:
     return b._meta.ndim == 1 or (b._meta.ndim == a._meta.ndim - 1 and b._meta.shape == batch)
 
 
-def _zero_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _zero_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     return (filled_of(c.metas[0]),)
 
 

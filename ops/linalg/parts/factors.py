@@ -9,11 +9,12 @@ differentiation of linear algebra functions" (2010).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import AutogradError, Status
 from flowvm.launch import Launch, View
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import int32, int64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.kinds import Count
@@ -29,7 +30,11 @@ from flowvm.ops.shapes.join import cat
 from flowvm.ops.shapes.matrices import tril, triu
 from flowvm.ops.shapes.ranges import arange
 
-Array = Any
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+    from flowvm.eager.tensor import Tensor
+
+
 ABSENT = "flowvm.ops.linalg.cuda.absent:absent"
 OUTSIDE = int(Status.INDEX_OUT_OF_RANGE)
 BLOCK = 32  # columns that LAPACK works on together, which its workspace has room for
@@ -38,7 +43,7 @@ BLOCK = 32  # columns that LAPACK works on together, which its workspace has roo
 # --- triangular systems ---------------------------------------------------------------------------
 
 
-def _right_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _right_grad(c: Node, g: Tensor) -> tuple[object, ...]:
     """X M = B, M = a or its transpose: the gradient by B solves Y Mᴴ = g, that by M is -Xᴴ Y."""
     a, x = c.saved
     upper, flip, unit = c.attrs
@@ -61,11 +66,11 @@ def right_triangular(a: TensorMeta, b: TensorMeta, upper: bool, flip: bool, unit
     """
     n, k = a.shape[-1], b.shape[-2]
     p = Program((b.dense(),), (a, b), b.shape[:-2])
-    p.copy(p.given(1), p.out(0))
+    p.copy(p.input(1), p.out(0))
     if n > 0 and k > 0:
         p.call(
             named("solve_triangular", a, "trtrs"), Char("L" if upper else "U"),
-            Char("T" if flip else "N"), Char("U" if unit else "N"), Int(n), Int(k), p.given(0),
+            Char("T" if flip else "N"), Char("U" if unit else "N"), Int(n), Int(k), p.input(0),
             Int(n), p.out(0), Int(n), INFO,
         )  # fmt: skip
     return p.launch(Status.SINGULAR_MATRIX)
@@ -74,7 +79,7 @@ def right_triangular(a: TensorMeta, b: TensorMeta, upper: bool, flip: bool, unit
 # --- general systems, whose answer may be missing -----------------------------------------------
 
 
-def _right_solve_grad(c: Any, g: Any, *_: Any) -> tuple[Any, ...]:
+def _right_solve_grad(c: Any, g: object, *_: object) -> tuple[object, ...]:
     """X a = b: the gradient by b solves Y aᴴ = g, that by a is -Xᴴ Y."""
     if g is None:
         return None, None
@@ -91,10 +96,10 @@ def right_solve(a: TensorMeta, b: TensorMeta) -> Launch:
     """X of X a = b, a (*, n, n) and b (*, k, n), and LAPACK's info."""
     n, k = a.shape[-1], b.shape[-2]
     p = Program((b.dense(), b.with_shape(b.shape[:-2], int32)), (a, b), b.shape[:-2])
-    p.copy(p.given(1), p.out(0))
+    p.copy(p.input(1), p.out(0))
     if n > 0:
         copied, pivots = p.work(n * n * a.dtype.itemsize), p.work(4 * n)
-        p.copy(p.given(0), copied)
+        p.copy(p.input(0), copied)
         p.call(
             named("solve_ex", a, "gesv"), Int(n), Int(k), copied, Int(n), pivots, p.out(0), Int(n),
             INFO,
@@ -137,7 +142,7 @@ def permutation_matrix(pivots: Tensor, m: int, like: Tensor) -> Tensor:
     return out
 
 
-def _lu_grad(c: Any, g: Any, *_: Any) -> tuple[Any, ...]:
+def _lu_grad(c: Any, g: Any, *_: Any) -> tuple[object, ...]:
     """Return the gradient of LU: P L⁻ᴴ (tril(Lᴴ gL, -1) + triu(gU Uᴴ)) U⁻ᴴ.
 
     This is for the leading square part. The part below it (A2 = L2 U) or beside it (A2 = L U2) is
@@ -152,7 +157,7 @@ def _lu_grad(c: Any, g: Any, *_: Any) -> tuple[Any, ...]:
     core, gcore = lu[..., :k, :k], g[..., :k, :k]
     lower, upper = tril(core, -1), triu(core)
     glower, gupper = tril(gcore, -1), triu(gcore)
-    rest: Any = None
+    rest: object = None
     if m > k:  # A2 = L2 U
         rest = right_triangular(upper.conj(), g[..., k:, :], True, True, False)
         gupper = gupper - triu(matmul(lu[..., k:, :].mH, rest))
@@ -197,7 +202,7 @@ def lu_op(a: TensorMeta, strict: bool) -> Launch:
         a.dense(), a.with_shape((*batch, min(m, n)), int32), a.with_shape(batch, int32),
     )  # fmt: skip
     p = Program(outputs, (a,), batch)
-    p.copy(p.given(0), p.out(0))
+    p.copy(p.input(0), p.out(0))
     if m > 0 and n > 0:
         p.call(named("lu_factor", a, "getrf"), Int(m), Int(n), p.out(0), Int(m), p.out(1), INFO)
     return p.launch(Status.SINGULAR_MATRIX, -1 if strict else 2)
@@ -218,7 +223,7 @@ def cholesky_backward(factor: Tensor, g: Tensor) -> Tensor:
     return out
 
 
-def _cholesky_info_grad(c: Any, g: Any, *_: Any) -> tuple[Any, ...]:
+def _cholesky_info_grad(c: Node, g: Tensor, *_: object) -> tuple[Tensor]:
     return (None if g is None else cholesky_backward(tril(c.saved[0]), tril(g)),)
 
 
@@ -232,7 +237,7 @@ def cholesky_info(a: TensorMeta) -> Launch:
     """The factor in the lower triangle, anything above it, and LAPACK's info."""
     n = a.shape[-1]
     p = Program((a.dense(), a.with_shape(a.shape[:-2], int32)), (a,), a.shape[:-2])
-    p.copy(p.given(0), p.out(0))
+    p.copy(p.input(0), p.out(0))
     if n > 0:
         p.call(named("cholesky_ex", a, "potrf"), Char("U"), Int(n), p.out(0), Int(n), INFO)
     return p.launch(flags=1)
@@ -258,7 +263,7 @@ def qr_backward(q: Tensor, r: Tensor, gq: Any, gr: Any) -> Tensor:
     return right_triangular(r.conj(), side, True, True, False)  # type: ignore[no-any-return]
 
 
-def _qr_grad(c: Any, gq: Any, gr: Any) -> tuple[Any, ...]:
+def _qr_grad(c: Node, gq: Any, gr: Any) -> tuple[Tensor | None, ...]:
     if gq is None and gr is None:
         return (None,)
     q, full = (turned(s) for s in c.saved)
@@ -300,7 +305,7 @@ def qr_op(a: TensorMeta, complete: bool) -> Launch:
     p = Program((a.with_shape((*batch, columns, m)), a.dense()), (a,), batch)
     work, lwork = p.work(max(n, columns, 1) * BLOCK * size), Int(max(n, columns, 1) * BLOCK)
     tau = p.work(k * size)
-    p.copy(p.given(0), p.out(1))
+    p.copy(p.input(0), p.out(1))
     if m > 0:
         if k > 0:
             p.call(
@@ -332,7 +337,7 @@ def geqrf_op(a: TensorMeta) -> Launch:
     size = a.dtype.itemsize
     p = Program((a.dense(), a.with_shape((*a.shape[:-2], min(m, n)))), (a,), a.shape[:-2])
     work = p.work(max(1, n) * BLOCK * size)
-    p.copy(p.given(0), p.out(0))
+    p.copy(p.input(0), p.out(0))
     if m > 0 and n > 0:
         p.call(
             named("geqrf", a, "geqrf"), Int(m), Int(n), p.out(0), Int(m), p.out(1), work,
@@ -355,11 +360,11 @@ def orgqr_op(a: TensorMeta, tau: TensorMeta) -> Launch:
     k = tau.shape[-1]
     p = Program((a.dense(),), (a, tau), a.shape[:-2])
     work = p.work(max(1, n) * BLOCK * a.dtype.itemsize)
-    p.copy(p.given(0), p.out(0))
+    p.copy(p.input(0), p.out(0))
     if m > 0 and n > 0:
         p.call(
             named("householder_product", a, "orgqr", "ungqr"), Int(m), Int(n), Int(k), p.out(0),
-            Int(m), p.given(1), work, Int(n * BLOCK), INFO,
+            Int(m), p.input(1), work, Int(n * BLOCK), INFO,
         )  # fmt: skip
     return p.launch()
 
@@ -382,7 +387,7 @@ def ldl_op(a: TensorMeta, strict: bool, hermitian: bool) -> Launch:
     outputs = a.dense(), a.with_shape((*batch, n), int32), a.with_shape(batch, int32)
     p = Program(outputs, (a,), batch)
     work = p.work(max(1, n) * BLOCK * a.dtype.itemsize)
-    p.copy(p.given(0), p.out(0))
+    p.copy(p.input(0), p.out(0))
     if n > 0:
         p.call(name, Char("L"), Int(n), p.out(0), Int(n), p.out(1), work, Int(n * BLOCK), INFO)
     return p.launch(Status.SINGULAR_MATRIX, -1 if strict else 2)
@@ -401,10 +406,10 @@ def ldl_solve_op(ld: TensorMeta, b: TensorMeta, pivots: TensorMeta, hermitian: b
     name = named("ldl_solve", ld, "sytrs", "hetrs" if hermitian else "")
     n, k = ld.shape[-1], b.shape[-2]
     p = Program((b.dense(),), (ld, b, pivots), b.shape[:-2])
-    p.copy(p.given(1), p.out(0))
+    p.copy(p.input(1), p.out(0))
     if n > 0 and k > 0:
-        p.blocks(p.given(2), n)
+        p.blocks(p.input(2), n)
         p.call(
-            name, Char("L"), Int(n), Int(k), p.given(0), Int(n), p.given(2), p.out(0), Int(n), INFO
+            name, Char("L"), Int(n), Int(k), p.input(0), Int(n), p.input(2), p.out(0), Int(n), INFO
         )
     return p.launch(Status.SINGULAR_MATRIX)

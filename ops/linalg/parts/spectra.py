@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from flowvm.eager.tensor import Tensor
 from flowvm.launch import Launch
@@ -27,6 +27,10 @@ from flowvm.ops.pointwise.compare import eq, where
 from flowvm.ops.products.matmul import matmul
 from flowvm.ops.shapes.complex_parts import complex, real
 from flowvm.ops.shapes.fill import zeros_like
+
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
 
 ABSENT = "flowvm.ops.linalg.cuda.absent:absent"
 _lapack = functools.partial(op, cuda=ABSENT, letters=unsplit)
@@ -51,10 +55,10 @@ def _over(x: Tensor, divisor: Tensor) -> Tensor:
 
 
 def _skew(x: Tensor) -> Tensor:
-    return x - x.mH  # type: ignore[no-any-return]
+    return x - x.mH
 
 
-def _svd_grad(c: Any, gu: Any, gs: Any, gvh: Any) -> tuple[Any, ...]:
+def _svd_grad(c: Any, gu: Tensor, gs: Any, gvh: Tensor) -> tuple[object, ...]:
     """Return U (diag(gS) + skew(Uᴴ gU)/E S + S skew(Vᴴ gV)/E) Vᴴ.
 
     The part outside of the spaces that U and V span counts by 1/S.
@@ -130,7 +134,7 @@ def _gesdd(
     k, size = min(m, n), a.dtype.itemsize
     copied = p.work(m * n * size)
     words = 4 * k * k + 8 * k + 2 * max(m, n) + 32 * (m + n)
-    p.copy(p.given(0), copied)
+    p.copy(p.input(0), copied)
     reals = 7 * k * (k + 1) + 2 * k * max(m, n)
     p.call(
         named("svd", a, "gesdd"), Char(job), Int(n), Int(m), copied, Int(n), s, u, Int(ldu), vt,
@@ -143,7 +147,7 @@ def _reals(p: Program, a: TensorMeta, count: int) -> list[Argument]:
     return [p.work(count * a.dtype.real.itemsize)] if a.dtype.is_complex else []
 
 
-def _svdvals_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _svdvals_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     """U diag(g) Vᴴ: no difference divides it, so equal values do no harm."""
     u, _, vh = svd_op(c.saved[0], False)
     return (matmul(u * g.unsqueeze(-2), vh),)
@@ -163,13 +167,13 @@ def svdvals_op(a: TensorMeta) -> Launch:
 # --- eigenvalues of Hermitian matrices ------------------------------------------------------------
 
 
-def _eigh_grad(c: Any, gw: Any, gvh: Any) -> tuple[Any, ...]:
+def _eigh_grad(c: Node, gw: Any, gvh: Any) -> tuple[Tensor | None, ...]:
     """V (diag(gw) + (Vᴴ gV)/E) Vᴴ, whose second term has no diagonal: columns have length 1, and
     the angles of complex ones say nothing.
     """
     w, vh = c.saved
     n = w.shape[-1]
-    core: Any = 0 if gw is None else gw.diag_embed()
+    core = 0 if gw is None else gw.diag_embed()
     if gvh is not None:
         eye = identity(w, n)
         core = core + _over(matmul(vh, gvh.mH), _gaps(w)) * (1 - eye)
@@ -182,12 +186,12 @@ def _eigh_grad(c: Any, gw: Any, gvh: Any) -> tuple[Any, ...]:
 def eigh_op(a: TensorMeta, lower: bool) -> Launch:
     """The eigenvalues, ascending, and Vᴴ; one triangle of a is read."""
     p = Program((a.with_shape(a.shape[:-1], a.dtype.real), a.dense()), (a,), a.shape[:-2])
-    p.copy(p.given(0), p.out(1))
+    p.copy(p.input(0), p.out(1))
     _syevd(p, a, "V", lower, p.out(1))
     return p.launch()
 
 
-def _eigvalsh_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _eigvalsh_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     """V diag(g) Vᴴ."""
     _, vh = eigh_op(c.saved[0], *c.attrs)
     return (matmul(vh.mH * g.unsqueeze(-2), vh),)
@@ -198,7 +202,7 @@ def eigvalsh_op(a: TensorMeta, lower: bool) -> Launch:
     """The eigenvalues alone."""
     p = Program((a.with_shape(a.shape[:-1], a.dtype.real),), (a,), a.shape[:-2])
     copied = p.work(a.shape[-1] ** 2 * a.dtype.itemsize)
-    p.copy(p.given(0), copied)
+    p.copy(p.input(0), copied)
     _syevd(p, a, "N", lower, copied)
     return p.launch()
 
@@ -220,7 +224,7 @@ def _syevd(p: Program, a: TensorMeta, job: str, lower: bool, place: Argument) ->
 # --- eigenvalues of any matrices ------------------------------------------------------------------
 
 
-def _eig_backward(w: Tensor, rows: Tensor, gw: Any, grows: Any) -> Any:
+def _eig_backward(w: Tensor, rows: Tensor, gw: Any, grows: Tensor) -> Tensor | None:
     """V⁻ᴴ (diag(gw) + (Vᴴ gV - Vᴴ V diag(Re(Vᴴ gV))) / conj(E)) Vᴴ, whose second term has no
     diagonal (Boeddeker and others, "On the computation of complex-valued gradients with application
     to statistically optimum beamforming", 2017); turned, as V's columns are the rows.
@@ -237,7 +241,7 @@ def _eig_backward(w: Tensor, rows: Tensor, gw: Any, grows: Any) -> Any:
     return turned(solve(conjugate, matmul(core, conjugate)))
 
 
-def _complex_eig_grad(c: Any, gw: Any, grows: Any) -> tuple[Any, ...]:
+def _complex_eig_grad(c: Node, gw: Any, grows: Tensor) -> tuple[Tensor | None]:
     w, rows = c.saved
     return (_eig_backward(w, rows, gw, grows),)
 
@@ -250,7 +254,7 @@ def complex_eig(a: TensorMeta, vectors: bool) -> Launch:
     return _geev(a, 1, vectors)
 
 
-def _real_eig_grad(c: Any, gwr: Any, gwi: Any, grows: Any) -> tuple[Any, ...]:
+def _real_eig_grad(c: Node, gwr: Any, gwi: Any, grows: Any) -> tuple[Tensor | None, ...]:
     """Return the gradient of a real matrix by its eigenvalues and eigenvectors.
 
     The rows of a conjugate pair hold the real and the imaginary part of the first vector.
@@ -291,7 +295,7 @@ def _geev(a: TensorMeta, parts: int, vectors: bool) -> Launch:
     p = Program((*[values] * parts, a.with_shape((*batch, rows, rows))), (a,), batch)
     if n > 0:
         copied, none, words = p.work(n * n * size), p.work(size), 70 * n + 65 * 64
-        p.copy(p.given(0), copied)
+        p.copy(p.input(0), copied)
         p.finite(copied, n * n * size, a.dtype)
         vectors_out = p.out(parts) if vectors else none
         p.call(
@@ -318,11 +322,11 @@ def lstsq_op(
     values = a.with_shape((*batch, small), a.dtype.real)
     outputs = b.dense(), a.with_shape(batch, int32), values
     p = Program(outputs, (a, b), batch)
-    p.copy(p.given(1), p.out(0))
+    p.copy(p.input(1), p.out(0))
     if small == 0 or k == 0:
         return p.launch()
     copied = p.work(m * n * size)
-    p.copy(p.given(0), copied)
+    p.copy(p.input(0), copied)
     first = (Int(m), Int(n), Int(k), copied, Int(m), p.out(0), Int(large))
     limit, name = Real(rcond, a.dtype), named("lstsq", a, driver)
     if driver == "gels":

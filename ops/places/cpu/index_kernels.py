@@ -12,11 +12,15 @@ to one element come in the order of the indices.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-Array = Any
+from flowvm.meta.arrays import Array
+
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
+
 SET, ADD, MULTIPLY, AMAX, AMIN = range(5)
 NONE = -(1 << 63)  # where no index is special
 CHECKED = 4096  # indices that are checked before they are used: they stay in the first-level cache
@@ -87,16 +91,16 @@ def take(out: Array, x: Array, index: Array, s: Slices, lo: int, hi: int, detail
         return 1  # Status.INDEX_OUT_OF_RANGE
     if not whole and _outside(index[: max(0, r + hi - lo - m)], low, n, dim, details):
         return 1
-    left = hi - lo
-    while left > 0:
-        count = min(left, m - r)
+    remaining = hi - lo
+    while remaining > 0:
+        count = min(remaining, m - r)
         y = out[(o * m + r) * inner : (o * m + r + count) * inner]
         rows = x[o * n * inner : (o + 1) * n * inner]
         if inner == 1:
             _take_elements(y, rows, index[r : r + count], n, low, zero)
         else:
             _take_rows(y, rows, index[r : r + count], n, inner, zero)
-        left -= count
+        remaining -= count
         o, r = o + 1, 0
     return 0
 
@@ -148,9 +152,9 @@ def _gather_checked(
     out: Array, x: Array, index: Array, n: int, m: int, inner: int, lo: int, hi: int
 ) -> None:
     o, r = lo // max(m, 1), lo % max(m, 1)
-    left = hi - lo
-    while left > 0:
-        count = min(left, m - r)
+    remaining = hi - lo
+    while remaining > 0:
+        count = min(remaining, m - r)
         start = (o * m + r) * inner
         rows = x[o * n * inner : (o + 1) * n * inner]
         if inner == 1:
@@ -163,14 +167,14 @@ def _gather_checked(
                 y, at = out[begin : begin + inner], index[begin : begin + inner]
                 for k in range(inner):
                     y[k] = rows[np.uint64(at[k] * inner + k)]
-        left -= count
+        remaining -= count
         o, r = o + 1, 0
 
 
 # --- writing ----------------------------------------------------------------------------------
 
 
-def _combined(mode: int, old: Any, new: Any) -> Any:
+def _combined(mode: int, old: Number, new: Number) -> Number:
     if mode == SET:
         return new
     if mode == ADD:

@@ -25,13 +25,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowvm.launch import PHASE_BITS, Launch, View
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import bool_, dtype_named, int64, uint8, uint64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.kinds import Count, last_size
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op
 
-Array = Any
 Word = Any  # an integer of 64 bits, Python's or NumPy's
 RANKED = 96  # elements that are ranked by counting
 ROW = 1 << 15  # elements of a row that one thread sorts in its arena

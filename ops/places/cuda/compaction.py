@@ -24,6 +24,7 @@ from flowvm.cuda.launch import (
     unsized,
 )
 from flowvm.launch import Launch
+from flowvm.meta.arrays import Array
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import flat_step
 from flowvm.ops.declare.cuda.vectors import aligned, load_many
@@ -39,7 +40,6 @@ from flowvm.ops.places.cuda.prefix import (
 )
 from flowvm.ops.places.masks import TOO_FEW
 
-Array = Any
 Word = Any  # an integer of 64 bits, Python's or NumPy's
 Metas = tuple[TensorMeta, ...]
 load_each = load_many[EACH]
@@ -105,7 +105,7 @@ def _mask_scratch(n: int) -> int:
     return 8 * (tiles_of(n) + 1) + prefix_room(tiles_of(n))
 
 
-def _chosen(launch: Launch, kernel: Any, mask: int, *others: int) -> CudaLaunch:
+def _chosen(launch: Launch, kernel: object, mask: int, *others: int) -> CudaLaunch:
     """A mut2 op whose one output is written by kernel(out, others..., mask, counts)."""
     out = unsized(0, launch.views[0])
     parts = [out, *(Operand(k, launch.views[k]) for k in (*others, mask))]
@@ -126,7 +126,7 @@ def _put_positions(out: Array, mask: Array, counts: Array) -> None:
             at += 1
 
 
-def true_positions(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def true_positions(launch: Launch, metas: Metas, attrs: tuple[object, ...]) -> CudaLaunch:
     """Return the steps that find the positions at which a mask is true."""
     return _chosen(launch, _put_positions, 1)
 
@@ -144,7 +144,7 @@ def _put_indices(out: Array, sizes: Array, mask: Array, counts: Array) -> None:
             at += 1
 
 
-def nonzero(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def nonzero(launch: Launch, metas: Metas, attrs: tuple[object, ...]) -> CudaLaunch:
     """The indices of the elements at which a mask is true."""
     return _chosen(launch, _put_indices, 1, 2)
 
@@ -159,7 +159,7 @@ def _put_selected(out: Array, x: Array, mask: Array, counts: Array) -> None:
             at += 1
 
 
-def masked_select(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def masked_select(launch: Launch, metas: Metas, attrs: tuple[object, ...]) -> CudaLaunch:
     """The elements at which a mask is true."""
     return _chosen(launch, _put_selected, 2, 1)
 
@@ -189,7 +189,7 @@ def _with_counts(launch: Launch, kernel: Any, mask: int, *params: Any) -> CudaLa
     return CudaLaunch(launch.outputs, (*_counted(operand, False), step), _mask_scratch(n))
 
 
-def masked_scatter(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def masked_scatter(launch: Launch, metas: Metas, attrs: tuple[object, ...]) -> CudaLaunch:
     """The elements of a source, in order, where a mask is true."""
     x, mask, source = (Operand(k, view) for k, view in enumerate(launch.views))
     counts = _mask_counts(mask.view.shape[0])
@@ -217,7 +217,7 @@ def _clear(out: Array) -> None:
         out[i] = 0
 
 
-def masked_collect(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def masked_collect(launch: Launch, metas: Metas, attrs: tuple[object, ...]) -> CudaLaunch:
     """Return the launch for the elements at which a mask is true, as far as they fit, then
     zeros.
     """
@@ -295,9 +295,9 @@ def _number_rows(
 
 def _put_counts(counts: Array, starts: Array, marks: Array) -> None:
     n = len(marks) - 1
-    kept = marks[n]
-    for k in range(cuda.grid(1), kept, cuda.gridsize(1)):
-        end = starts[k + 1] if k + 1 < kept else n
+    count = marks[n]
+    for k in range(cuda.grid(1), count, cuda.gridsize(1)):
+        end = starts[k + 1] if k + 1 < count else n
         counts[k] = end - starts[k]
 
 
@@ -326,7 +326,7 @@ def _counting(step: KernelStep) -> KernelStep:
     return KernelStep(step.kernel, step.params, step.grid, step.block, counts=True)
 
 
-def unique(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def unique(launch: Launch, metas: Metas, attrs: tuple[object, ...]) -> CudaLaunch:
     """The different elements of sorted ones."""
     x, order = (Operand(k, launch.views[k]) for k in (3, 4))
     n = x.view.shape[0]
@@ -334,7 +334,7 @@ def unique(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
     return _distinct(launch, n, mark, _number_distinct, bool(attrs[1]), (x, order))
 
 
-def unique_dim(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def unique_dim(launch: Launch, metas: Metas, attrs: tuple[object, ...]) -> CudaLaunch:
     """The different rows of sorted ones."""
     x, order = (Operand(k, launch.views[k]) for k in (3, 4))
     n = math.prod(order.view.shape)

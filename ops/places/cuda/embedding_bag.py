@@ -4,19 +4,15 @@ indices and notes whose they are, then `lanes` threads fold its rows, in the ord
 
 from __future__ import annotations
 
-from typing import Any
-
 from numba import cuda
 
 from flowvm.cuda.launch import CudaLaunch, Details, Operand
 from flowvm.launch import Launch, View
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.arrays import Array
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare.cuda.error_report import OUTSIDE, report
 from flowvm.ops.declare.cuda.steps import consts, flat_step, row_step, wide
 from flowvm.ops.places.embedding_bag import Bags
-
-Array = Any
-
 
 # --- kernels ------------------------------------------------------------------------------------
 
@@ -110,7 +106,7 @@ def _arrays(launch: Launch, metas: tuple[TensorMeta, ...]) -> list[Operand]:
     return [Operand(k, View(m.dtype, tuple(m.shape))) for k, m in every]
 
 
-def fold(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> CudaLaunch:
+def fold(launch: Launch, metas: tuple[TensorMeta, ...], attrs: Attrs) -> CudaLaunch:
     """Sums and means of bags."""
     out, ids, counts, weight, index, bounds, scales = _arrays(launch, metas)
     (rows, n), bags = metas[0].shape, metas[2].numel - 1
@@ -124,7 +120,7 @@ def fold(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) 
     return CudaLaunch(launch.outputs, steps if bags else ())
 
 
-def largest(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> CudaLaunch:
+def largest(launch: Launch, metas: tuple[TensorMeta, ...], attrs: Attrs) -> CudaLaunch:
     """Maxima of bags."""
     out, where, weight, index, bounds = _arrays(launch, metas)
     (rows, n), bags = metas[0].shape, metas[2].numel - 1

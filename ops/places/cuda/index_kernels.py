@@ -15,18 +15,22 @@ An index outside is reported and left out.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numba import cuda
 
+from flowvm.meta.arrays import Array
 from flowvm.ops.declare.cuda.error_report import OUTSIDE, report
 from flowvm.ops.declare.cuda.steps import remade_by, wide
 from flowvm.ops.declare.cuda.vectors import aligned, load_many, store_many
 from flowvm.ops.places.cpu.index_kernels import NONE, Elements, Joined, Slices, _combined
 from flowvm.ops.places.cuda.radix import current_half
 
-Array = Any
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
+
 EVERY_DIGIT = -1  # no digit of the keys is passed over
 
 
@@ -49,7 +53,7 @@ def _place(index: Array, i: int, low: int, n: int, dim: int, skip: int, details:
     return j + n if j < 0 else j  # type: ignore[no-any-return]
 
 
-def _unit(threads: Any, lanes: int) -> Any:
+def _unit(threads: object, lanes: int) -> Any:
     """Return the number of teams of `lanes`, a power of two, in a number of threads."""
     return threads >> cuda.popc(lanes - 1)
 
@@ -63,7 +67,7 @@ def _element(i: int, at: int, s: Elements) -> int:
 
 
 @functools.cache
-def take(many: int) -> Any:
+def take(many: int) -> Callable[..., Any]:
     """Return a kernel: out[o, r, :] = x[o, index[r], :] for rows o * m + r.
 
     There are zeros for the index `skip`.  `many` elements are moved at once where they lie so; a
@@ -71,7 +75,7 @@ def take(many: int) -> Any:
     """
     load, store = load_many[many], store_many[many]
 
-    def taken(out: Array, x: Array, index: Array, details: Array, s: Slices, lanes: int) -> None:
+    def body(out: Array, x: Array, index: Array, details: Array, s: Slices, lanes: int) -> None:
         lane, row, m = cuda.threadIdx.x & (lanes - 1), _unit(cuda.grid(1), lanes), len(index)
         rows, n, inner, zero = s.outer * m, s.n, s.inner, s.skip
         together = many > 1 and aligned(out, many) and aligned(x, many)
@@ -92,7 +96,7 @@ def take(many: int) -> Any:
                         out[to + k] = x[source + k]
             row += _unit(cuda.gridsize(1), lanes)
 
-    return remade_by(taken, f"{__name__}:take", many)
+    return remade_by(body, f"{__name__}:take", many)
 
 
 def gather(out: Array, x: Array, index: Array, details: Array, s: Elements) -> None:
@@ -196,7 +200,7 @@ def _stretch_end(key: Array, e: int, m: int) -> int:
     return last + 1
 
 
-def _added(source: Array, at: int, one: int) -> Any:
+def _added(source: Array, at: int, one: int) -> Number:
     """The element that is combined; `one`: there is one for all."""
     return wide(source[0 if one != 0 else at])
 

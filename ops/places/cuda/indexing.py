@@ -6,7 +6,7 @@ from typing import Any
 
 from flowvm.cuda.launch import CudaLaunch, Details, Param, Scratch, Step
 from flowvm.launch import Launch
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare.cuda.steps import consts, flat_step, operands, row_step
 from flowvm.ops.places.cpu.index_kernels import SET, Elements, Slices, Writing
 from flowvm.ops.places.cuda import index_kernels as kernels
@@ -14,7 +14,6 @@ from flowvm.ops.places.cuda.index_kernels import Grouping
 from flowvm.ops.places.cuda.radix import Sorting, digit_count, sorting, sorting_steps
 
 Metas = tuple[TensorMeta, ...]
-Attrs = tuple[Any, ...]
 VECTOR = 16  # bytes
 EACH = 4  # vectors of a row that a thread moves: it pays once for where the row lies
 SHORT = 32  # indices that a thread goes through one after another

@@ -19,7 +19,8 @@ from numba import cuda
 from flowvm.cuda.compiler.compilation import threads
 from flowvm.cuda.launch import Const, CudaLaunch, KernelStep, Operand, Param, blocks_for
 from flowvm.launch import Launch, View
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.arrays import Array
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare.cuda.steps import consts, flat_step
 from flowvm.ops.places.cpu.order import Order, key_of, order_of
 from flowvm.ops.places.cuda.radix import (
@@ -31,7 +32,6 @@ from flowvm.ops.places.cuda.radix import (
 )
 from flowvm.ops.places.sort import _row_before
 
-Array = Any
 Metas = tuple[TensorMeta, ...]
 SHORT = 2048  # elements that a block sorts at once: BLOCK * EACH
 BLOCK = 512
@@ -129,7 +129,7 @@ def _begin(varying: Array) -> None:
 
 
 def _encode(keys: Array, places: Array, varying: Array, x: Array, order: Order) -> None:
-    seen = cuda.shared.array(1, np.int64)
+    shared_bits = cuda.shared.array(1, np.int64)
     n = x.shape[1]
     first = np.int64(key_of(x[0, 0], order))
     differing = np.int64(0)
@@ -138,7 +138,7 @@ def _encode(keys: Array, places: Array, varying: Array, x: Array, order: Order) 
         differing |= key ^ first
         keys[0, i] = key
         places[0, i] = i % n
-    note_varying(varying, seen, differing)
+    note_varying(varying, shared_bits, differing)
 
 
 def _take_sorted(
@@ -158,14 +158,14 @@ def _radix_sorted(outputs: Metas, views: tuple[View, ...], first: int, order: Or
     rows, n = x.view.shape
     bits, signed = bits_of(x.view)
     s = sorting(rows, n, bits, signed)
-    done, total = digit_count(bits), rows * n
+    digits, total = digit_count(bits), rows * n
     steps = (
         KernelStep(_begin, (s.varying,), (1, 1, 1), (32, 1, 1)),
         flat_step(_encode, total, s.keys, s.places, s.varying, x, Const(order)),
         *sorting_steps(s),
         flat_step(
             _take_sorted, rows * values.view.shape[1], values, indices, x, s.places, s.varying,
-            *consts(first, done),
+            *consts(first, digits),
         ),
     )  # fmt: skip
     return CudaLaunch(outputs, steps, s.end)
@@ -191,7 +191,7 @@ def sorted_rows(
     return _radix_sorted(outputs, views, first, order)
 
 
-def sort(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def sort(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     """Elements first to first + count of the sorted rows."""
     first, _, down = attrs
     return sorted_rows(launch.outputs, launch.views, metas[0], first, down)
@@ -200,7 +200,7 @@ def sort(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
 # --- the most frequent ----------------------------------------------------------------------------
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: object, b: object) -> bool:
     return bool(a == b or (a != a and b != b))
 
 
@@ -223,7 +223,7 @@ def _most_frequent(values: Array, indices: Array, x: Array, order: Array) -> Non
     n, r, t = x.shape[1], cuda.blockIdx.x, cuda.threadIdx.x
     row = x[r]
     best: Any = np.int64(0)
-    at: Any = np.int64(0)
+    at: object = np.int64(0)
     for i in range(t, n, cuda.blockDim.x):
         if i == n - 1 or not _same(row[i], row[i + 1]):
             length = i + 1 - _run_begin(row, i)
@@ -243,7 +243,7 @@ def _most_frequent(values: Array, indices: Array, x: Array, order: Array) -> Non
         values[r], indices[r] = row[ends[0]], order[r, ends[0]]
 
 
-def mode(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def mode(launch: Launch, metas: Metas, attrs: tuple[object, ...]) -> CudaLaunch:
     """The most frequent element of each sorted row; one block a row."""
     views = launch.views
     if views[0].shape[0] == 0:
@@ -286,7 +286,7 @@ def _merge(merged: Array, order: Array, x: Array, width: int) -> None:
         merged[(run // 2) * 2 * width + i % width + low - other] = slice_
 
 
-def row_order(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def row_order(launch: Launch, metas: Metas, attrs: tuple[object, ...]) -> CudaLaunch:
     """Merge sort: a launch for each doubling of the runs."""
     order, other, x = (Operand(k, view) for k, view in enumerate(launch.views))
     n = x.view.shape[0]

@@ -17,8 +17,8 @@ from numba import cuda
 
 from flowvm.cuda.compiler.compilation import threads
 from flowvm.cuda.launch import Const, KernelStep, Param, Scratch
+from flowvm.meta.arrays import Array
 
-Array = Any
 Word = Any  # an integer of 64 bits, Python's or NumPy's
 WARP, EVERY_LANE = 32, 0xFFFFFFFF
 BLOCK = 256  # threads of a block

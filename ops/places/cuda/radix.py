@@ -18,6 +18,7 @@ import numpy as np
 from numba import cuda
 
 from flowvm.cuda.launch import Const, KernelStep, Scratch
+from flowvm.meta.arrays import Array
 from flowvm.ops.places.cuda.prefix import (
     BLOCK,
     EACH,
@@ -30,7 +31,6 @@ from flowvm.ops.places.cuda.prefix import (
     tiles_of,
 )
 
-Array = Any
 Word = Any  # an integer of 64 bits, Python's or NumPy's
 DIGIT = 4
 VALUES = 1 << DIGIT
@@ -108,19 +108,19 @@ def current_half(varying: Array, digits: int) -> int:
     return half
 
 
-def note_varying(varying: Array, seen: Array, bits: Word) -> None:
+def note_varying(varying: Array, shared_bits: Array, bits: Word) -> None:
     """Add the bits in which this thread's keys differ from the first key to those of all.
 
-    All threads of the block call it; `seen` is a shared int64 array of one.
+    All threads of the block call it; `shared_bits` is a shared int64 array of one.
     """
     if cuda.threadIdx.x == 0:
-        seen[0] = 0
+        shared_bits[0] = 0
     cuda.syncthreads()
     if bits != 0:
-        cuda.atomic.or_(seen, 0, bits)
+        cuda.atomic.or_(shared_bits, 0, bits)
     cuda.syncthreads()
-    if cuda.threadIdx.x == 0 and seen[0] != 0:
-        cuda.atomic.or_(varying, 0, seen[0])
+    if cuda.threadIdx.x == 0 and shared_bits[0] != 0:
+        cuda.atomic.or_(varying, 0, shared_bits[0])
 
 
 def _digit_of(key: Word, shift: int, top: int) -> Word:
@@ -130,22 +130,22 @@ def _digit_of(key: Word, shift: int, top: int) -> Word:
 def _count(
     counts: Array, keys: Array, varying: Array, n: int, tiles: int, digit: int, top: int
 ) -> None:
-    seen = cuda.shared.array(SEEN, np.int32)
+    digit_counts = cuda.shared.array(SEEN, np.int32)
     row, tile, t = cuda.blockIdx.x // tiles, cuda.blockIdx.x % tiles, cuda.threadIdx.x
     for k in range(t, SEEN, cuda.blockDim.x):
-        seen[k] = 0
+        digit_counts[k] = 0
     cuda.syncthreads()
     if _active(varying, digit):
         near, size = keys[current_half(varying, digit)], cuda.blockDim.x * EACH
         start, end = row * n + tile * size, row * n + min(n, (tile + 1) * size)
         for k in range(start + t, end, cuda.blockDim.x):
             d = _digit_of(near[k], digit * DIGIT, top)
-            cuda.atomic.add(seen, d * COPIES + t % COPIES, 1)
+            cuda.atomic.add(digit_counts, d * COPIES + t % COPIES, 1)
     cuda.syncthreads()
     if t < VALUES:
         total = np.int64(0)
         for k in range(COPIES):
-            total += seen[t * COPIES + k]
+            total += digit_counts[t * COPIES + k]
         counts[(row * VALUES + t) * tiles + tile] = total
 
 

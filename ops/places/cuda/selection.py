@@ -7,14 +7,13 @@ by itself.  Short rows, and many elements of long ones, are sorted.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import cuda
 
 from flowvm.cuda.launch import Const, CudaLaunch, Operand, Scratch
 from flowvm.launch import Launch, View
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.arrays import Array
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare.cuda.steps import consts, flat_step
 from flowvm.ops.places.cpu.order import Order, key_of, key_view, order_of
 from flowvm.ops.places.cuda.order import SHORT, bits_of, power_from, short, sort_pairs, sorted_rows
@@ -29,7 +28,6 @@ from flowvm.ops.places.cuda.prefix import (
     tiles_of,
 )
 
-Array = Any
 Metas = tuple[TensorMeta, ...]
 DIGIT = 8
 VALUES = 1 << DIGIT
@@ -50,22 +48,22 @@ def _count_digit(
     words: Array, x: Array, tiles: int, shift: int, top: int, above: int, order: Order
 ) -> None:
     """Count the digits of the elements whose higher digits are the ones found so far."""
-    seen = cuda.shared.array(VALUES, np.int32)
+    digit_counts = cuda.shared.array(VALUES, np.int32)
     row, tile, n = cuda.blockIdx.x // tiles, cuda.blockIdx.x % tiles, x.shape[1]
     own = words[row * WORDS : (row + 1) * WORDS]
     for d in range(cuda.threadIdx.x, VALUES, cuda.blockDim.x):
-        seen[d] = 0
+        digit_counts[d] = 0
     cuda.syncthreads()
     for k in range(EACH):
         i = (tile * EACH + k) * cuda.blockDim.x + cuda.threadIdx.x
         if i < n:
             key = np.int64(key_of(x[row, i], order))
             if ((key ^ own[FOUND]) & above) == 0:
-                cuda.atomic.add(seen, ((key >> shift) & (VALUES - 1)) ^ top, 1)
+                cuda.atomic.add(digit_counts, ((key >> shift) & (VALUES - 1)) ^ top, 1)
     cuda.syncthreads()
     for d in range(cuda.threadIdx.x, VALUES, cuda.blockDim.x):
-        if seen[d] != 0:
-            cuda.atomic.add(own, COUNTS + d, np.int64(seen[d]))
+        if digit_counts[d] != 0:
+            cuda.atomic.add(own, COUNTS + d, np.int64(digit_counts[d]))
 
 
 def _choose_digit(words: Array, shift: int, top: int, negative: int) -> None:
@@ -187,7 +185,7 @@ def _selected(
 # --- rules ----------------------------------------------------------------------------------------
 
 
-def kthvalue(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def kthvalue(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     """Element `nth` of each sorted row."""
     x, (nth,) = metas[0], attrs
     values, indices, rows = launch.views
@@ -197,7 +195,7 @@ def kthvalue(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch
     return _selected(launch.outputs, column, x, 1, nth, False)
 
 
-def topk(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def topk(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     """The first k of each sorted row."""
     x, (k, largest) = metas[0], attrs
     values, indices, rows = launch.views

@@ -11,11 +11,11 @@ Equal elements keep their order, as they do in `sort`.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from flowvm.launch import PHASE_BITS, Launch, View
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.kinds import last_size
@@ -35,7 +35,6 @@ from flowvm.ops.places.cpu.order import (
     width_of,
 )
 
-Array = Any
 NTH_FROM = 129  # elements; a shorter row is rather sorted
 VALUES = 1 << DIGIT
 # words of a block: its limits, how many elements it keeps, which of those that all blocks keep is
@@ -58,14 +57,14 @@ def _chosen(words: Array, place: int, level: int) -> tuple[int, int]:
 
 
 def _keep(
-    keys: Array, places: Array, kept: int, shift: int, digit: int, begin: int, fresh: bool
+    keys: Array, places: Array, length: int, shift: int, digit: int, begin: int, fresh: bool
 ) -> int:
     """Move the keys that have the digit to the front, with their places in the row; their number.
 
     fresh   key i is that of place begin + i
     """
     count = 0
-    for i in range(kept):
+    for i in range(length):
         key = keys[i]
         place = begin + i if fresh else places[i]
         keys[np.uint64(count)], places[np.uint64(count)] = key, place
@@ -73,9 +72,9 @@ def _keep(
     return count
 
 
-def _index_of(keys: Array, kept: int, digit: int, place: int) -> int:
+def _index_of(keys: Array, count: int, digit: int, place: int) -> int:
     """The place-th of the keys that end in the digit."""
-    for i in range(kept):
+    for i in range(count):
         if keys[i] & (VALUES - 1) == digit:
             if place == 0:
                 return i

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from flowvm.ops.declare.letters import Attrs, Letters, Metas, all_inexact, numbered
+from flowvm.meta.meta import Attrs
+from flowvm.ops.declare.letters import Letters, Metas, all_inexact, numbered
 
 
 def gathered(metas: Metas, attrs: Attrs, outs: Metas) -> Letters:
@@ -33,7 +34,7 @@ def scattered(metas: Metas, attrs: Attrs, outs: Metas) -> Letters | None:
     return Letters(tuple(names if m.ndim else () for m in metas), ())
 
 
-def taken(metas: Metas, attrs: Attrs, outs: Metas) -> Letters | None:
+def take_letters(metas: Metas, attrs: Attrs, outs: Metas) -> Letters | None:
     """Name the dimensions of x, whose `dim` is replaced by those of the index."""
     x, index = metas
     dim = attrs[0]

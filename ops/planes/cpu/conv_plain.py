@@ -6,12 +6,14 @@ result stays in the cache while every tap adds its row to it; nothing is laid ou
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
+from flowvm.meta.arrays import Array
 from flowvm.ops.planes.cpu.conv_plan import Geometry
 from flowvm.ops.planes.cpu.conv_strips import fill_with
 
-Array = Any
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
 
 
 def _inside(tap: int, size: int, out: int, step: int, pad: int, gap: int) -> tuple[int, int, int]:
@@ -21,7 +23,7 @@ def _inside(tap: int, size: int, out: int, step: int, pad: int, gap: int) -> tup
     return first, max(first, min(out, (size - 1 - start) // step + 1)), start
 
 
-def _add_every(to: Array, x: Array, times: Any, step: int) -> None:
+def _add_every(to: Array, x: Array, times: object, step: int) -> None:
     """to[k] += times * x[k * step]"""
     if step == 1:
         for k in range(len(to)):
@@ -31,7 +33,7 @@ def _add_every(to: Array, x: Array, times: Any, step: int) -> None:
             to[k] += times * x[k * step]
 
 
-def _add_to_every(to: Array, x: Array, times: Any, step: int) -> None:
+def _add_to_every(to: Array, x: Array, times: object, step: int) -> None:
     """to[k * step] += times * x[k]"""
     if step == 1:
         for k in range(len(x)):
@@ -41,7 +43,7 @@ def _add_to_every(to: Array, x: Array, times: Any, step: int) -> None:
             to[k * step] += times * x[k]
 
 
-def _dot(y: Array, x: Array, step: int) -> Any:
+def _dot(y: Array, x: Array, step: int) -> Number:
     total = y.dtype.type(0)
     for k in range(len(y)):
         total += y[k] * x[k * step]

@@ -133,8 +133,8 @@ def axis_of(
         base, results, sources, apart = -pad, 1, 1 + max(shift % step for shift in shifts), step
         count, reach = out, (kernel - 1) * gap // step
     shared = reach  # zeros at the end of a row that are those at the start of the next
-    for left in range(base, base + sources):
-        first, last = max(0, -(left // apart)), (size - 1 - left) // apart + 1
+    for offset in range(base, base + sources):
+        first, last = max(0, -(offset // apart)), (size - 1 - offset) // apart + 1
         shared = min(shared, first, count + reach - last)
     return Axis(base, results, sources, count, reach, count + reach - max(0, shared))
 

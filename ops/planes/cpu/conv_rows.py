@@ -7,22 +7,36 @@ of its work one element at a time; so their end goes under a mask here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flowvm.compiler.native import Intrinsic
+from flowvm.meta.arrays import Array
 from flowvm.ops.declare.cpu.vector_code import Emitter, address_of, emitter, registers, same_reals
 from flowvm.private.numba import NUMBA
 
-Array = Any
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flowvm.private.code_types import (
+        Builder,
+        CodeContext,
+        Function,
+        Generator,
+        Signature,
+        Type,
+        Typing,
+        TypingContext,
+        Value,
+    )
 
 
-def _add_python(to: Array, to_at: int, x: Array, x_at: int, count: int, plus: Any) -> None:
+def _add_python(to: Array, to_at: int, x: Array, x_at: int, count: int, plus: object) -> None:
     to[to_at : to_at + count] = x[x_at : x_at + count] + plus
 
 
-def _sum_python(x: Array, x_at: int, count: int) -> Any:
+def _sum_python(x: Array, x_at: int, count: int) -> object:
     return x[x_at : x_at + count].sum()
 
 
@@ -40,10 +54,12 @@ def _take_python(to: Array, to_at: int, x: Array, x_at: int, count: int, step: i
 class _Rows(Emitter):
     """The functions of all three."""
 
-    def row(self, b: Any, to: Any, count: Any, read: Callable[[Any, Any], Any]) -> None:
+    def row(
+        self, b: Builder, to: object, count: Value, read: Callable[[Value, Value], object]
+    ) -> None:
         """to[:count] = read(k, lanes or None for all) for every vector k, the last under a mask."""
 
-        def turn(k: Any, state: list[Any]) -> list[Any]:
+        def turn(k: object, state: list[Value]) -> list[Value]:
             self.store(b, read(k, None), to, k)
             return state
 
@@ -52,32 +68,32 @@ class _Rows(Emitter):
         with b.if_then(b.icmp_signed(">", rest, self.i64(0))):
             self.store(b, read(did, rest), to, did, self.mask(b, rest))
 
-    def read_plus(self, b: Any, x: Any, plus: Any) -> Callable[[Any, Any], Any]:
+    def read_plus(self, b: Builder, x: Value, plus: object) -> Callable[[Value, Value], Value]:
         more = self.splat(b, plus)
 
-        def read(k: Any, rest: Any) -> Any:
+        def read(k: Value, rest: Value) -> Value:
             if rest is None:
                 return b.fadd(self.load(b, x, k), more)
             return b.fadd(self.load(b, x, k, self.mask(b, rest)), more)
 
         return read
 
-    def read_every(self, b: Any, x: Any) -> Callable[[Any, Any], Any]:
-        def read(k: Any, rest: Any) -> Any:
+    def read_every(self, b: object, x: object) -> Callable[[Value, Value], Value]:
+        def read(k: object, rest: object) -> Value:
             if rest is None:
                 return self.load(b, x, k)
             return self.load(b, x, k, self.mask(b, rest))
 
         return read
 
-    def read_second(self, b: Any, x: Any) -> Callable[[Any, Any], Any]:
+    def read_second(self, b: Builder, x: Value) -> Callable[[Value, Value], Value]:
         """Every second element, and nothing behind the last: the upper half ends with it."""
         n, lanes = self.i64, self.lanes
         kind = self.ir.VectorType(self.i32, lanes)
         picked = [2 * k if 2 * k < lanes else 2 * k + 1 for k in range(lanes)]
         pick = self.ir.Constant(kind, [self.i32(k) for k in picked])
 
-        def read(k: Any, rest: Any) -> Any:
+        def read(k: Value, rest: Value) -> Value:
             low = b.mul(k, n(2))
             high = b.add(low, n(lanes - 1))
             if rest is None:
@@ -90,25 +106,25 @@ class _Rows(Emitter):
 
         return read
 
-    def add_row(self) -> Any:
+    def add_row(self) -> Function:
         """(to, x, count, plus)"""
         pointer, n = self.real.as_pointer(), self.i64
 
-        def emit(b: Any, function: Any) -> None:
+        def emit(b: Builder, function: Function) -> None:
             to, x, count, plus = function.args
             self.row(b, to, count, self.read_plus(b, x, plus))
             b.ret_void()
 
         return self.shared("add_row", [pointer, pointer, n, self.real], emit)
 
-    def sum_row(self) -> Any:
+    def sum_row(self) -> Function:
         """(x, count, to): four vectors of sums, then the last elements one vector at a time."""
         pointer, n = self.real.as_pointer(), self.i64
 
-        def emit(b: Any, function: Any) -> None:
+        def emit(b: Builder, function: Function) -> None:
             x, count, to = function.args
 
-            def four(k: Any, sums: list[Any]) -> list[Any]:
+            def four(k: Value, sums: Sequence[object]) -> list[object]:
                 places = [b.add(k, n(j * self.lanes)) for j in range(4)]
                 return [
                     b.fadd(total, self.load(b, x, place))
@@ -118,7 +134,7 @@ class _Rows(Emitter):
             did, sums = self.counted(b, count, 4 * self.lanes, [self.zero] * 4, four)
             total = b.fadd(b.fadd(sums[0], sums[1]), b.fadd(sums[2], sums[3]))
 
-            def one(k: Any, sums: list[Any]) -> list[Any]:
+            def one(k: Value, sums: list[Value]) -> list[Value]:
                 return [b.fadd(sums[0], self.load(b, x, b.add(k, did)))]
 
             more, (total,) = self.counted(b, b.sub(count, did), self.lanes, [total], one)
@@ -130,11 +146,11 @@ class _Rows(Emitter):
 
         return self.shared("sum_row", [pointer, n, pointer], emit)
 
-    def take_row(self) -> Any:
+    def take_row(self) -> Function:
         """(to, x, count, step)"""
         pointer, n = self.real.as_pointer(), self.i64
 
-        def emit(b: Any, function: Any) -> None:
+        def emit(b: Builder, function: Function) -> None:
             to, x, count, step = function.args
             with b.if_then(b.icmp_signed("==", step, n(1))):
                 self.row(b, to, count, self.read_every(b, x))
@@ -143,7 +159,7 @@ class _Rows(Emitter):
                 self.row(b, to, count, self.read_second(b, x))
                 b.ret_void()
 
-            def turn(k: Any, state: list[Any]) -> list[Any]:
+            def turn(k: Value, state: list[Value]) -> list[Value]:
                 b.store(b.load(b.gep(x, [b.mul(k, step)])), b.gep(to, [k]))
                 return state
 
@@ -152,11 +168,11 @@ class _Rows(Emitter):
 
         return self.shared("take_row", [pointer, pointer, n, n], emit)
 
-    def gather_row(self) -> Any:
+    def gather_row(self) -> Function:
         """(to, x, table, count): vectors, which processors that have masks gather at once."""
         pointer, n = self.real.as_pointer(), self.i64
 
-        def at_once(b: Any, to: Any, x: Any, table: Any, k: Any) -> None:
+        def at_once(b: Builder, to: object, x: Value, table: Value, k: Value) -> None:
             kind = self.ir.VectorType(self.i32, self.lanes)
             places = b.load(b.bitcast(b.gep(table, [k]), kind.as_pointer()), align=4)
             inside = b.icmp_signed(">=", places, self.ir.Constant(kind, None))
@@ -173,17 +189,17 @@ class _Rows(Emitter):
             value = b.call(gather, args)
             self.store(b, value, to, k)
 
-        def one(b: Any, to: Any, x: Any, table: Any, k: Any) -> None:
+        def one(b: Builder, to: Value, x: Value, table: Value, k: Value) -> None:
             place = b.load(b.gep(table, [k]))
             outside = b.icmp_signed("<", place, self.i32(0))
             near = b.sext(b.select(outside, self.i32(0), place), n)
             value = b.load(b.gep(x, [near]))
             b.store(b.select(outside, self.ir.Constant(self.real, 0.0), value), b.gep(to, [k]))
 
-        def emit(b: Any, function: Any) -> None:
+        def emit(b: Builder, function: Function) -> None:
             to, x, table, count = function.args
 
-            def turn(k: Any, state: list[Any]) -> list[Any]:
+            def turn(k: Value, state: list[Value]) -> list[Value]:
                 if registers().bytes == 64:
                     at_once(b, to, x, table, k)
                 else:
@@ -198,17 +214,26 @@ class _Rows(Emitter):
         return self.shared("gather_row", args, emit)
 
 
-def _gather_define() -> Any:
+def _gather_define() -> Typing:
     from numba import types
 
     def typing(
-        typingctx: Any, to: Any, to_at: Any, x: Any, x_at: Any, table: Any, at: Any, count: Any
-    ) -> Any:
+        typingctx: TypingContext,
+        to: Type,
+        to_at: Type,
+        x: Type,
+        x_at: Type,
+        table: Type,
+        at: Type,
+        count: Type,
+    ) -> tuple[Signature, Generator] | None:
         n = types.int64
         if not same_reals(to, x) or table.dtype != types.int32:
             return None
 
-        def codegen(context: Any, builder: Any, sig: Any, v: Any) -> Any:
+        def codegen(
+            context: CodeContext, builder: Builder, sig: Signature, v: Sequence[Value]
+        ) -> Value:
             e = emitter(_Rows, builder.module, str(to.dtype))
             spots = [address_of(context, builder, sig, v, k) for k in (0, 2, 4)]
             builder.call(e.gather_row(), [*spots, v[6]])
@@ -219,17 +244,25 @@ def _gather_define() -> Any:
     return typing
 
 
-def _add_define() -> Any:
+def _add_define() -> Typing:
     from numba import types
 
     def typing(
-        typingctx: Any, to: Any, to_at: Any, x: Any, x_at: Any, count: Any, plus: Any
-    ) -> Any:
+        typingctx: TypingContext,
+        to: Type,
+        to_at: Type,
+        x: Type,
+        x_at: Type,
+        count: Type,
+        plus: Type,
+    ) -> tuple[Signature, Generator] | None:
         n = types.int64
         if not same_reals(to, x):
             return None
 
-        def codegen(context: Any, builder: Any, sig: Any, v: Any) -> Any:
+        def codegen(
+            context: CodeContext, builder: Builder, sig: Signature, v: Sequence[Value]
+        ) -> Value:
             e = emitter(_Rows, builder.module, str(to.dtype))
             spots = [address_of(context, builder, sig, v, k) for k in (0, 2)]
             builder.call(e.add_row(), [*spots, v[4], v[5]])
@@ -240,17 +273,25 @@ def _add_define() -> Any:
     return typing
 
 
-def _take_define() -> Any:
+def _take_define() -> Typing:
     from numba import types
 
     def typing(
-        typingctx: Any, to: Any, to_at: Any, x: Any, x_at: Any, count: Any, step: Any
-    ) -> Any:
+        typingctx: TypingContext,
+        to: Type,
+        to_at: Type,
+        x: Type,
+        x_at: Type,
+        count: Type,
+        step: Type,
+    ) -> tuple[Signature, Generator] | None:
         n = types.int64
         if to.dtype != x.dtype:
             return None
 
-        def codegen(context: Any, builder: Any, sig: Any, v: Any) -> Any:
+        def codegen(
+            context: CodeContext, builder: Builder, sig: Signature, v: Sequence[Value]
+        ) -> Value:
             e = emitter(
                 _Rows, builder.module, "bool" if to.dtype == types.boolean else str(to.dtype)
             )
@@ -263,15 +304,19 @@ def _take_define() -> Any:
     return typing
 
 
-def _sum_define() -> Any:
+def _sum_define() -> Typing:
     from numba import types
 
-    def typing(typingctx: Any, x: Any, x_at: Any, count: Any) -> Any:
+    def typing(
+        typingctx: TypingContext, x: Type, x_at: Type, count: Type
+    ) -> tuple[Signature, Generator] | None:
         n = types.int64
         if not same_reals(x):
             return None
 
-        def codegen(context: Any, builder: Any, sig: Any, v: Any) -> Any:
+        def codegen(
+            context: CodeContext, builder: Builder, sig: Signature, v: Sequence[Value]
+        ) -> Value:
             e = emitter(_Rows, builder.module, str(x.dtype))
             spot = NUMBA.cgutils.alloca_once(builder, e.real)
             builder.call(e.sum_row(), [address_of(context, builder, sig, v, 0), v[2], spot])

@@ -7,18 +7,21 @@ then the bias.  So the bits are the same (`tests/ops/planes/test_conv_short.py`)
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.launch import PHASE_BITS
+from flowvm.meta.arrays import Array
 from flowvm.ops.planes.cpu.conv_plan import Strips
 from flowvm.ops.planes.cpu.conv_strips import PHASE_MASK, plane_of, positions_of
 from flowvm.ops.scalar.intrinsics import llvm_intrinsic
 
-Array = Any
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
+
 LOOPS_ONLY = True
 
 
-def _rounded_twice(x: Any, y: Any, z: Any) -> Any:
+def _rounded_twice(x: Number, y: Number, z: Number) -> object:
     return x * y + z
 
 
@@ -85,5 +88,5 @@ def sums_body(
                     y = q // t.wide * t.results_h + phase // t.results_w
                     column = q % t.wide * t.results_w + phase % t.results_w
                     if y < t.result_h and column < t.result_w:
-                        found = _sum(x, weight, t, taps, phase, task, row, z, y, column)
-                        out[(at + y) * t.result_w + column] = found + plus
+                        total = _sum(x, weight, t, taps, phase, task, row, z, y, column)
+                        out[(at + y) * t.result_w + column] = total + plus

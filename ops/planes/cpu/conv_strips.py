@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 
 from flowvm.launch import PHASE_BITS
+from flowvm.meta.arrays import Array
 from flowvm.ops.declare.cpu.body_arrays import array_in
 from flowvm.ops.planes.cpu.conv_plan import Strips, shift_of
 from flowvm.ops.planes.cpu.conv_rows import add_row, take_row
 from flowvm.ops.planes.cpu.conv_tile import ADDED, ALONE, PLACED, StripSize, convolve_strip
 
-Array = Any
 Pair = tuple[int, int]
 PHASE_MASK = (1 << PHASE_BITS) - 1
 
 
-def fill_with(line: Array, value: Any) -> None:
+def fill_with(line: Array, value: object) -> None:
     """line[:] = value; vectorized, where Numba's own is a loop over one element at a time."""
     for k in range(len(line)):
         line[k] = value
@@ -32,7 +32,7 @@ def fill_with(line: Array, value: Any) -> None:
 
 def lay_out(
     line: Array, plane: Array, size: Pair, wide: int, q0: int, corner: Pair, step: Pair,
-    outside: Any,
+    outside: object,
 ) -> None:  # fmt: skip
     """Positions from q0 on of a plane of `size`, in rows of `wide`: row u, column t of it is
     plane[corner + (u, t) * step], or `outside`.
@@ -106,7 +106,9 @@ def _pack_panel(packed: Array, weight: Array, t: Strips, taps: Array, group: int
         number += count
 
 
-def _write_out(out: Array, at: int, plus: Any, line: Array, t: Strips, q0: int, phase: int) -> None:
+def _write_out(
+    out: Array, at: int, plus: object, line: Array, t: Strips, q0: int, phase: int
+) -> None:
     """Positions from q0 on of a row of results in a phase, to the plane at `at`."""
     step_h, step_w, count = t.results_h, t.results_w, len(line)
     ph, pw = phase // step_w, phase % step_w
@@ -168,24 +170,24 @@ def positions_of(t: Strips, unit: int) -> tuple[int, int]:
     return q0, min(t.span, (t.down - 1) * t.wide + t.across - q0)
 
 
-def _table(scratch: Array, t: Strips) -> Array:
+def _table(scratch: Array, t: Strips) -> Any:
     return array_in(scratch, 0, t.table // 4, np.int32)
 
 
-def _packed(scratch: Array, t: Strips, like: Array) -> Array:
+def _packed(scratch: Array, t: Strips, like: Array) -> Any:
     return array_in(scratch, t.table, (len(scratch) - t.table) // like.itemsize, like)
 
 
-def _spots(arena: Array, t: Strips) -> Array:
+def _spots(arena: Array, t: Strips) -> Any:
     return array_in(arena, 0, 2 * (t.span // t.lanes), np.int32)
 
 
-def _masks(arena: Array, t: Strips) -> Array:
+def _masks(arena: Array, t: Strips) -> Any:
     vectors = t.span // t.lanes
     return array_in(arena, 8 * vectors, 2 * vectors, np.uint16)
 
 
-def _laid(t: Strips) -> tuple[int, int, int]:
+def _arena_layout(t: Strips) -> tuple[int, int, int]:
     """Return the begin of lines in the arena, and the elements of lines and of results."""
     begin = (12 * (t.span // t.lanes) + 63) // 64 * 64
     laid = (t.channels * t.sources_h * t.sources_w * t.pitch + 63) // 64 * 64
@@ -199,10 +201,10 @@ def _strip(
     """One unit of phase 1: some rows of a group of a sample at a strip of positions of a plane."""
     table, packed = _table(scratch, t), _packed(scratch, t, out)
     spots, masks = _spots(arena, t), _masks(arena, t)
-    begin, laid, kept = _laid(t)
+    begin, laid, rest = _arena_layout(t)
     lines = array_in(arena, begin, laid, out)
-    results = array_in(arena, begin + laid * out.itemsize, kept, out)
-    zeros = array_in(arena, begin + (laid + kept) * out.itemsize, t.tall, out)
+    results = array_in(arena, begin + laid * out.itemsize, rest, out)
+    zeros = array_in(arena, begin + (laid + rest) * out.itemsize, t.tall, out)
     fill_with(zeros, zeros.dtype.type(0))
     z = unit // t.blocks % t.result_d
     part = unit // (t.blocks * t.result_d) % t.parts
@@ -220,7 +222,7 @@ def _strip(
         passes += plane_of(t, z, a) >= 0
     passes *= (t.depth + t.channels - 1) // t.channels
     space = t.result_h * t.result_w
-    done = 0
+    passed = 0
     for a in range(t.kd):
         plane = plane_of(t, z, a)
         if plane < 0:
@@ -230,23 +232,23 @@ def _strip(
             _lay_out_channels(lines, x, x_at, t, q0, plane, c0, c1)
             begin = 0  # of the phase's taps
             for phase in range(phases):
-                taken = taps[phase]
+                taps_of_phase = taps[phase]
                 weights = first + begin * t.padded * t.depth * t.kd
-                weights += (a * t.depth + c0) * t.padded * taken
+                weights += (a * t.depth + c0) * t.padded * taps_of_phase
                 for row in range(r0, r1, t.tall):
                     own = (phase * t.high + (row - r0) % t.high) * t.span
                     at_once = t.placed and passes == 1 and row + t.tall <= r1
                     to = ((task * t.rows + row) * t.result_d + z) * space
                     size = StripSize(
                         _height(t.rows - row, t.tall),
-                        (c1 - c0) * taken,
+                        (c1 - c0) * taps_of_phase,
                         (count + t.lanes - 1) // t.lanes,
                         t.result_d * space if at_once else t.span,
-                        PLACED if at_once else ADDED if done > 0 else ALONE,
+                        PLACED if at_once else ADDED if passed > 0 else ALONE,
                     )
                     convolve_strip(
                         out[to:] if at_once else results[own:],
-                        packed[weights + row * (c1 - c0) * taken :],
+                        packed[weights + row * (c1 - c0) * taps_of_phase :],
                         lines,
                         table[begin * t.channels :],
                         plus[group * t.rows + row :] if biased else plus,
@@ -254,11 +256,11 @@ def _strip(
                         masks,
                         size,
                     )
-                    if done == passes - 1 and not at_once:  # while they are in the nearest cache
+                    if passed == passes - 1 and not at_once:  # while they are in the nearest cache
                         last = min(row + t.tall, r1)
                         _write_rows(out, bias, results[own:], t, unit, phase, row, last)
-                begin += taken
-            done += 1
+                begin += taps_of_phase
+            passed += 1
     if passes == 0:
         fill_with(results, results.dtype.type(0))
         for phase in range(phases):

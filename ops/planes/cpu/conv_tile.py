@@ -16,11 +16,13 @@ Invariants
 from __future__ import annotations
 
 import inspect
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from flowvm.compiler.native import Intrinsic
+from flowvm.meta.arrays import Array
 from flowvm.ops.declare.cpu.vector_code import (
     Emitter,
     emitter,
@@ -30,7 +32,20 @@ from flowvm.ops.declare.cpu.vector_code import (
     same_reals,
 )
 
-Array = Any
+if TYPE_CHECKING:
+    from flowvm.private.code_types import (
+        Builder,
+        CodeContext,
+        Function,
+        Generator,
+        Signature,
+        Type,
+        Typing,
+        TypingContext,
+        Value,
+    )
+
+
 ALONE, ADDED, PLACED = 0, 1, 2  # what `convolve_strip` does with a product
 
 
@@ -125,7 +140,7 @@ def _tile_python(
 class _Tiles(Emitter):
     """The functions of both tiles."""
 
-    def strip(self, rows: int) -> Any:
+    def strip(self, rows: int) -> Function:
         """(depth, a, b, offsets, c, c_row, kind, plus, spots, masks, vectors), for a strip of so
         many rows.
         """
@@ -133,13 +148,15 @@ class _Tiles(Emitter):
         bits = self.i16.as_pointer()
         args = [n, pointer, pointer, table, pointer, n, n, pointer, table, bits, n]
 
-        def emit(b: Any, function: Any) -> None:
+        def emit(b: Builder, function: Function) -> None:
             depth, a, x, offsets, c, c_row, kind, plus, spots, masks, vectors = function.args
             in_line = b.icmp_signed("!=", kind, n(PLACED))
             for wide in strip_rows()[rows]:
                 step = n(wide * self.lanes)
 
-                def turn(q: Any, state: list[Any], wide: int = wide, step: Any = step) -> list[Any]:
+                def turn(
+                    q: object, state: Sequence[object], wide: int = wide, step: Value = step
+                ) -> list[Value]:
                     x, c, spots, masks = state
                     sums = self.strip_sums(b, rows, wide, (depth, a, x, offsets))
                     self.strip_end(b, rows, wide, sums, (c, c_row, kind, plus, spots, masks))
@@ -154,12 +171,12 @@ class _Tiles(Emitter):
 
         return self.shared(f"strip_{rows}", args, emit, long=True)
 
-    def strip_sums(self, b: Any, rows: int, wide: int, args: tuple[Any, ...]) -> list[Any]:
+    def strip_sums(self, b: Builder, rows: int, wide: int, args: tuple[object, ...]) -> list[Value]:
         """Emit the products of a tile of `rows` rows and `wide` vectors."""
         depth, a, x, offsets = args
         n = self.i64
 
-        def step(k: Any, sums: list[Any]) -> list[Any]:
+        def step(k: Value, sums: Sequence[object]) -> list[Value]:
             line = b.gep(x, [b.sext(b.load(b.gep(offsets, [k])), n)])
             row = [self.load(b, line, n(j * self.lanes)) for j in range(wide)]
             numbers = b.gep(a, [b.mul(k, n(rows))])
@@ -169,7 +186,7 @@ class _Tiles(Emitter):
                 out += [self.fma(b, number, row[j], sums[i * wide + j]) for j in range(wide)]
             return out
 
-        def twice(k: Any, sums: list[Any]) -> list[Any]:
+        def twice(k: Value, sums: list[Value]) -> list[Value]:
             return step(b.add(k, n(1)), step(k, sums))
 
         zeros = [self.zero] * (rows * wide)
@@ -178,12 +195,12 @@ class _Tiles(Emitter):
         return sums
 
     def strip_end(
-        self, b: Any, rows: int, wide: int, sums: list[Any], args: tuple[Any, ...]
+        self, b: Builder, rows: int, wide: int, sums: Sequence[object], args: tuple[object, ...]
     ) -> None:
         """Store a tile: in line, added to the sums in memory, or under masks at its place."""
         c, c_row, kind, plus, spots, masks = args
         n = self.i64
-        done = b.append_basic_block()
+        end = b.append_basic_block()
         ways = {number: b.append_basic_block() for number in (ALONE, ADDED, PLACED)}
         switch = b.switch(kind, ways[ALONE])
         for number, block in ways.items():
@@ -207,23 +224,23 @@ class _Tiles(Emitter):
                     if number == ADDED:
                         value = b.fadd(self.load(b, line, at), value)
                     self.store(b, value, line, at)
-            b.branch(done)
-        b.position_at_end(done)
+            b.branch(end)
+        b.position_at_end(end)
 
-    def lanes_in(self, b: Any, masks: Any, at: Any) -> Any:
+    def lanes_in(self, b: Builder, masks: Value, at: Value) -> Value:
         """The lanes whose bits are set in a word of 16."""
         word = b.load(b.gep(masks, [at]))
         word = word if self.lanes == 16 else b.trunc(word, self.ir.IntType(self.lanes))
         return b.bitcast(word, self.ir.VectorType(self.i1, self.lanes))
 
-    def tile(self, rows: int) -> Any:
+    def tile(self, rows: int) -> Function:
         """(segments, vectors, g, g_row, g_segment, x, x_segment, offsets, masks, c, more)."""
         pointer, n = self.real.as_pointer(), self.i64
         table, bits = self.i32.as_pointer(), self.i16.as_pointer()
         args = [n, n, pointer, n, n, pointer, n, table, bits, pointer, n]
         columns = tile_of(rows)[1]
 
-        def emit(b: Any, function: Any) -> None:
+        def emit(b: Builder, function: Function) -> None:
             segments, vectors, g, g_row, g_segment, x, x_segment, offsets, masks, c, more = (
                 function.args
             )
@@ -231,12 +248,12 @@ class _Tiles(Emitter):
             shifts = [b.sext(b.load(b.gep(offsets, [n(j)])), n) for j in range(columns)]
             shifted = [b.gep(x, [shift]) for shift in shifts]
 
-            def segment(s: Any, sums: list[Any]) -> list[Any]:
+            def segment(s: Value, sums: list[Value]) -> list[object]:
                 g_at, x_at = b.mul(s, g_segment), b.mul(s, x_segment)
                 ys = [b.gep(line, [g_at]) for line in lines]
                 zs = [b.gep(line, [x_at]) for line in shifted]
 
-                def vector(v: Any, sums: list[Any]) -> list[Any]:
+                def vector(v: Value, sums: Sequence[object]) -> list[Value]:
                     at = b.mul(v, n(self.lanes))
                     keep = self.lanes_in(b, masks, v)
                     gs = [self.load(b, y, at) for y in ys]
@@ -262,7 +279,9 @@ class _Tiles(Emitter):
         return self.shared(f"tile_{rows}", args, emit, long=True)
 
 
-def _define(arrays: int, reals: int, call: Any) -> Any:
+def _define(
+    arrays: int, reals: int, call: Callable[[_Tiles, Builder, list[Value], list[Value]], None]
+) -> Typing:
     """Return the typing of a function of `arrays` arrays and a size.
 
     The first `reals` arrays have one dtype. `call(emitter, builder, addresses, size)` writes its
@@ -270,11 +289,13 @@ def _define(arrays: int, reals: int, call: Any) -> Any:
     """
     from numba import types
 
-    def typing(typingctx: Any, *kinds: Any) -> Any:
+    def typing(typingctx: TypingContext, *kinds: Type) -> tuple[Signature, Generator] | None:
         if not same_reals(*kinds[:reals]):
             return None
 
-        def codegen(context: Any, builder: Any, sig: Any, values: Any) -> Any:
+        def codegen(
+            context: CodeContext, builder: Builder, sig: Signature, values: Sequence[Value]
+        ) -> Value:
             e = emitter(_Tiles, builder.module, str(kinds[0].dtype))
             addresses = [
                 context.make_array(kind)(context, builder, value).data
@@ -292,8 +313,8 @@ def _define(arrays: int, reals: int, call: Any) -> Any:
     return typing
 
 
-def _strip_define() -> Any:
-    def call(e: Any, b: Any, arrays: list[Any], size: list[Any]) -> None:
+def _strip_define() -> object:
+    def call(e: _Tiles, b: Builder, arrays: Sequence[object], size: Sequence[object]) -> None:
         rows, depth, vectors, apart, kind = size
         c, a, x, offsets, plus, spots, masks = arrays
         args = [depth, a, x, offsets, c, apart, kind, plus, spots, masks, vectors]
@@ -302,8 +323,8 @@ def _strip_define() -> Any:
     return _define(7, 3, call)
 
 
-def _tile_define() -> Any:
-    def call(e: Any, b: Any, arrays: list[Any], size: list[Any]) -> None:
+def _tile_define() -> object:
+    def call(e: _Tiles, b: Builder, arrays: Sequence[object], size: Sequence[object]) -> None:
         rows, segments, vectors, g_row, g_segment, x_segment, more = size
         c, g, x, offsets, masks = arrays
         args = [segments, vectors, g, g_row, g_segment, x, x_segment, offsets, masks, c, more]

@@ -1,4 +1,5 @@
-"""The choice of a convolution's way: strips, windows, windows of turned weights, a plain product.
+"""The choice of a convolution's way: strips, windows, windows of turned weights, a plain product,
+or channels side by side.
 
 A way's time is what each kind of its work takes, added up; of the ways that a direction has, the
 one is taken that takes least.  `COSTS` are nanoseconds on one thread, fitted to measurements of a
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 from flowvm.ops.declare.cpu.vector_code import registers
 from flowvm.ops.planes.cpu.conv_plan import Shape, strips_of, tiles_of
+from flowvm.ops.planes.cpu.depthwise_plan import Depthwise, depthwise_of
 from flowvm.ops.planes.cpu.windows_plan import (
     FORWARD,
     INPUT,
@@ -23,7 +25,8 @@ from flowvm.ops.planes.cpu.windows_plan import (
 )
 from flowvm.ops.products.cpu.tile_shape import tile_shape
 
-STRIPS, WINDOWS, PRODUCT, TURNING = 0, 1, 2, 3
+STRIPS, WINDOWS, PRODUCT, TURNING, DEPTHWISE = 0, 1, 2, 3, 4
+ALONE = 5  # strips of channels that are groups of their own
 WHOLE = 8  # rows and columns of a product that is multiplied by tiles, whatever its plan
 
 
@@ -102,6 +105,15 @@ def product_work(s: Shape, dtype: str, back: bool) -> Work:
     )  # fmt: skip
 
 
+def depthwise_work(p: Depthwise) -> Work:
+    """The work of channels side by side."""
+    units = p.blocks * p.samples
+    return Work(
+        units * p.products, units * p.lanes * p.space, units * p.segments,
+        units * p.lanes * p.places,
+    )  # fmt: skip
+
+
 Costs = tuple[float, float, float, float, float]
 
 # by bytes of a vector, way and direction: of a `Work`'s numbers
@@ -114,6 +126,12 @@ COSTS: dict[tuple[int, int, int], Costs] = {
     (64, WINDOWS, WEIGHT): (0.233, 0.703, 0.141, 0.135, 0),
     (64, PRODUCT, FORWARD): (0.271, 0.0, 0.141, 0.011, 0),
     (64, TURNING, INPUT): (0.22, 0.376, 0.704, 0.0, 10900),
+    (64, ALONE, FORWARD): (0.0, 0.328, 2.15, 0.255, 115),
+    (64, ALONE, INPUT): (0.0, 0.0, 2.39, 0.746, 111),
+    (64, ALONE, WEIGHT): (0.493, 0.39, 0.0, 30.5, 36),
+    (64, DEPTHWISE, FORWARD): (0.0, 0.2, 1.92, 0.5, 400),
+    (64, DEPTHWISE, INPUT): (0.0, 0.3, 0.57, 0.6, 1270),
+    (64, DEPTHWISE, WEIGHT): (0.228, 0.128, 1.92, 0.269, 340),
     (32, STRIPS, FORWARD): (0.168, 0.298, 1.29, 0.167, 1600),
     (32, STRIPS, INPUT): (0.173, 0.222, 2.16, 0.063, 0),
     (32, STRIPS, WEIGHT): (0.26, 0.255, 2.56, 2.41, 108000),
@@ -126,14 +144,17 @@ COSTS: dict[tuple[int, int, int], Costs] = {
 
 
 class Way(NamedTuple):
-    """A way, and the plan of windows if it has them."""
+    """A way, and the plan of windows or channels if it has them."""
 
     way: int
     windows: WindowsLaunch | None = None
+    depthwise: Depthwise | None = None
 
 
 def _cost(way: int, direction: int, work: Work) -> float:
     wide = max(32, registers().bytes)  # of vectors of 16 bytes for a guess
+    if way in (ALONE, DEPTHWISE):
+        wide = 64  # those of shorter vectors for a guess, too
     if way == PRODUCT:
         direction = FORWARD
     costs = COSTS[wide, way, direction]
@@ -147,7 +168,15 @@ def is_pixels(s: Shape) -> bool:
 
 def ways_of(s: Shape, dtype: str, direction: int) -> dict[Way, float]:
     """The ways of a direction, and about how many nanoseconds they take."""
-    ways = {Way(STRIPS): _cost(STRIPS, direction, strips_work(s, dtype, direction))}
+    strips = strips_work(s, dtype, direction)
+    depthwise = depthwise_of(s, dtype)
+    if depthwise is not None:  # windows of single channels are never quicker
+        strips = strips._replace(calls=s.samples * s.groups)
+        return {
+            Way(STRIPS): _cost(ALONE, direction, strips),
+            Way(DEPTHWISE, None, depthwise): _cost(DEPTHWISE, direction, depthwise_work(depthwise)),
+        }
+    ways = {Way(STRIPS): _cost(STRIPS, direction, strips)}
     windows = windows_of(s, dtype, direction)
     if windows is not None:
         ways[Way(WINDOWS, windows)] = _cost(WINDOWS, direction, windows_work(windows, direction))

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from flowvm.launch import PHASE_BITS
+from flowvm.meta.arrays import Array
 from flowvm.ops.declare.cpu.body_arrays import array_in
 from flowvm.ops.planes.cpu.conv_plan import Tiles
 from flowvm.ops.planes.cpu.conv_strips import fill_with, lay_out
 from flowvm.ops.planes.cpu.conv_tile import TileSize, correlate_tile
 
-Array = Any
 PHASE_MASK = (1 << PHASE_BITS) - 1
 
 
@@ -61,8 +61,8 @@ def _lay_out_outputs(gs: Array, g: Array, t: Tiles, unit: int, work: int) -> Non
                 q0, (none, none), (one, one), zero,
             )  # fmt: skip
         at += t.segments * span
-    left = (o1 - o0 + t.rows - 1) // t.rows * t.rows - (o1 - o0)
-    fill_with(gs[at : at + left * t.segments * span], zero)
+    padding = (o1 - o0 + t.rows - 1) // t.rows * t.rows - (o1 - o0)
+    fill_with(gs[at : at + padding * t.segments * span], zero)
 
 
 def _lay_out_inputs(
@@ -92,11 +92,11 @@ def _columns(t: Tiles) -> int:
     return _tiles(t, one, t.block_c)[1] * t.columns
 
 
-def _table(arena: Array, t: Tiles) -> Array:
+def _table(arena: Array, t: Tiles) -> Any:
     return array_in(arena, 0, _columns(t), np.int32)
 
 
-def _masks(arena: Array, t: Tiles) -> Array:
+def _masks(arena: Array, t: Tiles) -> Any:
     return array_in(arena, (4 * _columns(t) + 63) // 64 * 64, t.span // t.lanes, np.uint16)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.launch import PHASE_BITS
+from flowvm.meta.arrays import Array
 from flowvm.ops.declare.cpu.body_arrays import array_in
 from flowvm.ops.planes.cpu.conv_rows import gather_row, take_row
 from flowvm.ops.planes.cpu.conv_strips import fill_with
@@ -25,7 +26,6 @@ from flowvm.ops.products.cpu.tile import (
     multiply_tile,
 )
 
-Array = Any
 LOOPS_ONLY = (
     True  # for flowvm.compiler.native: what takes time are the tiles and rows that it calls
 )
@@ -73,7 +73,7 @@ def _write_table(table: Array, p: Windows, block: int, sample: int, outside: int
                         z += 1
 
 
-def _table(arena: Array, p: Windows) -> Array:
+def _table(arena: Array, p: Windows) -> Any:
     return array_in(arena, 0, p.taps * p.width, np.int32)
 
 
@@ -309,13 +309,13 @@ def _taps_unit(
         depth = segments * count
         _write_windows(laid, 0, x, p, table, group, block, r0, r1)
         pack_panels(p, address(laid), depth, r1 - r0, address(panels))
-        left = first + (n0 * p.places + q0) * size
+        offset = first + (n0 * p.places + q0) * size
         kind = START_NONE if block == 0 else START_ROWS
         for j in range(0, r1 - r0, p.nr):
             for i in range(0, p.outputs, p.mr):
                 tile = to + (i * across + j) * size
                 multiply_tile(
-                    p.tile, depth, left + i * row * size, row, 1,
+                    p.tile, depth, offset + i * row * size, row, 1,
                     address(panels) + j * depth * size, p.nr, 1, tile, across, kind, tile, across,
                     min(p.mr, p.outputs - i), min(p.nr, r1 - r0 - j),
                 )  # fmt: skip

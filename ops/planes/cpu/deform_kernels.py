@@ -11,15 +11,18 @@ offset[n, group, tap, (y, x), window] and mask[n, group, tap, window].
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.ops.declare.cpu.body_arrays import array_in
 from flowvm.ops.planes.cpu.conv_strips import fill_with
 from flowvm.ops.planes.cpu.pool_kernels import Windows
 
-Array = Any
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
+
 BLOCK = 256  # windows
 ARENA = BLOCK * (4 * 8 + 10 * 8)  # bytes: see `_parts`
 CHANNELS = 8  # that the gradient by x takes at a time
@@ -44,12 +47,12 @@ def _find(
 ) -> None:  # fmt: skip
     """The places of one tap in `count` windows; an index of -1 is of an element outside."""
     h, w, ow = t.h, t.w, t.ow
-    top, left = tap // t.kw * t.dh - t.ph, tap % t.kw * t.dw - t.pw
+    top, corner = tap // t.kw * t.dh - t.ph, tap % t.kw * t.dw - t.pw
     sh, sw = t.sh, t.sw
     for m in range(count):
         at = first + m
         y = at // ow * sh + top + float(offset[0, at])
-        x = at % ow * sw + left + float(offset[1, at])
+        x = at % ow * sw + corner + float(offset[1, at])
         for q in range(4):
             index[q * BLOCK + m], share[q * BLOCK + m] = -1, 0
         far[m] = far[BLOCK + m] = 0
@@ -67,7 +70,7 @@ def _find(
                     share[q * BLOCK + m] = near * mask[at]
 
 
-def _read(plane: Array, i: int) -> Any:
+def _read(plane: Array, i: int) -> Number:
     value = plane[np.uint64(max(i, 0))]
     return value if i >= 0 else plane.dtype.type(0)
 

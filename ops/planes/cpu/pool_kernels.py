@@ -11,17 +11,17 @@ averages add up the rows first, then the columns.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from flowvm.errors import Status
+from flowvm.meta.arrays import Array
 from flowvm.ops.declare.cpu.body_arrays import array_in
 from flowvm.ops.planes.cpu.conv_plan import shift_of, takes_part
 from flowvm.ops.planes.cpu.conv_rows import sum_row, take_row
 from flowvm.ops.planes.cpu.conv_strips import fill_with, lay_out
 
-Array = Any
 OUTSIDE = int(Status.INDEX_OUT_OF_RANGE)
 
 
@@ -116,9 +116,9 @@ def _first_taps(first: Array, t: Windows, wide: int, q0: int) -> None:
     """For each position the first tap in the plane: its distance from where the window begins."""
     y, x = q0 // wide, q0 % wide
     for q in range(len(first)):
-        top, left = t.ph - y * t.sh, t.pw - x * t.sw
+        top, corner = t.ph - y * t.sh, t.pw - x * t.sw
         b = (top + t.dh - 1) // t.dh if top > 0 else 0
-        e = (left + t.dw - 1) // t.dw if left > 0 else 0
+        e = (corner + t.dw - 1) // t.dw if corner > 0 else 0
         first[q] = b * t.dh * t.w + e * t.dw
         x += 1
         if x == wide:
@@ -127,12 +127,12 @@ def _first_taps(first: Array, t: Windows, wide: int, q0: int) -> None:
 
 def _larger(best: Array, where: Array, line: Array, place: int) -> None:
     """Replace `best` by `line` where line is larger or NaN; there `where` becomes `place`."""
-    here = np.int32(place)
+    index = np.int32(place)
     for q in range(len(best)):
         v, old, was = line[q], best[q], where[q]
         wins = (v > old) | (v != v)
         best[q] = v if wins else old
-        where[q] = here if wins else was
+        where[q] = index if wins else was
 
 
 def max_body(
@@ -258,10 +258,10 @@ def _divisors(
         if not by.padded:
             high = min(top + kh, h) - max(top, 0)
         for k in range(max(q0, row * wide), min(q0 + len(counts), (row + 1) * wide)):
-            left = (k - row * wide + base_w) * t.sw - t.pw
-            across = min(left + kw, w + t.pw) - left
+            edge = (k - row * wide + base_w) * t.sw - t.pw
+            across = min(edge + kw, w + t.pw) - edge
             if not by.padded:
-                across = min(left + kw, w) - max(left, 0)
+                across = min(edge + kw, w) - max(edge, 0)
             count = by.fixed if by.fixed != 0 else max(1, high) * max(1, across)
             counts[k - q0] = counts.dtype.type(count)
 
@@ -271,7 +271,7 @@ def _add(total: Array, line: Array) -> None:
         total[q] += line[q]
 
 
-def _add_number(line: Array, part: Any) -> None:
+def _add_number(line: Array, part: object) -> None:
     for q in range(len(line)):
         line[q] += part
 
@@ -335,9 +335,9 @@ def average_back_body(
                     for b in range(t.kh):
                         top = shift_of(b, f, sh, t.ph, 1, 1, cut.base_h)
                         for c in range(t.kw):
-                            left = shift_of(c, e, sw, t.pw, 1, 1, cut.base_w)
-                            if takes_part(top, sh, 1) and takes_part(left, sw, 1):
-                                at = top // sh * wide + left // sw
+                            edge = shift_of(c, e, sw, t.pw, 1, 1, cut.base_w)
+                            if takes_part(top, sh, 1) and takes_part(edge, sw, 1):
+                                at = top // sh * wide + edge // sw
                                 _add(total, lines[at : at + count])
                 y = q0 // wide
                 while y * wide < q0 + count and y * sh + f < h:

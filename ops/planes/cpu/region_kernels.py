@@ -12,14 +12,14 @@ than two, so `size + 2 * bins` weights along a dimension are enough.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.ops.declare.cpu.body_arrays import array_in
 from flowvm.ops.planes.cpu.conv_strips import fill_with
 
-Array = Any
 FARTHEST = float(1 << 31)  # beyond, coordinates have too few digits to tell elements apart
 NO_REGION = 72  # a status: `flowvm.ops.planes.regions` has its words
 
@@ -74,11 +74,11 @@ def _weigh(weights: Array, spans: Array, start: float, length: float, grid: int,
             weights[m] = 0
         for m in range(i, end):
             p = max(start + (m + 0.5) * step, 0.0)
-            here = _low(p, size)
-            far = p - here if here < size - 1 else 0.0
-            weights[at + here - low] += (1.0 - far) / grid
+            index = _low(p, size)
+            far = p - index if index < size - 1 else 0.0
+            weights[at + index - low] += (1.0 - far) / grid
             if far > 0.0:
-                weights[at + here + 1 - low] += far / grid
+                weights[at + index + 1 - low] += far / grid
         at += high + 1 - low
 
 

@@ -19,14 +19,14 @@ axis after another:
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from flowvm.launch import PHASE_BITS
+from flowvm.meta.arrays import Array
 from flowvm.ops.planes.cpu.conv_strips import fill_with
 
-Array = Any
 Pair = tuple[int, int]
 
 PHASE_MASK = (1 << PHASE_BITS) - 1
@@ -231,10 +231,10 @@ def resize_body(
         return
     columns = table[nd + nh : total].view(np.uint32)  # unsigned: never counted from behind
     across = shares[nd + nh :]
-    kept, slots = arena[:32].view(np.int64), arena[32:64].view(np.int64)
+    sources, slots = arena[:32].view(np.int64), arena[32:64].view(np.int64)
     lines = arena[128:].view(out.dtype)
     weights = arena[64:128].view(out.dtype)
-    kept[:] = -1
+    sources[:] = -1
     taps = taps_d * taps_h
     for k in range(hi - lo):
         unit = (lo & PHASE_MASK) + k
@@ -245,11 +245,11 @@ def resize_body(
             down, over = table[tap // taps_h * od + z], table[nd + tap % taps_h * oh + y]
             slot = down % taps_d * taps_h + over % taps_h  # neighbours have slots of their own
             source = (plane * d + down) * h + over
-            if kept[slot] != block * rows * d * h + source:
+            if sources[slot] != block * rows * d * h + source:
                 line = lines[slot * span : slot * span + n]
                 row_of = x[source * w : source * w + w]
                 _across(line, row_of, columns, across, ow, block * span, t.taps_w)
-                kept[slot] = block * rows * d * h + source
+                sources[slot] = block * rows * d * h + source
             slots[tap] = slot
             weights[tap] = shares[tap // taps_h * od + z] * shares[nd + tap % taps_h * oh + y]
         start = row * ow + block * span
@@ -291,7 +291,7 @@ def _gathered_few(to: Array, line: Array, even: Array, shares: Array, each: int)
 
 
 def _gathered(
-    to: Array, line: Array, begins: Array, places: Array, weights: Array, share: Any
+    to: Array, line: Array, begins: Array, places: Array, weights: Array, share: object
 ) -> None:
     """to += share * (line resized back)."""
     for j in range(len(to)):
@@ -312,14 +312,14 @@ def back_body(
     table = scratch[numbers * out.itemsize :].view(np.int32)
     begins = table[numbers:]
     if lo >> PHASE_BITS == 0:
-        to, given = table[total:], shares[total:]
-        write_axis(to, given, (d, od), t.step_d, t.taps_d, t)
-        _turn(begins, table, shares, to, given, d, od, t.taps_d)
-        write_axis(to, given, (h, oh), t.step_h, t.taps_h, t)
-        _turn(begins[d + 1 :], table[nd:], shares[nd:], to, given, h, oh, t.taps_h)
-        write_axis(to, given, (w, ow), t.step_w, t.taps_w, t)
+        to, part = table[total:], shares[total:]
+        write_axis(to, part, (d, od), t.step_d, t.taps_d, t)
+        _turn(begins, table, shares, to, part, d, od, t.taps_d)
+        write_axis(to, part, (h, oh), t.step_h, t.taps_h, t)
+        _turn(begins[d + 1 :], table[nd:], shares[nd:], to, part, h, oh, t.taps_h)
+        write_axis(to, part, (w, ow), t.step_w, t.taps_w, t)
         first, columns, weights = begins[d + h + 2 :], table[nd + nh :], shares[nd + nh :]
-        _turn(first, columns, weights, to, given, w, ow, t.taps_w)
+        _turn(first, columns, weights, to, part, w, ow, t.taps_w)
         begins[d + h + w + 3] = _fill_up(
             first, columns, weights, table[2 * total :], shares[2 * total :], w, ow
         )

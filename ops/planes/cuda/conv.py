@@ -18,7 +18,7 @@ from typing import Any
 from flowvm.cuda import options
 from flowvm.cuda.launch import Const, CudaLaunch, KernelStep, Step, blocks_for
 from flowvm.launch import Launch
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare.cuda.steps import BLOCK, consts, flat_step, most_blocks, row_step, threads
 from flowvm.ops.planes.cpu.conv_plan import Shape
 from flowvm.ops.planes.cuda.conv_kernels import (
@@ -80,7 +80,7 @@ class _Sizes:
         self.scratch += -(-elements * self.dtype.itemsize // 256) * 256
         return place
 
-    def done(self, launch: Launch) -> CudaLaunch:
+    def finish(self, launch: Launch) -> CudaLaunch:
         """The launch of the steps so far."""
         return CudaLaunch(launch.outputs, tuple(self.steps), self.scratch)
 
@@ -137,12 +137,12 @@ def _product(out: Matrices, a: Matrices, b: Matrices, size: Size, beta: float) -
 # --- output -------------------------------------------------------------------------------------
 
 
-def conv(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> CudaLaunch:
+def conv(launch: Launch, metas: tuple[TensorMeta, ...], attrs: Attrs) -> CudaLaunch:
     """input, weight and perhaps bias to output."""
     s: Shape = launch.plan
     c = _Sizes(s, launch, metas)
     if not c.sizes[0]:
-        return c.done(launch)
+        return c.finish(launch)
     if not c.sizes[1] or not c.depth:
         _nothing(c, c.outputs, c.places)
     elif c.single:
@@ -151,7 +151,7 @@ def conv(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) 
         beta = _begin(c, c.outputs, c.places)
         for first, samples, at, count in _parts(c):
             _forward(c, first, samples, at, count, beta)
-    return c.done(launch)
+    return c.finish(launch)
 
 
 def _direct(c: _Sizes, kernel: Any, rows: int, length: int) -> None:
@@ -198,12 +198,12 @@ def _forward(c: _Sizes, first: int, samples: int, at: int, count: int, beta: flo
 # --- the input's gradient -------------------------------------------------------------------------
 
 
-def conv_input(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> CudaLaunch:
+def conv_input(launch: Launch, metas: tuple[TensorMeta, ...], attrs: Attrs) -> CudaLaunch:
     """The output's gradient, weight and perhaps a bias to the input's gradient."""
     s: Shape = launch.plan
     c = _Sizes(s, launch, metas)
     if not c.sizes[0]:
-        return c.done(launch)
+        return c.finish(launch)
     if not c.sizes[1] or not c.sizes[2]:
         _nothing(c, c.inputs, c.space)
     elif c.single:
@@ -215,7 +215,7 @@ def conv_input(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, 
         for first, samples, channel, channels in _channel_parts(c):
             _spread(c, c.windows, first, samples, channel, channels, 0.0)
             _gather(c, first, samples, channel, channels)
-    return c.done(launch)
+    return c.finish(launch)
 
 
 def _channel_parts(c: _Sizes) -> Iterator[tuple[int, int, int, int]]:
@@ -269,21 +269,19 @@ def _gather(c: _Sizes, first: int, samples: int, channel: int, channels: int) ->
 # --- the weight's gradient ------------------------------------------------------------------------
 
 
-def conv_weight(
-    launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
-) -> CudaLaunch:
+def conv_weight(launch: Launch, metas: tuple[TensorMeta, ...], attrs: Attrs) -> CudaLaunch:
     """The output's gradient and the input to the weight's gradient."""
     s: Shape = launch.plan
     c = _Sizes(s, launch, metas)
     if not c.sizes[0]:
-        return c.done(launch)
+        return c.finish(launch)
     if not c.sizes[1] or not c.sizes[2]:
         c.steps.append(zeros(c.operands[0], c.sizes[0]))
     elif c.single:
         c.steps.append(_direct_weight(c))
     else:
         _weight(c)
-    return c.done(launch)
+    return c.finish(launch)
 
 
 def _direct_weight(c: _Sizes) -> KernelStep:

@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import cuda
 
+from flowvm.meta.arrays import Array
 from flowvm.ops.declare.cuda.steps import BLOCK, remade_by, wide
 from flowvm.ops.planes.cpu.conv_plan import Geometry
-
-Array = Any
 
 
 def _position(at: int, step: int, size: int) -> int:
@@ -55,12 +54,12 @@ def unrolled(out: Array, x: Array, t: Geometry, part: Columns, rows: int, lanes:
         sample, place = row // (channels * taps), row % (channels * taps)
         tap, plane = place % taps, sample * channels + place // taps
         front = tap // (kh * kw) * t.dd - t.pd
-        top, left = tap // kw % kh * t.dh - t.ph, tap % kw * t.dw - t.pw
+        top, edge = tap // kw % kh * t.dh - t.ph, tap % kw * t.dw - t.pw
         to = sample * part.sample_pitch + place * part.row_pitch
         p = part.first + lane
         qx, qy, qz = p % ow, p // ow % oh, p // (ow * oh)
         for k in range(lane, part.length, lanes):
-            i, j, e = qz * sd + front, qy * sh + top, qx * sw + left
+            i, j, e = qz * sd + front, qy * sh + top, qx * sw + edge
             inside = 0 <= i and i < d and 0 <= j and j < h and 0 <= e and e < w
             out[to + k] = x[((plane * d + i) * h + j) * w + e] if inside else zero
             qx, qy, qz = qx + across, qy + down, qz + deep
@@ -72,9 +71,9 @@ def unrolled(out: Array, x: Array, t: Geometry, part: Columns, rows: int, lanes:
 
 
 def gathered(
-    out: Array, columns: Array, bias: Array, t: Geometry, total: int, taken: int, from_channel: int
+    out: Array, columns: Array, bias: Array, t: Geometry, total: int, span: int, from_channel: int
 ) -> None:
-    """The input's elements from the matrix of windows of `taken` of its channels, the first of
+    """The input's elements from the matrix of windows of `span` of its channels, the first of
     which is `from_channel`; `out` begins there.
     """
     channels, kd, kh, kw = t.groups * t.channels, t.kd, t.kh, t.kw
@@ -86,7 +85,7 @@ def gathered(
         z, y, x = place // (h * w) + t.pd, place // w % h + t.ph, place % w + t.pw
         sum_ = wide(out.dtype.type(0))
         if len(bias) > 0:
-            sum_ = wide(bias[from_channel + plane % taken])
+            sum_ = wide(bias[from_channel + plane % span])
         for a in range(kd):
             i = _position(z - a * t.dd, t.sd, od)
             if i >= 0:
@@ -99,7 +98,7 @@ def gathered(
                             e = _position(x - c * t.dw, t.sw, ow)
                             if e >= 0:
                                 sum_ += wide(columns[(row + c) * places + line + e])
-        out[(plane // taken * channels + plane % taken) * space + place] = out.dtype.type(sum_)
+        out[(plane // span * channels + plane % span) * space + place] = out.dtype.type(sum_)
         unit += cuda.gridsize(1)
 
 
@@ -140,7 +139,7 @@ def direct(
         base = (plane // (groups * outputs) * groups + channel // outputs) * d
         front, top = z * t.sd - t.pd, y * t.sh - t.ph
         for q in range(lane, ow, lanes):
-            left = q * t.sw - t.pw
+            edge = q * t.sw - t.pw
             total = wide(out.dtype.type(0))
             if len(bias) > 0:
                 total = wide(bias[channel])
@@ -153,7 +152,7 @@ def direct(
                             line = ((base + i) * h + j) * w
                             tap = ((channel * kd + a) * kh + b) * kw
                             for c in range(kw):
-                                e = left + c * t.dw
+                                e = edge + c * t.dw
                                 if 0 <= e and e < w:
                                     total += wide(x[line + e]) * wide(weight[tap + c])
             out[row * ow + q] = out.dtype.type(total)
@@ -196,7 +195,7 @@ def direct_weight(dtype: str) -> Callable[..., None]:
     """The kernel that sums a tap's products over samples and positions, a block for each, in
     numbers of this dtype.
     """
-    kind: Any = np.dtype(dtype).type
+    kind = np.dtype(dtype).type
 
     def direct_weight(out: Array, g: Array, x: Array, t: Geometry) -> None:
         kh, kw, d, h, w, oh, ow = t.kh, t.kw, t.d, t.h, t.w, t.oh, t.ow
@@ -208,12 +207,12 @@ def direct_weight(dtype: str) -> Callable[..., None]:
         while unit < channels * taps:  # the same for all threads of a block
             channel, tap = unit // taps, unit % taps
             front = tap // (kh * kw) * t.dd - t.pd
-            top, left = tap // kw % kh * t.dh - t.ph, tap % kw * t.dw - t.pw
+            top, edge = tap // kw % kh * t.dh - t.ph, tap % kw * t.dw - t.pw
             total = kind(0)
             for k in range(thread, t.samples * places, count):
                 sample, p = k // places, k % places
                 i = p // (oh * ow) * t.sd + front
-                j, e = p // ow % oh * t.sh + top, p % ow * t.sw + left
+                j, e = p // ow % oh * t.sh + top, p % ow * t.sw + edge
                 if 0 <= i and i < d and 0 <= j and j < h and 0 <= e and e < w:
                     plane = sample * groups + channel // outputs
                     value = kind(x[((plane * d + i) * h + j) * w + e])

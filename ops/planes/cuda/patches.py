@@ -4,11 +4,9 @@ for planes instead of samples of channels.
 
 from __future__ import annotations
 
-from typing import Any
-
 from flowvm.cuda.launch import CudaLaunch
 from flowvm.launch import Launch
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare.cuda.steps import consts, flat_step, operands
 from flowvm.ops.planes.cpu.conv_plan import Shape
 from flowvm.ops.planes.cpu.pool_kernels import Windows
@@ -24,7 +22,7 @@ def _shape(t: Windows, planes: int) -> Shape:
     )  # fmt: skip
 
 
-def unfold(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> CudaLaunch:
+def unfold(launch: Launch, metas: tuple[TensorMeta, ...], attrs: Attrs) -> CudaLaunch:
     """Patches as columns."""
     (out,), (t,), kind = launch.outputs, attrs, launch.views[0].dtype
     if not out.numel:
@@ -35,7 +33,7 @@ def unfold(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
     return CudaLaunch(launch.outputs, (step,))
 
 
-def fold(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> CudaLaunch:
+def fold(launch: Launch, metas: tuple[TensorMeta, ...], attrs: Attrs) -> CudaLaunch:
     """Columns of patches added up."""
     (out,), (t,) = launch.outputs, attrs
     if not out.numel:

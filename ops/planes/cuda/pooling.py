@@ -17,7 +17,8 @@ from numba import cuda
 
 from flowvm.cuda.launch import CudaLaunch, Details, KernelStep, Param, blocks_for
 from flowvm.launch import Launch
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.arrays import Array
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare.cuda.error_report import OUTSIDE, report
 from flowvm.ops.declare.cuda.steps import (
     BLOCK,
@@ -30,9 +31,7 @@ from flowvm.ops.declare.cuda.steps import (
 )
 from flowvm.ops.planes.cpu.pool_kernels import Divisor, Windows, _bounds
 
-Array = Any
 Metas = tuple[TensorMeta, ...]
-Attrs = tuple[Any, ...]
 WARP, EVERY_LANE = 32, 0xFFFFFFFF
 LARGE = 128  # elements of a window that are worth a warp
 

@@ -10,19 +10,16 @@ the input as their tap k lie together, because places grow along an axis; `begin
 
 from __future__ import annotations
 
-from typing import Any
-
 from numba import cuda
 
 from flowvm.cuda.launch import Const, CudaLaunch, KernelStep, Operand, Param
 from flowvm.launch import Launch, View
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.arrays import Array
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare.cuda.steps import consts, flat_step, operands, reserve, row_step, wide
 from flowvm.ops.planes.cpu.resize_kernels import Sizes, write_place
 
-Array = Any
 Metas = tuple[TensorMeta, ...]
-Attrs = tuple[Any, ...]
 
 
 # --- kernels ------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.tensor import Tensor
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import int32, uint8
 from flowvm.ops.places.gather import index_select
 from flowvm.ops.pointwise.clamp import clamp
@@ -21,7 +22,7 @@ FINEST = 22  # bits behind the point, at most
 LARGEST = 1 << 15  # no weight reaches it
 
 
-def resized_bytes(x: Tensor, weights: Sequence[np.ndarray[Any, Any]]) -> Tensor:
+def resized_bytes(x: Tensor, weights: Sequence[Array]) -> Tensor:
     """Resize `x` (N, C, H, W) of uint8 by `weights`.
 
     They are matrices (new, old) for the height and the width; with None, the size stays.
@@ -31,7 +32,7 @@ def resized_bytes(x: Tensor, weights: Sequence[np.ndarray[Any, Any]]) -> Tensor:
     return x
 
 
-def _along(x: Tensor, axis: int, matrix: np.ndarray[Any, Any]) -> Tensor:
+def _along(x: Tensor, axis: int, matrix: Array) -> Tensor:
     point = 0
     while point < FINEST and int(0.5 + matrix.max() * (1 << (point + 1))) < LARGEST:
         point += 1
@@ -44,7 +45,7 @@ def _along(x: Tensor, axis: int, matrix: np.ndarray[Any, Any]) -> Tensor:
     for k in range(int(reach.max())):
         places = np.minimum(first + k, whole.shape[1] - 1)
         share = np.where(k < reach, whole[np.arange(len(whole)), places], 0)
-        taken: Any = index_select(x, axis, tensor(places, device=x.device)).to(int32)
-        total = total + taken * tensor(share, device=x.device).reshape(shape)
+        values: object = index_select(x, axis, tensor(places, device=x.device)).to(int32)
+        total = total + values * tensor(share, device=x.device).reshape(shape)
     pixels: Tensor = clamp(total >> point, 0, 255).to(uint8)
     return pixels

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowvm.eager.tensor import Tensor
 from flowvm.launch import Launch, View, elsewhere
@@ -21,6 +21,12 @@ from flowvm.meta.device import cpu
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cpu.stand_in import WORD
 from flowvm.ops.declare.registry import op
+from flowvm.ops.planes.cpu.conv_depthwise import (
+    depthwise_body,
+    depthwise_input_body,
+    depthwise_weight_body,
+    with_addresses,
+)
 from flowvm.ops.planes.cpu.conv_plain import plain_back_body, plain_body, plain_weight_body
 from flowvm.ops.planes.cpu.conv_plan import (
     Shape,
@@ -36,6 +42,7 @@ from flowvm.ops.planes.cpu.conv_strips import strips_body
 from flowvm.ops.planes.cpu.conv_ways import PRODUCT, TURNING, best_way
 from flowvm.ops.planes.cpu.conv_weight import weight_body
 from flowvm.ops.planes.cpu.conv_windows import pixels_body, taps_body, windows_body
+from flowvm.ops.planes.cpu.depthwise_plan import Depthwise, segments_of
 from flowvm.ops.planes.cpu.windows_plan import FORWARD, INPUT, TURNED, WEIGHT, with_functions
 from flowvm.ops.planes.parts import plane_checks
 from flowvm.ops.planes.parts.plane_letters import conv_weight, convolved
@@ -43,8 +50,14 @@ from flowvm.ops.products.cpu.gemm import stacked
 from flowvm.ops.products.cpu.gemm_kernels import turned_body
 from flowvm.ops.products.cpu.gemm_plan import Product
 
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
+
 MOST = 1 << 21  # bytes of an arena
 FEW = 1 << 19  # products, which take the short body 2.4 ms
+# They take it 0.15 s, a tenth of what the kernel takes to compile; once it is there they are quick.
+SHORT = 1 << 25
 GAIN = 2.0  # times quicker than strips that another way must be where these have a short body
 
 
@@ -85,7 +98,8 @@ def _strips(
         plain = plain_back_body if back else plain_body
         return Launch((out,), plain, views, (shape.flat,), math.prod(out.shape[:2]))
     few = plan.products <= FEW
-    if plan.products > FEW // 4:
+    short = plan.products <= SHORT
+    if plan.products > (FEW // 16 if shape.channels == shape.outputs == 1 else FEW // 4):
         gain = GAIN if few else 1.0
         other = _other_way(out, shape, INPUT if back else FORWARD, views, gain)
         if other is not None:
@@ -97,21 +111,23 @@ def _strips(
         (plan, taps_of(plan)),
         plan.panels,
         plan.panel_grain,
-        plan.table + plan.weights * size + (WORD if few else 0),
+        plan.table + plan.weights * size + (WORD if short else 0),
         phases=((plan.units, plan.grain),),
         arena=arena,
-        stand_in=sums_body if few else None,
+        stand_in=sums_body if short else None,
     )
 
 
 def _other_way(
     out: TensorMeta, s: Shape, direction: int, views: tuple[View, ...], gain: float = 1.0
 ) -> Launch | None:
-    """A direction by windows or as a plain product; None if strips are the way: the others must be
-    `gain` times quicker.
+    """A direction by windows, side by side or as a plain product; None if strips are the way: the
+    others must be `gain` times quicker.
     """
     dtype = out.dtype.name
-    way, windows = best_way(s, dtype, direction, gain)
+    way, windows, depthwise = best_way(s, dtype, direction, gain)
+    if depthwise is not None:
+        return _side_by_side(out, s, direction, views, depthwise)
     if way == PRODUCT:
         return _pixels(out, s, direction == INPUT, views)
     if windows is None:
@@ -129,13 +145,28 @@ def _other_way(
     )  # fmt: skip
 
 
+def _side_by_side(
+    out: TensorMeta, s: Shape, direction: int, views: tuple[View, ...], depthwise: Depthwise
+) -> Launch:
+    """A direction of a depthwise convolution with its channels side by side."""
+    plan = with_addresses(depthwise, out.dtype.name)
+    bodies: dict[int, Any] = {
+        FORWARD: depthwise_body, INPUT: depthwise_input_body, WEIGHT: depthwise_weight_body,
+    }  # fmt: skip
+    each = plan.samples if direction == WEIGHT else 1  # samples of a unit
+    return Launch(
+        (out,), bodies[direction], views, (plan, segments_of(s, plan.lanes, direction == INPUT)),
+        plan.blocks * plan.samples // each, max(1, plan.grain // each), arena=plan.arena,
+    )  # fmt: skip
+
+
 def _pixels(out: TensorMeta, s: Shape, back: bool, views: tuple[View, ...]) -> Launch:
     """A convolution of single pixels, or its input's gradient: weight times the pixels' matrix."""
     places, rows, depth = math.prod(s.output), s.outputs, s.channels
-    left = depth, 1
+    steps = depth, 1
     if back:
-        rows, depth, left = depth, rows, (1, depth)
-    p = Product(rows, places, depth, *left, places, 1)
+        rows, depth, steps = depth, rows, (1, depth)
+    p = Product(rows, places, depth, *steps, places, 1)
     stack = [
         (s.samples, 0, s.groups * depth * places, 0),
         (s.groups, rows * depth, depth * places, rows),
@@ -145,7 +176,7 @@ def _pixels(out: TensorMeta, s: Shape, back: bool, views: tuple[View, ...]) -> L
     return replace(launch, body=turned_body, views=(own, x, weight, launch.views[3]))
 
 
-def _conv_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _conv_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     x, weight = c.saved
     how, _ = c.attrs
     return (
@@ -154,7 +185,7 @@ def _conv_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     )
 
 
-def _conv_bias_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _conv_bias_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     return (*_conv_grad(c, g), _over_places(g) if c.needs[2] else None)
 
 
@@ -188,7 +219,7 @@ def _conv_bias(
     return _strips(out, s, False, input, weight, bias)
 
 
-def _conv_input_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
+def _conv_input_grad(c: Node, v: Tensor) -> tuple[Tensor | None, ...]:
     g, weight = c.saved
     how, _ = c.attrs
     size = tuple(c.metas[0].shape[2:])
@@ -198,7 +229,7 @@ def _conv_input_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
     )
 
 
-def _conv_input_bias_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
+def _conv_input_bias_grad(c: Node, v: Tensor) -> tuple[Tensor | None, ...]:
     return (*_conv_input_grad(c, v), _over_places(v) if c.needs[2] else None)
 
 
@@ -228,7 +259,7 @@ def _conv_input_bias(
     return _strips(g.with_shape(shape), s, True, g, weight, bias)
 
 
-def _conv_weight_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
+def _conv_weight_grad(c: Node, v: Tensor) -> tuple[Tensor | None, ...]:
     g, x = c.saved
     how, _ = c.attrs
     return (

@@ -42,7 +42,7 @@ def convolved(
     padded = pad(x, _sides(front, behind))
     grouped = weight.reshape((groups, outputs // groups, *weight.shape[1:]))
     shape = n, groups, outputs // groups, math.prod(size)
-    out: Any = zeros(shape, dtype=x.dtype, device=x.device)
+    out: Tensor = zeros(shape, dtype=x.dtype, device=x.device)
     for tap in product(*map(range, weight.shape[2:])):
         part = padded[_reached(tap, size, stride, dilation)]
         out = out + matmul(
@@ -74,10 +74,10 @@ def convolved_back(
     return _with_bias(out[(..., *inside)], bias)
 
 
-def _with_bias(out: Any, bias: Tensor | None) -> Tensor:
+def _with_bias(out: Tensor, bias: Tensor | None) -> Tensor:
     if bias is None:
-        return out.contiguous()  # type: ignore[no-any-return]
-    return out + bias.reshape((-1,) + (1,) * (out.ndim - 2))  # type: ignore[no-any-return]
+        return out.contiguous()
+    return out + bias.reshape((-1,) + (1,) * (out.ndim - 2))
 
 
 def averaged(x: Tensor, sizes: tuple[Ints, ...], padded: bool, divisor: int) -> Tensor:
@@ -88,7 +88,7 @@ def averaged(x: Tensor, sizes: tuple[Ints, ...], padded: bool, divisor: int) -> 
     """
     n = len(sizes[0])
     behind = [max(0, (o - 1) * s + k - i - p) for i, o, k, s, p, *_ in zip(*sizes, strict=True)]
-    out: Any = pad(x, _sides(sizes[4], behind))
+    out: Tensor = pad(x, _sides(sizes[4], behind))
     counts: Any = np.ones((), np.int64)
     for d, (i, o, k, s, p, *_) in enumerate(zip(*sizes, strict=True), start=x.ndim - n):
         lead = (slice(None),) * d
@@ -100,4 +100,4 @@ def averaged(x: Tensor, sizes: tuple[Ints, ...], padded: bool, divisor: int) -> 
             first, last = np.maximum(first, 0), np.minimum(last, i)
         counts = np.multiply.outer(counts, np.maximum(last - first, 1))
     by = divisor or tensor(counts, dtype=x.dtype, device=x.device)
-    return out.div(by, rounding_mode="trunc")  # type: ignore[no-any-return]
+    return out.div(by, rounding_mode="trunc")

@@ -55,9 +55,9 @@ def _convolves(whole: Sequence[int], weight: Sequence[int], out: Sequence[int], 
     each = zip(whole[2:], out[2:], weight[2:], *(v[missing:] for v in how[:3]), strict=True)
     for size, count, kernel, s, p, d in each:
         reach = d * (kernel - 1)
-        left = size + 2 * p - reach - 1 - (count - 1) * s
-        same = left == -1 and s == 1 and p == reach // 2 and reach % 2 == 1
-        if not (0 <= left < max(s, d) or same):
+        surplus = size + 2 * p - reach - 1 - (count - 1) * s
+        same = surplus == -1 and s == 1 and p == reach // 2 and reach % 2 == 1
+        if not (0 <= surplus < max(s, d) or same):
             return False
     return True
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flowvm.ops.declare.letters import Attrs, Letters, Metas, Rule, all_inexact
+from flowvm.meta.meta import Attrs
+from flowvm.ops.declare.letters import Letters, Metas, Rule, all_inexact
 
 # Letters of a convolution: n samples, c channels of the input, o of the output.
 
@@ -16,11 +17,11 @@ def convolved(back: bool) -> Rule:
         space = (None,) * (outs[0].ndim - 2)
         kernel = (None,) * (metas[1].ndim - 2)
         c, o = (None, None) if attrs[0].groups > 1 else ("c", "o")
-        given, made, summed = (o, c, "o") if back else (c, o, "c")
+        channel, result_channel, summed = (o, c, "o") if back else (c, o, "c")
         biased = len(metas) == 3
         return Letters(
-            (("n", given, *space), (o, c, *kernel), *(((made,),) if biased else ())),
-            (("n", made, *space),),
+            (("n", channel, *space), (o, c, *kernel), *(((result_channel,),) if biased else ())),
+            (("n", result_channel, *space),),
             frozenset(summed),
             added=frozenset((2,)) if biased else frozenset(),
             linear=((0, 2), (1, 2)) if biased else ((0,), (1,)),

@@ -6,11 +6,9 @@ for `step` elements around its middle; `step` is the distance from one place to 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from flowvm.meta.arrays import Array
 
 
 def _cubic(far: Array, a: float) -> Array:

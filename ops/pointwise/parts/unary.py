@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,10 +14,15 @@ from flowvm.ops.declare.elementwise import Elementwise, elementwise, fronts_over
 from flowvm.ops.declare.registry import Sample
 from flowvm.ops.shapes.fill import zeros_like
 
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+    from flowvm.meta.meta import TensorMeta
+
+
 Grad = Callable[[Any, Tensor], tuple[Any, ...]]
 
 
-def back(c: Any, *makers: Callable[[], Tensor] | None) -> tuple[Tensor | None, ...]:
+def back(c: Node, *makers: Callable[[], Tensor] | None) -> tuple[Tensor | None, ...]:
     """The gradients of the arguments that need one: made, summed back to the argument's shape, in
     its dtype.
     """
@@ -27,12 +32,12 @@ def back(c: Any, *makers: Callable[[], Tensor] | None) -> tuple[Tensor | None, .
     )
 
 
-def _fit(g: Tensor, meta: Any) -> Tensor:
+def _fit(g: Tensor, meta: TensorMeta) -> Tensor:
     g = sum_to(g, meta.shape)
     return g if g._meta.dtype is meta.dtype else cast(g, meta.dtype)
 
 
-def flat(c: Any, g: Tensor) -> tuple[Tensor]:
+def flat(c: Node, g: Tensor) -> tuple[Tensor]:
     """The gradient of a step function: 0."""
     return (zeros_like(g),)
 
@@ -47,14 +52,14 @@ GIVES = {  # types of the declaration: of what the result is, for what there is 
 }
 
 
-def _told(doc: str, types: str, complex: bool, real: bool) -> str:
+def _full_doc(doc: str, types: str, complex: bool, real: bool) -> str:
     """Insert the declaration's facts on shape, dtype and errors into `doc`, before the example."""
     first, example, rest = inspect.cleandoc(doc).partition("\n\n>>> ")
     gives, wrong = GIVES[types]
-    said = f"A tensor of x's shape, of {gives}{', real for complex numbers' if real else ''}."
+    note = f"A tensor of x's shape, of {gives}{', real for complex numbers' if real else ''}."
     if wrong := (*wrong, *(() if complex else ("complex numbers",))):
-        said += f"\nDTypeError for {' and '.join(wrong)}."
-    return f"{first}\n\n{said}{example}{rest}"
+        note += f"\nDTypeError for {' and '.join(wrong)}."
+    return f"{first}\n\n{note}{example}{rest}"
 
 
 def unary(
@@ -67,7 +72,7 @@ def unary(
     types: str = "float",
     **complex: Any,
 ) -> Elementwise:
-    doc = _told(doc, types, bool(complex.get("complex")), bool(complex.get("real")))
+    doc = _full_doc(doc, types, bool(complex.get("complex")), bool(complex.get("real")))
     return elementwise(name, expr, types=types, saves=saves, grad=grad, doc=doc, **complex)
 
 
@@ -81,7 +86,7 @@ def into(out: Tensor | None, result: Tensor) -> Tensor:
 def in_place(f: Elementwise, name: str) -> Callable[..., Tensor]:
     """The method that writes `f(x, ...)` into `x`."""
 
-    def method_(x: Tensor, *args: Any, **named: Any) -> Tensor:
+    def method_(x: Tensor, *args: object, **named: object) -> Tensor:
         return f.into(x, *f.placed((x, *args), named)) if named else f.into(x, x, *args)
 
     method_.__name__ = method_.__qualname__ = name
@@ -101,7 +106,7 @@ def attach(f: Elementwise, name: str) -> None:
 def special(name: str) -> Callable[..., Any]:
     """SciPy's function, imported when it is called."""
 
-    def reference(x: Any) -> Any:
+    def reference(x: object) -> object:
         import scipy.special
 
         return getattr(scipy.special, name)(x)

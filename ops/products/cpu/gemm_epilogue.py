@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,33 +21,54 @@ from flowvm.compiler.native import Intrinsic, lower
 from flowvm.ops.declare.cpu.body_kernel import Kind, numba_kind
 from flowvm.ops.products.cpu.tile import caller
 
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
+    from flowvm.private.code_types import (
+        Builder,
+        CodeContext,
+        Generator,
+        Signature,
+        Type,
+        TypingContext,
+        Value,
+    )
+
+
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )
 FINAL, ACTIVATED, SCALED, ADDED = 0, 1, 2, 3  # what is left to do: nothing, or as above
 
 
-def unchanged(x: Any) -> Any:
+def unchanged(x: object) -> Any:
     """The activation of an epilogue that has none."""
     return x
 
 
-def _place_define(bits: int, store: bool) -> Any:
+def _place_define(bits: int, store: bool) -> object:
     from llvmlite import ir
     from numba import types
 
     real = types.float32 if bits == 32 else types.float64
     kind = ir.FloatType() if bits == 32 else ir.DoubleType()
 
-    def load_typing(typingctx: Any, base: Any, index: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def load_typing(
+        typingctx: TypingContext, base: Type, index: Type
+    ) -> tuple[Signature, Generator]:
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> Value:
             pointer = builder.inttoptr(values[0], kind.as_pointer())
             return builder.load(builder.gep(pointer, [values[1]]))
 
         return real(types.int64, types.int64), codegen
 
-    def store_typing(typingctx: Any, base: Any, index: Any, value: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def store_typing(
+        typingctx: TypingContext, base: Type, index: Type, value: Type
+    ) -> tuple[Signature, Generator]:
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> Value:
             pointer = builder.inttoptr(values[0], kind.as_pointer())
             builder.store(values[2], builder.gep(pointer, [values[1]]))
             return context.get_dummy_value()
@@ -62,11 +83,11 @@ def _view(base: int, index: int, bits: int) -> Any:
     return kind.from_address(base + index * bits // 8)
 
 
-def _load_python(base: int, index: int, bits: int) -> Any:
+def _load_python(base: int, index: int, bits: int) -> object:
     return _view(base, index, bits).value
 
 
-def _store_python(base: int, index: int, value: Any, bits: int) -> None:
+def _store_python(base: int, index: int, value: object, bits: int) -> None:
     _view(base, index, bits).value = value
 
 
@@ -82,15 +103,15 @@ which it is a part, and so the columns of the plan's product if that is swapped.
 )
 
 
-def _after_sum(act: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-    def join(x: Any, y: Any) -> Any:
+def _after_sum(act: Callable[[Number], Number]) -> Callable[[Number, Number], Number]:
+    def join(x: Number, y: Number) -> Number:
         return act(x + y)
 
     return join
 
 
 @functools.cache
-def finisher(dtype: str, kind: Kind, act: Callable[..., Any], joins: bool = False) -> int:
+def finisher(dtype: str, kind: Kind, act: Callable[..., object], joins: bool = False) -> int:
     """The address of the function that ends epilogues with `act`, a scalar function, on `dtype`,
     for plans of this kind.
 

@@ -9,13 +9,9 @@ session's first product waits for.
 
 from __future__ import annotations
 
-from typing import Any
-
 from flowvm.ops.products.cpu.gemm_epilogue import FINAL
 from flowvm.ops.products.cpu.gemm_kernels import TILES, Plan, item_offsets
 from flowvm.ops.products.cpu.tile import START_ROWS, multiply_tile
-
-Array = Any
 
 
 def is_in_place(p: Plan) -> bool:
@@ -24,9 +20,11 @@ def is_in_place(p: Plan) -> bool:
     return p.way == TILES and p.finish == FINAL and not packed
 
 
-def _block_in_place(p: Plan, out: int, a: int, b: int, addend: int, at: tuple[int, int]) -> None:
-    """The block whose corner is `at` this row and column of an item's result."""
-    size, top, left = p.size, at[0], at[1]
+def _block_in_place(
+    p: Plan, out: int, a: int, b: int, addend: int, top: int, left: int
+) -> None:  # fmt: skip
+    """The block whose corner is at this row and column of an item's result."""
+    size = p.size
     bottom, end = min(top + p.tall, p.m), min(left + p.wide, p.n)
     for k in range(0, max(p.k, 1), p.deep):
         depth = min(p.deep, p.k - k)
@@ -53,8 +51,8 @@ def walk_in_place(
     for unit in range(lo, hi):
         item, block = unit // blocks, unit % blocks
         a_first, b_first, s_first = item_offsets(p, item)
-        corner = block % p.down * p.tall, block // p.down * p.wide
+        row, column = block % p.down * p.tall, block // p.down * p.wide
         _block_in_place(
             p, out + item * p.m * p.n * size, a + a_first * size, b + b_first * size,
-            addend + s_first * size, corner,
+            addend + s_first * size, row, column,
         )  # fmt: skip

@@ -24,9 +24,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from flowvm.compiler import jit
-from flowvm.compiler.native import lower
 from flowvm.launch import PHASE_BITS
-from flowvm.ops.declare.cpu.body_kernel import Kind, numba_kind
+from flowvm.loading.lazy import lazy
+from flowvm.meta.arrays import Array
+from flowvm.ops.declare.cpu.body_kernel import Kind
 from flowvm.ops.products.cpu.gemm_epilogue import FINAL, finish
 from flowvm.ops.products.cpu.tile import (
     START_ROWS,
@@ -40,7 +41,8 @@ from flowvm.ops.products.cpu.tile import (
     transpose_block,
 )
 
-Array = Any
+words = lazy("flowvm.compiler.words")  # LLVM, for a compilation only
+
 TILES, DOTS, STREAM = 0, 1, 2  # ways to multiply
 WIDE = 512  # columns that STREAM does at once, whose sums stay in the first cache
 IN_PLACE, COPIED, TRANSPOSED = 0, 1, 2  # how an operand's blocks are packed
@@ -137,8 +139,8 @@ def _pack_a(p: Plan, a: int, rows: int, depth: int, to: int) -> None:
             lines, rest = depth // p.nr, depth % p.nr
             copy_panel(p.copy, source, p.nr, 1, lines, p.nr, target, p.nr, p.nr)
             if rest:
-                done = lines * p.nr
-                source, target = source + done * p.stored, target + done * p.size
+                place = lines * p.nr
+                source, target = source + place * p.stored, target + place * p.size
                 copy_panel(p.copy, source, p.nr, 1, 1, rest, target, p.nr, rest)
         return
     copy_lines(p, a, p.a_step, p.a_row, depth, rows, to, p.mr)
@@ -323,12 +325,10 @@ def walker(kind: Kind, walk: Callable[..., None]) -> int:
     """
 
     def make() -> jit.Lowered:
-        from numba import types
-
-        arguments = (numba_kind(kind), *[types.int64] * 8)
+        takes = (words.Record(kind), *[words.INT] * 8)
         # the loops are the tiles', which are written as they are to run
-        made = jit.c_function(lower(walk, arguments, types.void))
-        return made._replace(loops_only=True)
+        walked = words.lowered_for(walk, "void", takes)
+        return jit.Lowered(walked.modules, walked.entry, walked.inline, loops_only=True)
 
     return jit.load(make, walk.__qualname__)
 

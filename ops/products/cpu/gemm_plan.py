@@ -129,20 +129,21 @@ class Costs(NamedTuple):
     """
 
     copied: float  # an element of A, packed
-    kept: float  # of B, packed into the arena
+    packed: float  # of B, packed into the arena
     shared: float  # of B, packed into scratch
     again: float  # of B, read from scratch by another block
     near: float  # of B, read where it lies
-    far: float  # where rows of B are far from each other and share the sets of a cache
+    far: float  # where rows of B share one or two groups of a cache's sets
+    apart: float  # where they share four
     stored: float  # an element of the result, for each block of the depth but the first
     panel: bool  # a panel of B must be in the first cache: a tile's rows are too few to wait for it
 
 
 # by bytes of a vector; those of 16 bytes are guessed from those of 32
 COSTS = {
-    64: Costs(0.8, 0.9, 1.4, 0.12, 0.3, 0.2, 0.3, False),
-    32: Costs(0.8, 0.9, 1.2, 0.12, 1.5, 0.3, 0.3, True),
-    16: Costs(0.8, 0.9, 1.2, 0.12, 1.5, 0.3, 0.3, True),
+    64: Costs(0.8, 0.9, 1.4, 0.12, 0.3, 0.08, 0.05, 0.3, False),
+    32: Costs(0.8, 0.9, 1.2, 0.12, 1.5, 0.3, 0.3, 0.3, True),
+    16: Costs(0.8, 0.9, 1.2, 0.12, 1.5, 0.3, 0.3, 0.3, True),
 }
 SHALLOW = 64  # depth of products that take longer to store than to multiply, nearly
 _LARGE = 2 * CHUNK  # multiplications from which several threads take part
@@ -279,12 +280,13 @@ def _cost(p: Product, cut: Cut, items: int, tile: TileShape, size: int) -> float
     if cut.pack_b == IN_PLACE:
         if _is_spread(p, size):  # and blocks find it in the second cache only if it is shallow
             total += c.near * n * k * (1 if k <= SHALLOW else down)
-        if _conflicts(abs(p.b_step) * size, 64):
-            total += c.far * multiplied
+        line = abs(p.b_step) * size
+        if _conflicts(line, 64):
+            total += (c.far if line % 2048 == 0 else c.apart) * multiplied
     elif cut.shared:
         total += (c.shared + c.again * down) * n * k
     else:
-        total += c.kept * n * k * down
+        total += c.packed * n * k * down
     total += c.stored * m * n * (-(-k // cut.deep) - 1)
     return total * (_evenness(items * down * across) if items * m * n * k > _LARGE else 1)
 

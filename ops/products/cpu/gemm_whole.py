@@ -6,11 +6,8 @@ both operands are contiguous along the depth, else rows of B are added up.
 
 from __future__ import annotations
 
-from typing import Any
-
+from flowvm.meta.arrays import Array
 from flowvm.ops.products.cpu.gemm_kernels import DOTS, Plan, item_offsets
-
-Array = Any
 
 
 def whole_body(out: Array, a: Array, b: Array, p: Plan, lo: int, hi: int) -> None:

@@ -25,7 +25,7 @@ import ctypes
 import functools
 import inspect
 import struct
-from collections.abc import Container
+from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowvm.compiler import jit
@@ -36,6 +36,15 @@ from flowvm.ops.products.cpu.tile_shape import TileShape, tile_shape
 
 if TYPE_CHECKING:
     from flowvm.ops.products.cpu import tile_code, tile_packing, tile_thin
+    from flowvm.private.code_types import (
+        Builder,
+        CodeContext,
+        Generator,
+        Signature,
+        Type,
+        TypingContext,
+        Value,
+    )
 else:  # Numba, for a compilation only
     tile_code = lazy("flowvm.ops.products.cpu.tile_code")
     tile_packing = lazy("flowvm.ops.products.cpu.tile_packing")
@@ -111,18 +120,23 @@ def caller(kinds: str, doc: str) -> Intrinsic:
     const that is a NamedTuple), likewise.
     """
 
-    def python(function: int, *args: Any) -> None:
+    def python(function: int, *args: object) -> None:
         passed = [_passed(k, a) for k, a in zip(kinds, args, strict=True)]
         ctypes.CFUNCTYPE(None, *(_C[k] for k in kinds))(function)(*passed)
 
-    def define() -> Any:
+    def define() -> object:
         from llvmlite import ir
         from numba import types
 
         number_types = {"i": types.int64, "f": types.float64}
 
-        def typing(typingctx: Any, *args: Any) -> Any:
-            def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        def typing(typingctx: TypingContext, *args: object) -> tuple[Signature, Generator]:
+            def codegen(
+                context: CodeContext,
+                builder: Builder,
+                signature: Signature,
+                values: Sequence[Value],
+            ) -> Value:
                 passed = [
                     context.make_array(kind)(context, builder, value).data
                     if isinstance(kind, types.Array)
@@ -142,17 +156,27 @@ def caller(kinds: str, doc: str) -> Intrinsic:
         typing.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         return typing
 
-    intrinsic = Intrinsic(python, define)
+    def text(result: str, function: str, *values: str) -> str:
+        types = {"i": "i64", "f": "double", "x": "ptr", "r": "ptr"}
+        passed = (f"{types[k]} {value}" for k, value in zip(kinds, values, strict=True))
+        return f"""
+{result}.f = inttoptr i64 {function} to ptr
+call void {result}.f({", ".join(passed)})
+"""
+
+    intrinsic = Intrinsic(python, define, text=text)
     intrinsic.__doc__ = doc
     return intrinsic
 
 
-def _address_define() -> Any:
+def _address_define() -> Callable[..., object]:
     from llvmlite import ir
     from numba import types
 
-    def typing(typingctx: Any, x: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def typing(typingctx: TypingContext, x: Type) -> tuple[Signature, Generator]:
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> Value:
             data = context.make_array(signature.args[0])(context, builder, values[0]).data
             return builder.ptrtoint(data, ir.IntType(64))
 

@@ -7,12 +7,15 @@ or written, except B's padding, where the caller says that it is there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from llvmlite import ir
 
 from flowvm.ops.declare.cpu.vector_code import Emitter
 from flowvm.ops.products.cpu.tile_shape import TileShape
+
+if TYPE_CHECKING:
+    from flowvm.private.code_types import Function, Value
 
 GROUP = 4  # rows that share a pointer into A
 AHEAD = 8  # steps of the depth whose row of B is brought to the first cache
@@ -22,27 +25,27 @@ ROWS, COLUMN = 1, 2  # kinds of start: see `multiply_tile`
 class _Arguments(NamedTuple):
     """The arguments of a variant, as LLVM values; see `multiply_tile`."""
 
-    depth: Any
-    a: Any
-    a_row: Any
-    a_step: Any
-    b: Any
-    b_row: Any
-    padded: Any
-    c: Any
-    c_row: Any
-    kind: Any
-    start: Any
-    start_row: Any
-    rows: Any
-    columns: Any
+    depth: Value
+    a: Value
+    a_row: Value
+    a_step: Value
+    b: Value
+    b_row: Value
+    padded: Value
+    c: Value
+    c_row: Value
+    kind: Value
+    start: Value
+    start_row: Value
+    rows: Value
+    columns: Value
 
 
 class _Variant:
     """One variant under construction."""
 
     def __init__(
-        self, e: Emitter, shape: TileShape, function: Any, groups: int, vectors: int
+        self, e: Emitter, shape: TileShape, function: Function, groups: int, vectors: int
     ) -> None:
         self.e, self.shape, self.function = e, shape, function
         self.groups, self.vectors = groups, vectors
@@ -58,29 +61,29 @@ class _Variant:
         readable = b.or_(self.full, b.icmp_signed("!=", arguments.padded, e.i64(0)))
         exact = b.and_(readable, b.icmp_signed("==", arguments.rows, e.i64(self.height)))
         panel = b.icmp_signed("==", arguments.a_row, e.i64(1))
-        ways, done = [], self.block()
+        ways, end = [], self.block()
         for test, product in ((b.and_(exact, panel), self.of_panel), (exact, self.of_rows)):
-            here, other = self.block(), self.block()
-            b.cbranch(test, here, other)
-            b.position_at_end(here)
+            full, other = self.block(), self.block()
+            b.cbranch(test, full, other)
+            b.position_at_end(full)
             ways.append((product(sums), b.block))
-            b.branch(done)
+            b.branch(end)
             b.position_at_end(other)
         ways.append((self.of_any(sums), b.block))
-        b.branch(done)
-        b.position_at_end(done)
+        b.branch(end)
+        b.position_at_end(end)
         sums = self.merged(ways)
         self.either(self.full, lambda mask: self.stored(sums, mask))
         b.ret_void()
 
-    def block(self) -> Any:
+    def block(self) -> Value:
         return self.function.append_basic_block()
 
-    def loaded(self, row: Any, j: int, mask: Any) -> Any:
+    def loaded(self, row: Value, j: int, mask: Value) -> Value:
         """Vector j of a row."""
         return self.e.load(self.b, row, j * self.e.lanes, None if mask is None else mask[j])
 
-    def merged(self, ways: list[tuple[list[Any], Any]]) -> list[Any]:
+    def merged(self, ways: list[tuple[list[Value], Value]]) -> list[Value]:
         """A phi for each value that arrives from several blocks."""
         phis = []
         for values in zip(*(values for values, _ in ways), strict=True):
@@ -90,19 +93,19 @@ class _Variant:
             phis.append(phi)
         return phis
 
-    def either(self, full: Any, emit: Callable[[Any], list[Any]]) -> list[Any]:
+    def either(self, full: Value, emit: Callable[[Value], list[Value]]) -> list[Value]:
         """Emit the code without masks if `full`, else with masks; return its values, merged."""
         b, ways = self.b, []
-        whole, part, done = self.block(), self.block(), self.block()
+        whole, part, end = self.block(), self.block(), self.block()
         b.cbranch(full, whole, part)
         for block, mask in ((whole, None), (part, self.mask)):
             b.position_at_end(block)
             ways.append((emit(mask), b.block))
-            b.branch(done)
-        b.position_at_end(done)
+            b.branch(end)
+        b.position_at_end(end)
         return self.merged(ways)
 
-    def clamped(self, i: int) -> Any:
+    def clamped(self, i: int) -> Value:
         """Return row i, or the last row; results for rows beyond the last are not stored."""
         e, b = self.e, self.b
         if i <= self.height - GROUP:
@@ -110,19 +113,19 @@ class _Variant:
         end = b.sub(self.arguments.rows, e.i64(1))
         return b.select(b.icmp_signed("<", end, e.i64(i)), end, e.i64(i))
 
-    def started(self) -> list[Any]:
+    def started(self) -> list[Value]:
         """Return the values with which the sums begin."""
         e, b, arguments = self.e, self.b, self.arguments
-        none, rows, column, done = (self.block(), self.block(), self.block(), self.block())
+        none, rows, column, end = (self.block(), self.block(), self.block(), self.block())
         switch = b.switch(arguments.kind, none)
         switch.add_case(e.i64(ROWS), rows)
         switch.add_case(e.i64(COLUMN), column)
 
-        def places() -> list[Any]:
+        def places() -> list[Value]:
             steps = [b.mul(arguments.start_row, self.clamped(i)) for i in range(self.height)]
             return [b.gep(arguments.start, [step]) for step in steps]
 
-        def lines(mask: Any) -> list[Any]:
+        def lines(mask: Value) -> list[Value]:
             return [self.loaded(spot, j, mask) for spot in places() for j in range(self.vectors)]
 
         b.position_at_end(none)
@@ -130,20 +133,20 @@ class _Variant:
         self.expected(arguments.c, arguments.c_row, own, True)  # storing will find them
         zero = ir.Constant(e.vector, None)
         ways = [([zero] * (self.height * self.vectors), b.block)]
-        b.branch(done)
+        b.branch(end)
         b.position_at_end(rows)
         ways.append((self.either(self.full, lines), b.block))
         below = [e.i64(i) for i in range(self.height, 2 * self.height)]
         self.expected(arguments.start, arguments.start_row, below, False)  # for the next tile
-        b.branch(done)
+        b.branch(end)
         b.position_at_end(column)
         numbers = [e.splat(b, b.load(spot, align=e.size)) for spot in places()]
         ways.append(([n for n in numbers for _ in range(self.vectors)], b.block))
-        b.branch(done)
-        b.position_at_end(done)
+        b.branch(end)
+        b.position_at_end(end)
         return self.merged(ways)
 
-    def expected(self, pointer: Any, step: Any, rows: list[Any], writes: bool) -> None:
+    def expected(self, pointer: Value, step: Value, rows: list[Value], writes: bool) -> None:
         """Have lines of these rows brought to the cache while the sums are made."""
         e, b = self.e, self.b
         for i in rows:
@@ -151,7 +154,7 @@ class _Variant:
             for j in range(0, self.vectors * e.lanes, 64 // e.size):
                 e.prefetch(b, b.gep(row, [e.i64(j)]), writes)
 
-    def of_panel(self, sums: list[Any]) -> list[Any]:
+    def of_panel(self, sums: list[Value]) -> list[Value]:
         """The sums after all steps where A's numbers of a step lie side by side, as in a packed
         panel: one pointer and constants are all that their addresses take.
         """
@@ -159,7 +162,7 @@ class _Variant:
         behind = [[e.i64(i) for i in range(self.height)]]
         return self.loop(sums, [arguments.a], [arguments.a_step], behind, None)
 
-    def of_rows(self, sums: list[Any]) -> list[Any]:
+    def of_rows(self, sums: list[Value]) -> list[Value]:
         """The sums after all steps for any strides of A.
 
         A pointer to every fourth row, and the offsets of the rows behind it, are all that the
@@ -176,49 +179,54 @@ class _Variant:
         offsets = [e.i64(0), one, b.shl(one, e.i64(1)), three]
         return self.loop(sums, pointers, steps, [offsets] * self.groups, None)
 
-    def untold(self, value: Any) -> Any:
+    def untold(self, value: Value) -> Value:
         """The value by way of memory, so that LLVM does not know what it is."""
         place = self.b.alloca(value.type)
         self.b.store(value, place)
         return self.b.load(place)
 
-    def of_any(self, sums: list[Any]) -> list[Any]:
+    def of_any(self, sums: list[Value]) -> list[Value]:
         """The sums after all steps of a tile that lacks rows or columns."""
         row, b = self.arguments.a_row, self.b
         behind = [[b.mul(row, self.clamped(i)) for i in range(self.height)]]
         return self.loop(sums, [self.arguments.a], [self.arguments.a_step], behind, self.mask)
 
     def loop(
-        self, sums: list[Any], groups: list[Any], steps: list[Any], behind: list[list[Any]],
-        mask: Any,
-    ) -> list[Any]:  # fmt: skip
+        self, sums: list[Value], groups: list[Value], steps: list[Value], behind: list[list[Value]],
+        mask: Value,
+    ) -> list[Value]:  # fmt: skip
         """The sums after a loop over the depth, one step a turn: more would only be longer.
 
         `groups` point to rows of A, and move on by `steps`; `behind` has the offsets of each
         group's rows.
         """
         e, b, arguments = self.e, self.b, self.arguments
-        before, head, done = b.block, self.block(), self.block()
-        b.cbranch(b.icmp_signed(">", arguments.depth, e.i64(0)), head, done)
+        before, head, end = b.block, self.block(), self.block()
+        b.cbranch(b.icmp_signed(">", arguments.depth, e.i64(0)), head, end)
         b.position_at_end(head)
         state = [arguments.depth, arguments.b, *groups, *sums]
         phis = [b.phi(value.type) for value in state]
-        left, row, *rest = phis
+        remaining, row, *rest = phis
         places = rest[: len(groups)]
         after = self.step(places, behind, row, rest[len(groups) :], mask)
         row = b.gep(row, [arguments.b_row])
         places = [b.gep(place, [step]) for place, step in zip(places, steps, strict=True)]
-        left = b.sub(left, e.i64(1))
-        for phi, value, again in zip(phis, state, [left, row, *places, *after], strict=True):
+        remaining = b.sub(remaining, e.i64(1))
+        for phi, value, again in zip(phis, state, [remaining, row, *places, *after], strict=True):
             phi.add_incoming(value, before)
             phi.add_incoming(again, b.block)
-        b.cbranch(b.icmp_signed(">", left, e.i64(0)), head, done)
-        b.position_at_end(done)
+        b.cbranch(b.icmp_signed(">", remaining, e.i64(0)), head, end)
+        b.position_at_end(end)
         return self.merged([(sums, before), (after, head)])
 
     def step(
-        self, groups: list[Any], behind: list[list[Any]], row: Any, sums: list[Any], mask: Any
-    ) -> list[Any]:
+        self,
+        groups: list[Value],
+        behind: list[list[Value]],
+        row: Value,
+        sums: list[Value],
+        mask: Value,
+    ) -> list[Value]:
         """The sums after one step of the depth."""
         e, b = self.e, self.b
         vectors = [self.loaded(row, j, mask) for j in range(self.vectors)]
@@ -235,21 +243,21 @@ class _Variant:
                 after.append(e.fma(b, number, vector, sums[i * self.vectors + j]))
         return after
 
-    def stored(self, sums: list[Any], mask: Any) -> list[Any]:
+    def stored(self, sums: list[Value], mask: Value) -> list[Value]:
         """Store the sums of the rows that there are."""
         e, b, arguments = self.e, self.b, self.arguments
-        done = self.block()
+        end = self.block()
         for i in range(self.height):
             if i > self.height - GROUP:  # not in every tile of this variant
                 more = self.block()
-                b.cbranch(b.icmp_signed(">", arguments.rows, e.i64(i)), more, done)
+                b.cbranch(b.icmp_signed(">", arguments.rows, e.i64(i)), more, end)
                 b.position_at_end(more)
             row = b.gep(arguments.c, [b.mul(arguments.c_row, e.i64(i))])
             for j in range(self.vectors):
                 part = None if mask is None else mask[j]
                 e.store(b, sums[i * self.vectors + j], row, j * e.lanes, part)
-        b.branch(done)
-        b.position_at_end(done)
+        b.branch(end)
+        b.position_at_end(end)
         return []
 
 

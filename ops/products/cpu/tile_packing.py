@@ -6,12 +6,18 @@ Imported only to compile.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from llvmlite import ir
 
 from flowvm.ops.declare.cpu.vector_code import Emitter
 from flowvm.ops.products.cpu.tile_shape import TileShape
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flowvm.private.code_types import Builder, Value
+
 
 AHEAD = 8  # rows of a copy whose lines are brought to the cache: they are far from each other
 
@@ -40,7 +46,7 @@ def emit_store_transposed(dtype: str, shape: TileShape) -> ir.Module:
     return _transpose(e, e.pointer, e.memory)
 
 
-def _copy(e: Emitter, vectors: int, source: Any, to: Any) -> ir.Module:
+def _copy(e: Emitter, vectors: int, source: object, to: object) -> ir.Module:
     """Emit a copy from memory to memory of these pointers' types."""
     n = e.i64
     function = e.function("entry", [source, n, n, n, n, to, n, n])
@@ -50,10 +56,10 @@ def _copy(e: Emitter, vectors: int, source: Any, to: Any) -> ir.Module:
     last = b.sub(columns, n(1))
     b.cbranch(b.icmp_signed("==", x_column, n(1)), near, far)
 
-    def rows_copied(read: list[Any], write: list[Any]) -> None:
+    def rows_copied(read: Sequence[object], write: Sequence[object]) -> None:
         ends = [*(n(j * e.lanes) for j in range(len(read))), last]
 
-        def row(i: Any) -> None:
+        def row(i: object) -> None:
             source, target = b.gep(x, [b.mul(x_row, i)]), b.gep(y, [b.mul(y_row, i)])
             later = b.gep(x, [b.mul(x_row, b.add(i, n(AHEAD)))])
             for place in ends:
@@ -80,14 +86,14 @@ def _copy(e: Emitter, vectors: int, source: Any, to: Any) -> ir.Module:
 
     b.position_at_end(far)
 
-    def gathered(i: Any) -> None:
+    def gathered(i: object) -> None:
         source, target = b.gep(x, [b.mul(x_row, i)]), b.gep(y, [b.mul(y_row, i)])
 
-        def element(j: Any) -> None:
+        def element(j: object) -> None:
             value = e.read(b, b.load(b.gep(source, [b.mul(x_column, j)])))
             b.store(e.written(b, value, target), b.gep(target, [j]))
 
-        def nothing(j: Any) -> None:
+        def nothing(j: object) -> None:
             place = b.gep(target, [j])
             b.store(ir.Constant(place.type.pointee, None), place)
 
@@ -101,7 +107,7 @@ def _copy(e: Emitter, vectors: int, source: Any, to: Any) -> ir.Module:
     return e.module
 
 
-def _transpose(e: Emitter, source: Any, to: Any) -> ir.Module:
+def _transpose(e: Emitter, source: object, to: object) -> ir.Module:
     """Emit a transposing copy from memory to memory of these pointers' types."""
     n, lanes = e.i64, e.lanes
     function = e.function("entry", [source, n, n, n, to, n, n])
@@ -111,7 +117,7 @@ def _transpose(e: Emitter, source: Any, to: Any) -> ir.Module:
     sizes = [b.icmp_signed("==", size, n(lanes)) for size in (rows, columns, width)]
     b.cbranch(b.and_(sizes[0], b.and_(sizes[1], sizes[2])), whole, part)
 
-    def line(pointer: Any, step: Any, i: int) -> Any:
+    def line(pointer: object, step: object, i: int) -> Value:
         return b.gep(pointer, [b.mul(step, n(i))])
 
     b.position_at_end(whole)
@@ -122,9 +128,9 @@ def _transpose(e: Emitter, source: Any, to: Any) -> ir.Module:
 
     b.position_at_end(part)
     read, nothing = e.mask(b, columns), ir.Constant(e.bits, None)
-    there = [b.icmp_signed(">", rows, n(i)) for i in range(lanes)]
+    exists = [b.icmp_signed(">", rows, n(i)) for i in range(lanes)]
     lines = [line(x, x_row, i) for i in range(lanes)]
-    block = [e.load(b, lines[i], 0, b.select(there[i], read, nothing)) for i in range(lanes)]
+    block = [e.load(b, lines[i], 0, b.select(exists[i], read, nothing)) for i in range(lanes)]
     write = e.mask(b, width)
     for j, vector in enumerate(_exchanged(e, b, block)):
         more = function.append_basic_block()
@@ -137,7 +143,7 @@ def _transpose(e: Emitter, source: Any, to: Any) -> ir.Module:
     return e.module
 
 
-def _exchanged(e: Emitter, b: Any, rows: list[Any]) -> list[Any]:
+def _exchanged(e: Emitter, b: Builder, rows: list[Value]) -> list[Value]:
     """The transpose of a square of vectors, by exchanging the off-diagonal quarters of ever smaller
     squares (Eklundh, "A Fast Computer Method for Matrix Transposing", 1972).
     """
@@ -153,7 +159,7 @@ def _exchanged(e: Emitter, b: Any, rows: list[Any]) -> list[Any]:
     return rows
 
 
-def _lanes(e: Emitter, distance: int, half: int) -> Any:
+def _lanes(e: Emitter, distance: int, half: int) -> Value:
     """Return a shuffle of two vectors: alternating lanes whose bit `distance` is as in `half`."""
     lanes = e.lanes
     picked = [

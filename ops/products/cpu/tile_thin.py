@@ -7,12 +7,18 @@ Imported only to compile.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from llvmlite import ir
 
 from flowvm.ops.declare.cpu.vector_code import Emitter
 from flowvm.ops.products.cpu.tile_shape import TileShape
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flowvm.private.code_types import Builder, Function, Value
+
 
 DOTS = ((1, 8), (2, 4), (4, 4))  # variants of `multiply_dots`: rows and columns
 STREAMS = ((1, 8), (2, 8), (4, 4))  # variants of `multiply_stream`: rows and steps at a time
@@ -36,21 +42,21 @@ def emit_dots(dtype: str, shape: TileShape) -> ir.Module:
     return e.module
 
 
-def _dots(e: Emitter, function: Any, height: int, width: int) -> None:
+def _dots(e: Emitter, function: Function, height: int, width: int) -> None:
     """One variant: a vector of partial sums for each pair of rows, added up at the end."""
     n, lanes = e.i64, e.lanes
     depth, x, x_row, y, y_row, c, c_row, c_column, rows, columns = function.args
     b = ir.IRBuilder(function.append_basic_block("entry"))
 
-    def lines(pointer: Any, step: Any, count: int, there: Any) -> list[Any]:
+    def lines(pointer: Value, step: Value, count: int, size: Value) -> list[Value]:
         """Pointers to the rows; to the last one again where there are fewer."""
-        end = b.sub(there, n(1))
+        end = b.sub(size, n(1))
         places = [b.select(b.icmp_signed("<", end, n(i)), end, n(i)) for i in range(count)]
         return [b.gep(pointer, [b.mul(step, place)]) for place in places]
 
     left, right = lines(x, x_row, height, rows), lines(y, y_row, width, columns)
 
-    def step(at: Any, sums: list[Any], mask: Any) -> list[Any]:
+    def step(at: object, sums: Sequence[object], mask: object) -> list[Value]:
         a = [e.load(b, line, at, mask) for line in left]
         after = list(sums)
         for j, line in enumerate(right):
@@ -62,7 +68,7 @@ def _dots(e: Emitter, function: Any, height: int, width: int) -> None:
 
     whole = b.and_(depth, n(-lanes))
     before, head, rest = (b.block, function.append_basic_block(), function.append_basic_block())
-    part, done = function.append_basic_block(), function.append_basic_block()
+    part, exit_block = function.append_basic_block(), function.append_basic_block()
     zero = ir.Constant(e.vector, None)
     b.cbranch(b.icmp_signed(">", whole, n(0)), head, rest)
     b.position_at_end(head)
@@ -77,7 +83,9 @@ def _dots(e: Emitter, function: Any, height: int, width: int) -> None:
         phi.add_incoming(again, head)
     b.cbranch(b.icmp_signed("<", following, whole), head, rest)
 
-    def joined(values: list[Any], first: list[Any], block: Any, start: Any) -> list[Any]:
+    def joined(
+        values: Sequence[object], first: Sequence[object], block: object, start: object
+    ) -> list[Value]:
         phis = [b.phi(e.vector) for _ in values]
         for phi, value, begin in zip(phis, values, first, strict=True):
             phi.add_incoming(begin, start)
@@ -86,11 +94,11 @@ def _dots(e: Emitter, function: Any, height: int, width: int) -> None:
 
     b.position_at_end(rest)
     sums = joined(after, [zero] * len(sums), head, before)
-    b.cbranch(b.icmp_signed("<", whole, depth), part, done)
+    b.cbranch(b.icmp_signed("<", whole, depth), part, exit_block)
     b.position_at_end(part)
     last = step(whole, sums, e.mask(b, b.sub(depth, whole)))
-    b.branch(done)
-    b.position_at_end(done)
+    b.branch(exit_block)
+    b.position_at_end(exit_block)
     sums = joined(last, sums, part, rest)
 
     end = function.append_basic_block()
@@ -98,9 +106,9 @@ def _dots(e: Emitter, function: Any, height: int, width: int) -> None:
         for j in range(width):
             place = b.gep(c, [b.add(b.mul(c_row, n(i)), b.mul(c_column, n(j)))])
             store, after_store = (function.append_basic_block(), function.append_basic_block())
-            here = b.and_(b.icmp_signed(">", rows, n(i)), b.icmp_signed(">", columns, n(j)))
+            in_tile = b.and_(b.icmp_signed(">", rows, n(i)), b.icmp_signed(">", columns, n(j)))
             total = _added_up(e, b, sums[i * width + j])
-            b.cbranch(here, store, after_store)
+            b.cbranch(in_tile, store, after_store)
             b.position_at_end(store)
             b.store(total, place, align=e.size)
             b.branch(after_store)
@@ -110,7 +118,7 @@ def _dots(e: Emitter, function: Any, height: int, width: int) -> None:
     b.ret_void()
 
 
-def _added_up(e: Emitter, b: Any, vector: Any) -> Any:
+def _added_up(e: Emitter, b: Builder, vector: Value) -> Value:
     """The sum of the lanes, as a tree."""
     lanes = e.lanes
     while lanes > 1:
@@ -146,7 +154,7 @@ def emit_stream(dtype: str, shape: TileShape) -> ir.Module:
 class _Stream:
     """One variant under construction."""
 
-    def __init__(self, e: Emitter, function: Any, height: int) -> None:
+    def __init__(self, e: Emitter, function: Function, height: int) -> None:
         self.e, self.function, self.height = e, function, height
         self.b = b = ir.IRBuilder(function.append_basic_block("entry"))
         (
@@ -171,19 +179,19 @@ class _Stream:
         e.loop(b, most, self.depth, 1, lambda k: self.group(k, 1))
         b.ret_void()
 
-    def along(self, values: Callable[[Any, Any], list[Any]]) -> None:
+    def along(self, values: Callable[[Value, Value], Sequence[object]]) -> None:
         """Store the vectors that `values(place, mask)` makes for each row, all along the rows."""
         e, b = self.e, self.b
 
-        def store(at: Any, mask: Any) -> None:
-            made = values(at, mask)
-            for line, value in zip(self.sums, made, strict=True):
+        def store(at: Value, mask: Value) -> None:
+            new_values = values(at, mask)
+            for line, value in zip(self.sums, new_values, strict=True):
                 e.store(b, value, line, at, mask)
 
         e.loop(b, e.i64(0), self.whole, e.lanes, lambda at: store(at, None))
         e.loop(b, self.whole, self.columns, e.lanes, lambda at: store(at, self.mask))
 
-    def group(self, k: Any, steps: int) -> None:
+    def group(self, k: object, steps: int) -> None:
         """Add `steps` rows of B, from row k, to the sums."""
         e, b = self.e, self.b
         ks = [b.add(k, e.i64(step)) for step in range(steps)]
@@ -193,14 +201,14 @@ class _Stream:
             for line in self.lines
         ]
 
-        def values(at: Any, mask: Any) -> list[Any]:
+        def values(at: object, mask: object) -> list[Value]:
             vectors = [e.load(b, row, at, mask) for row in rows]
-            made = []
+            totals = []
             for line, factors in zip(self.sums, numbers, strict=True):
                 total = e.load(b, line, at, mask)
                 for factor, vector in zip(factors, vectors, strict=True):
                     total = e.fma(b, factor, vector, total)
-                made.append(total)
-            return made
+                totals.append(total)
+            return totals
 
         self.along(values)

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numba import cuda
 
+from flowvm.meta.arrays import Array
 from flowvm.ops.declare.cuda.steps import remade_by, wide
 
-Array = Any
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
+
 TILE, PITCH = 16, 17  # a column of a tile is in as many banks as it has elements
 
 
@@ -59,7 +62,7 @@ def scaled(out: Array, x: Array, t: Spread, factor: float) -> None:
 
 
 @functools.cache
-def activated_by(act: Callable[[Any], Any]) -> Callable[..., None]:
+def activated_by(act: Callable[[Number], Number]) -> Callable[..., None]:
     def activated(out: Array) -> None:
         i = cuda.grid(1)
         while i < len(out):
@@ -70,7 +73,7 @@ def activated_by(act: Callable[[Any], Any]) -> Callable[..., None]:
 
 
 @functools.cache
-def joined_by(act: Callable[[Any, Any], Any]) -> Callable[..., None]:
+def joined_by(act: Callable[[Number, Number], Number]) -> Callable[..., None]:
     def joined(out: Array, x: Array, t: Spread) -> None:
         i = cuda.grid(1)
         while i < len(out):
@@ -107,7 +110,7 @@ def whole_product(dtype: str) -> Callable[..., None]:
 
     Sums wrap around as integers do, so it does not matter in which order they are taken.
     """
-    kind: Any = np.dtype(dtype).type
+    kind = np.dtype(dtype).type
 
     def whole(out: Array, a: Array, b: Array, t: Whole) -> None:
         m, n, k, d1, d2 = t.m, t.n, t.k, t.d1, t.d2

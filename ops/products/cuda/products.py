@@ -14,12 +14,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowvm.cuda import options
 from flowvm.cuda.launch import CudaLaunch, KernelStep, Step, blocks_for
 from flowvm.launch import Launch
-from flowvm.meta.meta import TensorMeta, dense_stride
+from flowvm.meta.meta import Attrs, TensorMeta, dense_stride
 from flowvm.ops.declare.cuda.steps import consts, flat_step, most_blocks, threads
 from flowvm.ops.declare.registry import broadcast_shapes
 from flowvm.ops.products.cpu.gemm import ProductPlan, _dims, _folded, _side
@@ -35,6 +35,10 @@ from flowvm.ops.products.cuda.product_kernels import (
     scaled,
     whole_product,
 )
+
+if TYPE_CHECKING:
+    from flowvm.meta.dtype import DType
+
 
 CALLS = 32  # of cuBLAS in one instruction; where there would be more, operands are copied together
 DIMS = 5  # of what is copied: three of a batch, rows and columns
@@ -54,7 +58,7 @@ class _Dim(NamedTuple):
 class _Work:
     """The steps of a product so far, with the scratch memory that they need."""
 
-    def __init__(self, dtype: Any) -> None:
+    def __init__(self, dtype: DType) -> None:
         self.dtype = dtype
         self.steps: list[Step] = []
         self.scratch = 0
@@ -74,7 +78,7 @@ class _Work:
 
 
 def _spread(
-    kernel: Callable[..., Any], to: Place, source: Place, span: int, sizes: Sequence[int],
+    kernel: Callable[..., object], to: Place, source: Place, span: int, sizes: Sequence[int],
     strides: Sequence[int], *more: float,
 ) -> KernelStep:  # fmt: skip
     """A step of one of the kernels that read five dimensions of any strides."""
@@ -92,7 +96,7 @@ def _span(meta: TensorMeta) -> int:
 # --- the rule -----------------------------------------------------------------------------------
 
 
-def product(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> CudaLaunch:
+def product(launch: Launch, metas: tuple[TensorMeta, ...], attrs: Attrs) -> CudaLaunch:
     """The steps of one of the products that `flowvm.ops.products.cpu.gemm.product` describes."""
     plan: ProductPlan = launch.plan
     (out,) = launch.outputs

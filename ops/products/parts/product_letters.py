@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flowvm.meta.meta import TensorMeta
-from flowvm.ops.declare.letters import Attrs, Letters, Metas, Names, Rule, all_inexact
+from flowvm.meta.meta import Attrs, TensorMeta
+from flowvm.ops.declare.letters import Letters, Metas, Names, Rule, all_inexact
 
 
 def product(ta: bool, tb: bool) -> Rule:

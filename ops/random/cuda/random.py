@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numba import cuda
 
 from flowvm.cuda.launch import STATUS_AT, Const, CudaLaunch, Details, Operand, Param, Scalar
 from flowvm.launch import Launch
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.arrays import Array
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare.cuda.steps import flat_step
 from flowvm.ops.declare.cuda.vectors import aligned, load_many, store_many
 from flowvm.ops.random.parts.philox import (
@@ -30,7 +31,9 @@ from flowvm.ops.random.parts.philox import (
 )
 from flowvm.ops.random.parts.poisson import NO_MEAN, SMALL, _counted, _fraction, _rejected
 
-Array = Any
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
+
 Metas = tuple[TensorMeta, ...]
 WORDS = 4  # of a counter
 load_4, store_2, store_4 = load_many[4], store_many[2], store_many[4]
@@ -47,7 +50,7 @@ def _steps(
     return CudaLaunch(launch.outputs, (flat_step(kernel, counters, *params),))
 
 
-def _put_two(out: Array, i: int, a: Any, b: Any) -> None:
+def _put_two(out: Array, i: int, a: float | int, b: float | int) -> None:
     """Store elements i and i + 1, as far as they exist."""
     if i + 1 < len(out) and aligned(out, 2):
         store_2(out, i, (a, b))
@@ -57,7 +60,7 @@ def _put_two(out: Array, i: int, a: Any, b: Any) -> None:
             out[i + 1] = b
 
 
-def _put_four(out: Array, i: int, a: Any, b: Any, c: Any, d: Any) -> None:
+def _put_four(out: Array, i: int, a: object, b: object, c: object, d: object) -> None:
     """Store elements i to i + 3, as far as they exist."""
     if i + 3 < len(out) and aligned(out, 4):
         store_4(out, i, (a, b, c, d))
@@ -71,7 +74,7 @@ def _put_four(out: Array, i: int, a: Any, b: Any, c: Any, d: Any) -> None:
             out[i + 3] = d
 
 
-def _get_four(x: Array, i: int) -> Any:
+def _get_four(x: Array, i: int) -> Number:
     """Load elements i to i + 3; the last one stands for elements beyond it."""
     if i + 3 < len(x) and aligned(x, 4):
         return load_4(x, i)
@@ -94,7 +97,7 @@ def _uniform_64(out: Array, start: float, span: float, seed: int, call: int) -> 
         )
 
 
-def _fraction_of(word: int, scale: Any) -> Any:
+def _fraction_of(word: int, scale: Number) -> Number:
     """A word of at most 24 bits, times a power of two: exact."""
     return np.float32(np.int32(word)) * scale
 
@@ -117,7 +120,7 @@ def _uniform_32(
         )
 
 
-def uniform(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def uniform(launch: Launch, metas: Metas, attrs: tuple[object, ...]) -> CudaLaunch:
     """`rand` and `uniform_`."""
     (drop,) = launch.consts
     if drop == 0:
@@ -153,7 +156,7 @@ def _wide(launch: Launch, metas: Metas) -> bool:
     return (launch.outputs or metas)[0].dtype.itemsize == 8
 
 
-def normal(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def normal(launch: Launch, metas: Metas, attrs: tuple[object, ...]) -> CudaLaunch:
     """`randn` and `normal_`."""
     if _wide(launch, metas):
         return _steps(launch, _normal_64, 2, "ffii")
@@ -181,7 +184,7 @@ def _exponential_of_32(out: Array, rate: float, seed: int, call: int) -> None:
         )
 
 
-def exponential(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def exponential(launch: Launch, metas: Metas, attrs: tuple[object, ...]) -> CudaLaunch:
     """Return the steps of `exponential_`, and of the draws of `multinomial`."""
     if _wide(launch, metas):
         return _steps(launch, _exponential_of_64, 2, "fii")
@@ -191,7 +194,7 @@ def exponential(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLau
 # --- integers -------------------------------------------------------------------------------------
 
 
-def _part(high: int, low: int, big: Any, small: Any) -> int:
+def _part(high: int, low: int, big: Number, small: Number) -> int:
     """The high half of the product of two words and a size, in halves."""
     a, b = U64(high), U64(low)
     middle = a * small + ((b * small) >> U64(32))
@@ -207,7 +210,7 @@ def _integers(out: Array, low: int, size: int, seed: int, call: int) -> None:
         _put_two(out, 2 * k, low + _part(a, b, big, small), low + _part(c, d, big, small))
 
 
-def integers(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def integers(launch: Launch, metas: Metas, attrs: tuple[object, ...]) -> CudaLaunch:
     """`randint` and `random_`."""
     return _steps(launch, _integers, 2, "iiii")
 
@@ -222,7 +225,7 @@ def _bernoulli(out: Array, p: float, seed: int, call: int) -> None:
         _put_four(out, 4 * k, a < limit, b < limit, c < limit, d < limit)
 
 
-def bernoulli(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def bernoulli(launch: Launch, metas: Metas, attrs: tuple[object, ...]) -> CudaLaunch:
     """1 with one probability."""
     return _steps(launch, _bernoulli, 4, "fii")
 
@@ -238,7 +241,7 @@ def _chosen(out: Array, chances: Array, seed: int, call: int) -> None:
         )  # fmt: skip
 
 
-def chosen(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def chosen(launch: Launch, metas: Metas, attrs: tuple[object, ...]) -> CudaLaunch:
     """1 with the probability in the same place."""
     return _steps(launch, _chosen, 4, "ii")
 
@@ -256,7 +259,7 @@ def _dropout(out: Array, x: Array, p: float, seed: int, call: int) -> None:
         )  # fmt: skip
 
 
-def dropout(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def dropout(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     """0 with a probability, else scaled; its gradient is the same op with the same words."""
     return _steps(launch, _dropout, 4, "fii")
 
@@ -280,7 +283,7 @@ def _poisson(out: Array, x: Array, details: Array, seed: int, call: int) -> None
             details[STATUS_AT] = NO_MEAN
 
 
-def poisson(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def poisson(launch: Launch, metas: Metas, attrs: tuple[object, ...]) -> CudaLaunch:
     """Counts of the means in the same places."""
     out, x = (Operand(k, view) for k, view in enumerate(launch.views))
     params = out, x, Details(), Scalar(0, "i"), Scalar(1, "i")

@@ -6,14 +6,13 @@ threads work out what is exchanged, one of them exchanges, in shared memory wher
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import cuda
 
 from flowvm.cuda.compiler.compilation import threads
 from flowvm.cuda.launch import Const, CudaLaunch, KernelStep, Operand, Scalar
 from flowvm.launch import Launch
+from flowvm.meta.arrays import Array
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import flat_step
 from flowvm.ops.places.cuda.prefix import tile_step
@@ -21,7 +20,6 @@ from flowvm.ops.places.cuda.radix import current_half, note_varying, sorting, so
 from flowvm.ops.random.parts.philox import philox
 from flowvm.ops.random.parts.shuffle import buckets_for
 
-Array = Any
 Metas = tuple[TensorMeta, ...]
 BLOCK = 256
 FITS = 10240  # numbers that a block shuffles in shared memory
@@ -37,7 +35,7 @@ def _draw(
     keys: Array, places: Array, varying: Array, n: int, shift: int, seed: int, call: int
 ) -> None:
     """The bucket of each number."""
-    seen = cuda.shared.array(1, np.int64)
+    shared_bits = cuda.shared.array(1, np.int64)
     first, differing = philox(0, call, seed)[0] >> shift, np.int64(0)
     for k in range(cuda.grid(1), (n + 3) // 4, cuda.gridsize(1)):
         a, b, c, d = philox(k, call, seed)
@@ -45,7 +43,7 @@ def _draw(
         differing |= _put(keys, places, n, 4 * k + 1, b >> shift) ^ first
         differing |= _put(keys, places, n, 4 * k + 2, c >> shift) ^ first
         differing |= _put(keys, places, n, 4 * k + 3, d >> shift) ^ first
-    note_varying(varying, seen, differing)
+    note_varying(varying, shared_bits, differing)
 
 
 def _put(keys: Array, places: Array, n: int, i: int, bucket: int) -> int:
@@ -128,7 +126,7 @@ def _shuffle_buckets(
     _shuffle(out, first, _first_of(near, cuda.blockIdx.x + 1) - first, seed, call)
 
 
-def permutation(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def permutation(launch: Launch, metas: Metas, attrs: tuple[object, ...]) -> CudaLaunch:
     """The numbers below n in random order."""
     out = Operand(0, launch.views[0])
     (n,) = out.view.shape

@@ -11,15 +11,20 @@ Both compute in float64, whatever the dtype.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.launch import Launch
+from flowvm.meta.arrays import Array
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op
 from flowvm.ops.scalar import functions as scalar
 
-Array = Any
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+    from flowvm.eager.tensor import Tensor
+
+
 _lgamma, _digamma = scalar.lgamma, scalar.digamma
 GRAIN = 64  # elements worth waking a thread for
 MOST = 100000  # terms: more than float64 needs for any shape below 1e8
@@ -90,7 +95,7 @@ def _launch(body: Any, a: TensorMeta) -> Launch:
     return Launch(outputs=(a.dense(),), body=body, units=a.shape[0], grain=GRAIN)
 
 
-def _lower_grad(c: Any, g: Any) -> tuple[Any, ...]:
+def _lower_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     a, x = c.saved
     density = ((a - 1) * x.log() - x - a.lgamma()).exp()
     return None, g * density

@@ -30,20 +30,21 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flowvm.errors import InvalidValueError, declare_status
 from flowvm.launch import Launch, View
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import DType, float64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op
 from flowvm.ops.scalar import functions as scalar
 
-Array = Any
-
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
 
 # --- Philox -----------------------------------------------------------------------------------
 
@@ -58,7 +59,7 @@ ARENA = 4 * STEP  # bytes
 INLINE_ALWAYS = True  # philox in the loop over counters is what vectorizes
 
 
-def philox(block: int, call: int, seed: int) -> tuple[Any, Any, Any, Any]:
+def philox(block: int, call: int, seed: int) -> tuple[Number, Number, Number, Number]:
     """Four 32-bit words, as int64.
 
     What is multiplied is unsigned: LLVM may take it that a signed product does not overflow, and
@@ -99,7 +100,7 @@ def _unit(arena: Array, unit: int, total: int, seed: int, call: int) -> tuple[Ar
 # --- uniform numbers --------------------------------------------------------------------------
 
 
-def _wide(words: Array, k: int) -> Any:
+def _wide(words: Array, k: int) -> Number:
     """The top 53 bits of words k and k + 1."""
     return ((words[k] & LOW) << 21) | ((words[k + 1] & LOW) >> 11)
 
@@ -148,13 +149,13 @@ _COS_64 = (
 )  # fmt: skip
 
 
-def _turned(s: Any, c: Any, quarter: int) -> tuple[Any, Any]:
+def _turned(s: Number, c: Number, quarter: int) -> tuple[Number, Number]:
     """Return cosine and sine of an angle that is `quarter` quarters of a turn beyond (s, c)'s."""
     x, y = (s, c) if quarter & 1 else (c, s)
     return (-x if (quarter + 1) & 2 else x), (-y if quarter & 2 else y)
 
 
-def _pair_32(word: int, angle: int) -> tuple[Any, Any]:
+def _pair_32(word: int, angle: int) -> tuple[Number, Number]:
     """Two numbers: 31 bits of radius, 32 of angle."""
     size = (_F(np.int32(word >> 1)) + _HALF) * _F(2.0**-31)
     radius = scalar.sqrt(-_TWO * scalar.log(size))
@@ -186,7 +187,7 @@ def _pair_64(a: int, b: int, c: int, d: int) -> tuple[float, float]:
 
 
 def _normals(
-    out: Array, first: int, blocks: int, mean: Any, std: Any, seed: int, call: int
+    out: Array, first: int, blocks: int, mean: object, std: object, seed: int, call: int
 ) -> None:
     for k in range(blocks):
         a, b, c, d = philox(first + k, call, seed)
@@ -199,7 +200,7 @@ def _normals(
 
 
 def _wide_normals(
-    out: Array, first: int, blocks: int, mean: Any, std: Any, seed: int, call: int
+    out: Array, first: int, blocks: int, mean: Number, std: Number, seed: int, call: int
 ) -> None:
     for k in range(blocks):
         a, b, c, d = philox(first + k, call, seed)
@@ -231,7 +232,7 @@ def _normal_body(wide: bool) -> Callable[..., None]:
     return normal
 
 
-def _exponential_32(word: int) -> Any:
+def _exponential_32(word: int) -> Number:
     """Return minus the logarithm of the top 31 bits as a fraction u.
 
     Above a half, compute it from 1 - u, which has all its digits.
@@ -244,11 +245,11 @@ def _exponential_32(word: int) -> Any:
     return -(scalar.log(u) + rest)
 
 
-def _exponential_64(high: int, low: int) -> Any:
+def _exponential_64(high: int, low: int) -> Number:
     return -scalar.log((((high << 21) | (low >> 11)) + 0.5) * 2.0**-53)
 
 
-def _exponentials(out: Array, first: int, blocks: int, scale: Any, seed: int, call: int) -> None:
+def _exponentials(out: Array, first: int, blocks: int, scale: object, seed: int, call: int) -> None:
     for k in range(blocks):
         a, b, c, d = philox(first + k, call, seed)
         out[4 * k] = scale * _exponential_32(a)
@@ -258,7 +259,7 @@ def _exponentials(out: Array, first: int, blocks: int, scale: Any, seed: int, ca
 
 
 def _wide_exponentials(
-    out: Array, first: int, blocks: int, scale: Any, seed: int, call: int
+    out: Array, first: int, blocks: int, scale: object, seed: int, call: int
 ) -> None:
     for k in range(blocks):
         a, b, c, d = philox(first + k, call, seed)

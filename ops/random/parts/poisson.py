@@ -9,19 +9,22 @@ Poisson random variables", 1993).
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flowvm.errors import InvalidValueError, declare_status
 from flowvm.launch import Launch, View
+from flowvm.meta.arrays import Array
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op
 from flowvm.ops.random.parts.philox import ARENA, LOW, STEP, draw_words, philox
 from flowvm.ops.scalar import functions as scalar
 
-Array = Any
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
+
 NO_MEAN = declare_status(66, InvalidValueError, "element {0} is no mean of a Poisson distribution")
 SMALL = 12.0  # means up to here are counted through
 NEXT = 1 << 40  # from one counter of an element to its next
@@ -42,7 +45,7 @@ def _counted(mean: float, u: float) -> float:
     return k
 
 
-def _log_factorial(k: float) -> Any:
+def _log_factorial(k: float) -> Number:
     """Stirling's series, to 1e-10, where it has that; the product before."""
     if k >= 10.0:
         z = 1.0 / (k * k)
@@ -54,7 +57,7 @@ def _log_factorial(k: float) -> Any:
     return scalar.log(product)
 
 
-def _rejected(mean: float, u: float, v: float, place: int, seed: int, call: int) -> Any:
+def _rejected(mean: float, u: float, v: float, place: int, seed: int, call: int) -> Number:
     """Hörmann's PTRS, with his constants; u and v are the first two numbers of this place."""
     root, log_mean = scalar.sqrt(mean), scalar.log(mean)
     b = 0.931 + 2.53 * root

@@ -11,12 +11,11 @@ where `after` is n rounded up to whole Philox counters.  A short permutation has
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from flowvm.eager.tensor import Tensor
 from flowvm.launch import PHASE_BITS, Launch, View
+from flowvm.meta.arrays import Array
 from flowvm.meta.device import Device
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import Size, TensorMeta
@@ -24,7 +23,6 @@ from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op
 from flowvm.ops.random.parts.philox import LOW, STEP, draw_words
 
-Array = Any
 BUCKET = 4096  # numbers in a bucket, about: 32 KiB
 MOST = 1024  # buckets; more would be more than the pages that can be written to in turn
 BLOCK = 1 << 16  # numbers of a block, at least

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from flowvm.errors import InvalidValueError, declare_status
 from flowvm.launch import Launch, View
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import float64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op
-
-Array = Any
 
 NO_WEIGHT = declare_status(
     68, InvalidValueError, "weight {1} of row {0} is negative, infinite or NaN"

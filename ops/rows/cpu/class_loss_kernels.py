@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from flowvm.errors import Status
 from flowvm.launch import PHASE_BITS
+from flowvm.meta.arrays import Array
 from flowvm.ops.rows.cpu.row_bodies import FEW, SHORT, rows_body, short_body
 from flowvm.ops.rows.cpu.row_code import result_of, run_of, short_results_of
 from flowvm.ops.rows.cpu.runs import sum_of
@@ -40,7 +41,6 @@ from flowvm.ops.rows.parts.class_loss_rules import (
 )
 from flowvm.ops.rows.parts.softmax_programs import APART, LEVELS, WEIGHTED_APART
 
-Array = Any
 BAD = int(Status.INDEX_OUT_OF_RANGE)
 BLOCK = SHORT  # logits that the arena has room for
 NONE, MEAN, SUM = 0, 1, 2  # how losses are reduced

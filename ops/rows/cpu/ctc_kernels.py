@@ -9,13 +9,13 @@ the gradient is formula 16 there, by log-probabilities that come from a log_soft
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from flowvm.errors import Status
+from flowvm.meta.arrays import Array
 
-Array = Any
 BAD = int(Status.INDEX_OUT_OF_RANGE)
 
 

@@ -1,7 +1,7 @@
 """The kernel bodies of reductions (`parts.fold_programs`), whatever is reduced: how they go through
 a walk over memory.  How the work is cut is in `fold_launch`.
 
-A body reduces a walk: `kept` positions times `count` elements each, cut into segments whose states
+A body reduces a walk: `free` positions times `count` elements each, cut into segments whose states
 (partials, in scratch) are joined in a second phase.  Two forms:
 
     rows      the reduced elements lie one after another: a unit is one segment of one result
@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.ops.rows.cpu.states import cut_of, memory_of
 from flowvm.ops.rows.parts.fold_programs import Reduced
 from flowvm.ops.rows.parts.fold_walk import Columns, Runs
@@ -30,7 +31,6 @@ from flowvm.vm.machine.words import ARG
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )
-Array = Any
 Arrays = Any
 
 
@@ -71,12 +71,12 @@ def _of_arrays(outputs: int, units: Callable[..., None]) -> Callable[..., None]:
     """A body of the outputs one by one, from one of all of them as a tuple."""
 
     def one(
-        out: Array, x: Array, t: Any, scratch: Array, arena: Array, lo: int, hi: int
+        out: Array, x: Array, t: object, scratch: Array, arena: Array, lo: int, hi: int
     ) -> None:  # fmt: skip
         units((out,), x, t, scratch, arena, lo, hi)
 
     def two(
-        first: Array, second: Array, x: Array, t: Any, scratch: Array, arena: Array, lo: int,
+        first: Array, second: Array, x: Array, t: object, scratch: Array, arena: Array, lo: int,
         hi: int,
     ) -> None:  # fmt: skip
         units((first, second), x, t, scratch, arena, lo, hi)
@@ -84,7 +84,7 @@ def _of_arrays(outputs: int, units: Callable[..., None]) -> Callable[..., None]:
     return two if outputs == 2 else one
 
 
-def rows_body(p: Reduced, segment: Callable[..., Any]) -> Callable[..., None]:
+def rows_body(p: Reduced, segment: Callable[..., object]) -> Callable[..., None]:
     """Reduces `Runs`: segment(x, base, begin, end, t, out) -> the state of the elements
     [begin, end) of a result whose own begin at `base`.
     """
@@ -126,7 +126,7 @@ def rows_body(p: Reduced, segment: Callable[..., Any]) -> Callable[..., None]:
     return _of_arrays(p.outputs, units)
 
 
-def _none_are_few(*_: Any) -> bool:
+def _none_are_few(*_: object) -> bool:
     return False
 
 

@@ -25,7 +25,7 @@ def fold_launch(
     rows, columns = bodies
     if walk.in_columns:
         c = Columns.of(walk, extra)
-        outers, every = walk.kept[0][0], c.segments * c.parts
+        outers, every = walk.free[0][0], c.segments * c.parts
         return Launch(
             outputs,
             columns,
@@ -55,7 +55,7 @@ def blocks_of(walk: Walk) -> tuple[int, ...]:
     """Return the blocks of one output and one input that units touch, as in `Launch.blocks`."""
     if walk.in_columns:
         c = Columns.of(walk)
-        outers = walk.kept[0][0]
+        outers = walk.free[0][0]
         together = outers == walk.reduced[0][0] == 1 and c.tile == c.width == c.near
         return (0, c.length * c.width) if together else ()
     r = Runs.of(walk)

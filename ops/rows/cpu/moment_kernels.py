@@ -7,24 +7,27 @@ in float64.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.ops.rows.cpu import fold_kernels
 from flowvm.ops.rows.parts.fold_programs import Reduced
 from flowvm.ops.rows.parts.fold_rules import ADD
 from flowvm.ops.rows.parts.fold_walk import Columns, Runs
 
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
+
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )
-Array = Any
 Arrays = Any
 _add = ADD[0].join
 
 
-def rows_body(p: Reduced, lift: Callable[[Any], Any]) -> Callable[..., None]:
+def rows_body(p: Reduced, lift: Callable[[Number], Number]) -> Callable[..., None]:
     """Return the body of `Runs`; `p` makes the stored numbers."""
 
     def sum_of(part: Array) -> float:
@@ -63,7 +66,7 @@ def rows_body(p: Reduced, lift: Callable[[Any], Any]) -> Callable[..., None]:
     return fold_kernels.rows_body(p, segment)
 
 
-def columns_body(p: Reduced, lift: Callable[[Any], Any]) -> Callable[..., None]:
+def columns_body(p: Reduced, lift: Callable[[Number], Number]) -> Callable[..., None]:
     """Return the body of `Columns`; `p` makes the stored numbers."""
 
     def add_row(sums: Array, a: Array) -> None:
@@ -87,11 +90,11 @@ def columns_body(p: Reduced, lift: Callable[[Any], Any]) -> Callable[..., None]:
         for again in range(2):
             for r in range(begin, end):
                 at = base + r // n * far + r % n * near
-                here = wide if r + 1 < end else last
+                width = wide if r + 1 < end else last
                 if again:
-                    add_squares(squares, means, x[at : at + here])
+                    add_squares(squares, means, x[at : at + width])
                 else:
-                    add_row(means, x[at : at + here])
+                    add_row(means, x[at : at + width])
             if not again:
                 for i in range(wide):
                     counts[i] = end - begin - (i >= last)

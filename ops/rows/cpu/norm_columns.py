@@ -13,13 +13,14 @@ against the spread.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from flowvm.launch import PHASE_BITS
+from flowvm.meta.arrays import Array
 from flowvm.ops.rows.cpu.row_bodies import pairs_of
-from flowvm.ops.rows.cpu.runs import kept
+from flowvm.ops.rows.cpu.runs import float64_variance
 from flowvm.ops.rows.cpu.stripes import (
     begin_of,
     moments_by_four,
@@ -32,7 +33,6 @@ from flowvm.ops.rows.parts.norm_programs import PLANE, PLANE_BACKWARD, PLANE_SLO
 from flowvm.ops.rows.parts.norm_rules import base_and_slope, moved, unbiasing, weight_gradient
 
 LOOPS_ONLY = True  # for flowvm.compiler.native: a block's loops are as long as a stripe is wide
-Array = Any
 UNIT_MASK = (1 << PHASE_BITS) - 1
 COEFFICIENTS = 5  # numbers of a column that phase 2 needs
 UNUSED, MOVED, FIXED = 0, 1, 2  # what becomes of a mean and variance that a call has
@@ -124,7 +124,7 @@ def _combine(
     _gather(squares, space)
     for c in range(len(middle)):
         exact = squares[c * space] / (rows * space)
-        spread[c] = kept(exact, real(exact))
+        spread[c] = float64_variance(exact, real(exact))
 
 
 # --- forward --------------------------------------------------------------------------------------
@@ -148,8 +148,8 @@ def _forward(
         own = parts[2 * blocks * n + COEFFICIENTS * first :][: COEFFICIENTS * count]
         middle, factor, shift = own[:count], own[count : 2 * count], own[2 * count : 3 * count]
         if phase == 0:
-            here = 2 * block * n + first
-            means, squares = parts[here : here + count], parts[here + n : here + n + count]
+            begin = 2 * block * n + first
+            means, squares = parts[begin : begin + count], parts[begin + n : begin + n + count]
             moments_by_four(means, squares, x, at, height, n)
             spreads_apart(means, squares, x, at, height, n)
         elif phase == 1:
@@ -221,8 +221,8 @@ def _backward(
         if phase == 0:
             middle = arena.view(out.dtype)[:count]
             _expand(middle, means, space)
-            here = 2 * block * n + first
-            sums, slants = parts[here : here + count], parts[here + n : here + n + count]
+            begin = 2 * block * n + first
+            sums, slants = parts[begin : begin + count], parts[begin + n : begin + n + count]
             _slopes(sums, slants, middle, g, x, at, height, n)
         elif phase == 1:
             plain, slanted = pairs_of(parts, blocks, n, first, count, arena)

@@ -14,18 +14,18 @@ against the spread.  scratch, in float64: two numbers for each plane, then two f
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from flowvm.launch import PHASE_BITS
+from flowvm.meta.arrays import Array
 from flowvm.ops.rows.cpu.norm_columns import FIXED, MOVED, UNIT_MASK
 from flowvm.ops.rows.cpu.row_code import result_of, run_of
-from flowvm.ops.rows.cpu.runs import kept, moments_of
+from flowvm.ops.rows.cpu.runs import float64_variance, moments_of
 from flowvm.ops.rows.parts.norm_programs import PLANE, PLANE_BACKWARD, PLANE_SLOPES
 from flowvm.ops.rows.parts.norm_rules import base_and_slope, moved, unbiasing, weight_gradient
 
-Array = Any
 _result, _result_back, _slopes = result_of(PLANE), result_of(PLANE_BACKWARD), run_of(PLANE_SLOPES)
 
 
@@ -66,7 +66,7 @@ def _combine(stats: Array, parts: Array, x: Array, r: int, t: Planes) -> None:
         d = parts[2 * p] - middle
         squares += parts[2 * p + 1] + space * d * d
     spread = squares / (count * space)
-    stats[r], stats[len(stats) // 2 + r] = real(middle), kept(spread, real(spread))
+    stats[r], stats[len(stats) // 2 + r] = real(middle), float64_variance(spread, real(spread))
 
 
 def _move(mean: Array, var: Array, stats: Array, r: int, total: int, momentum: float) -> None:

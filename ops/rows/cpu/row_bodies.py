@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.launch import PHASE_BITS
+from flowvm.meta.arrays import Array
 from flowvm.ops.rows.cpu.row_code import (
     Lines,
     each,
@@ -30,7 +31,6 @@ from flowvm.ops.rows.cpu.row_code import (
 )
 from flowvm.ops.rows.parts.row_program import Fold, RowProgram, Sweep, names_in, spelled
 
-Array = Any
 FEW = 48  # elements of a row up to which it is short
 SHORT = 2048  # elements of short rows whose exponentials are computed together
 STRIPE = 256  # weights of a unit of the phase that adds up
@@ -42,7 +42,7 @@ STRIPE = 256  # weights of a unit of the phase that adds up
 def _row(p: RowProgram, scope: dict[str, Any]) -> Lines:
     """Return the lines of code for row r."""
     lines = ["at = r * n", *(f"{name}_ = {name}[at : at + n]" for name in p.rows)]
-    lines += ["out_ = out[at : at + n]"] * bool(p.result) + ["kept_ = out_"] * bool(p.kept)
+    lines += ["out_ = out[at : at + n]"] * bool(p.result) + ["kept_ = out_"] * bool(p.stored_map)
     if p.weights:
         lines += ["w = r % period * n", *(f"{name}_ = {name}[w : w + n]" for name in p.weights)]
     for k, name in enumerate(p.heads):
@@ -60,7 +60,7 @@ def _row(p: RowProgram, scope: dict[str, Any]) -> Lines:
 def _after(p: RowProgram, name: str, expr: str) -> Lines:
     if name not in p.wide:
         return [f"{name} = real({expr})"]
-    return [f"{name} = np.float64({expr})", f"{name} = kept({name}, real({name}))"]
+    return [f"{name} = np.float64({expr})", f"{name} = float64_variance({name}, real({name}))"]
 
 
 def short_map(p: RowProgram) -> str:
@@ -139,7 +139,7 @@ def rows_body(p: RowProgram) -> Callable[..., None]:
     lo, hi).  With `down`, a unit is a block of `tall` rows, which leaves its part of the sums over
     rows in scratch, and a second phase adds the parts up, STRIPE weights a unit.
     """
-    scope: dict[str, Any] = {"PHASE_BITS": PHASE_BITS}
+    scope: dict[str, object] = {"PHASE_BITS": PHASE_BITS}
     own, memory = ["tall"] * bool(p.down), ["scratch", "arena"] * bool(p.down)
     period = ["period"] * bool(p.weights)
     parameters = [*operands_of(p), "n", *period, *own, *p.numbers, *memory, "lo", "hi"]
@@ -158,7 +158,7 @@ def short_body(p: RowProgram) -> Callable[..., None]:
     """Short rows of n neighbouring elements, of a program with a `short_map`: body(operands, n,
     arena, lo, hi).
     """
-    scope: dict[str, Any] = {"SHORT": SHORT}
+    scope = {"SHORT": SHORT}
     parameters = [*operands_of(p), "n", "arena", "lo", "hi"]
     lines = [*_start(p), *_short_rows(p, scope)]
     return written("body", [f"def body({', '.join(parameters)}):", *inside(lines)], scope)

@@ -9,39 +9,50 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flowvm.ops.rows.cpu.runs import RUN, kept, lowest, moments_of, rank, ranked, squares_of
+from flowvm.meta.arrays import Array
+from flowvm.ops.rows.cpu.runs import (
+    RUN,
+    float64_variance,
+    lowest,
+    moments_of,
+    rank,
+    ranked,
+    squares_of,
+)
 from flowvm.ops.rows.parts.norm_rules import lifting
 from flowvm.ops.rows.parts.row_program import RowProgram, names_in, spelled
 from flowvm.ops.scalar.decay import decay
 from flowvm.ops.scalar.functions import log
 
-Array = Any
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
+
 Lines = list[str]
 
 
 # --- lines ----------------------------------------------------------------------------------------
 
 
-def _inverse_root(spread: Any, eps: float) -> Any:
+def _inverse_root(spread: Number, eps: float) -> object:
     return 1.0 / np.sqrt(spread + eps)
 
 
-def _lifting(spread: Any, eps: float) -> Any:
+def _lifting(spread: Number, eps: float) -> float:
     return lifting(np.float64(spread) + eps)
 
 
 _CALLED = {"decay": decay, "log": log, "inverse_root": _inverse_root, "lowest": lowest,
-           "kept": kept, "lifting": _lifting}  # fmt: skip
+           "float64_variance": float64_variance, "lifting": _lifting}  # fmt: skip
 
 
 def written(name: str, lines: Sequence[str], scope: dict[str, Any]) -> Callable[..., Any]:
     space = {**_CALLED, "np": np, **scope}
     exec(compile("\n".join(lines), f"<{name} of a row program>", "exec"), space)
-    function: Callable[..., Any] = space[name]
+    function: Callable[..., object] = space[name]
     return function
 
 
@@ -74,8 +85,8 @@ def arrays_of(p: RowProgram, *exprs: str, but: Iterable[str] = ()) -> list[str]:
 def stored(p: RowProgram, expr: str, to: str, **numbers: str) -> Lines:
     """Lines that store `expr` of element j; the kept map is in the output."""
     names = elements(p, **numbers)
-    kept = {p.kept: "out_[j]"} if p.kept else {}
-    return [*maps_of(p, names, expr, but=kept), f"{to} {spelled(expr, names | kept)}"]
+    stored_map = {p.stored_map: "out_[j]"} if p.stored_map else {}
+    return [*maps_of(p, names, expr, but=stored_map), f"{to} {spelled(expr, names | stored_map)}"]
 
 
 def operands_of(p: RowProgram) -> list[str]:
@@ -100,7 +111,7 @@ def _sweep(p: RowProgram, which: int, keeps: bool) -> tuple[Callable[..., Any], 
     parameters = [*arrays, *["kept"] * keeps, *p.row_numbers(*ofs)]
     first, names = arrays[0], [fold.name for fold in sums]
     loop = maps_of(p, elements(p), *ofs)
-    loop += [f"kept_[j] = {p.kept}"] * keeps
+    loop += [f"kept_[j] = {p.stored_map}"] * keeps
     loop += [f"{fold.name}_ += {spelled(fold.of, elements(p))}" for fold in sums]
     lines = [
         f"def sweep({', '.join(parameters)}):",
@@ -160,7 +171,7 @@ def short_results_of(p: RowProgram) -> Callable[..., None]:
     return written("results", [header, *inside(lines)], {})
 
 
-def _largest(x: Array) -> Any:
+def _largest(x: Array) -> object:
     """The largest element; x has one at least.  NaN counts as the largest or the smallest.
 
     Integers have one instruction for the larger of two, where floats need several for NaN.
@@ -178,7 +189,7 @@ def runs_of(p: RowProgram, scope: dict[str, Any]) -> list[Lines]:
     for which, sweep in enumerate(p.sweeps):
         fold = sweep.folds[0]
         if fold.join == "sum":
-            keeps = p.kept in dict(sweep.maps)
+            keeps = p.stored_map in dict(sweep.maps)
             scope[f"run{which}"], call = _sweep(p, which, keeps)
             every.append([call])
         elif fold.join == "moments":

@@ -112,6 +112,6 @@ def _grain(n: int) -> int:
     return max(1, CHUNK // max(1, n))
 
 
-def _lines(inner: int, wanted: int) -> int:
-    """About `wanted` of `inner` neighbours, in whole cache lines, 64 at least."""
-    return min(inner, max(64, min(wanted, 512) // 16 * 16))
+def _lines(inner: int, target: int) -> int:
+    """About `target` of `inner` neighbours, in whole cache lines, 64 at least."""
+    return min(inner, max(64, min(target, 512) // 16 * 16))

@@ -91,7 +91,7 @@ def _part_folds(p: RowProgram, scope: dict[str, Any]) -> Lines:
         scope[f"sweep{which}"], call = stripe_sweep(p, which)
         stripes.append(call.replace(", n, inner", ", height, inner"))
     runs = [f"{a}_ = {a}[at : at + height]" for a in p.rows]
-    runs += ["kept_ = out[at : at + height]"] * bool(p.kept)
+    runs += ["kept_ = out[at : at + height]"] * bool(p.stored_map)
     for lines, sweep in zip(runs_of(p, scope), p.sweeps, strict=True):
         runs += lines
         runs += [f"{fold.name}_[0] = {fold.name}" for fold in sweep.folds]
@@ -106,10 +106,10 @@ def _part_result(p: RowProgram, scope: dict[str, Any]) -> Lines:
     """
     lines: Lines = []
     moved = [fold for fold in p.folds if fold.moved]
-    if p.kept:
+    if p.stored_map:
         (fold,), top = moved, p.folds[0].name
-        factor = p.result.removeprefix(f"{p.kept} * ")
-        assert fold.of == p.kept
+        factor = p.result.removeprefix(f"{p.stored_map} * ")
+        assert fold.of == p.stored_map
         assert factor in dict(p.after)
         names = {top: f"{top}_parts[here + i]", "to": f"{top}_[i]"}
         lines += [
@@ -118,10 +118,10 @@ def _part_result(p: RowProgram, scope: dict[str, Any]) -> Lines:
             f"{factor}_ = own",
         ]
     scope["result"], call = stripe_result(p)
-    wanted = p.row_numbers(p.result, but=[p.kept] if p.kept else ())
+    inputs = p.row_numbers(p.result, but=[p.stored_map] if p.stored_map else ())
     run = [
         *(f"{a}_ = {a}[at : at + height]" for a in [*p.rows, "out"]),
-        *(f"{name} = {name}_[0]" for name in wanted),
+        *(f"{name} = {name}_[0]" for name in inputs),
         *each("height", stored(p, p.result, "out_[j] =")),
     ]
     stripe = call.replace(", n, inner", ", height, inner")
@@ -136,7 +136,7 @@ def parts_body(p: RowProgram) -> Callable[..., None]:
 
     scratch: what each part gives, fold by fold; then each row's folds, and what is after them.
     """
-    scope: dict[str, Any] = {"PHASE_BITS": PHASE_BITS}
+    scope: dict[str, object] = {"PHASE_BITS": PHASE_BITS}
     scope["joined"], joined = _joining(p)
     arrays = row_arrays(p)
     folds = arrays[: len(p.folds)]

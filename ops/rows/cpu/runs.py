@@ -8,31 +8,47 @@ vectorizes, where `x[at + j]` does not.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flowvm.compiler.native import Intrinsic
+from flowvm.meta.arrays import Array
+
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
+    from flowvm.private.code_types import (
+        Builder,
+        CodeContext,
+        Generator,
+        Signature,
+        Type,
+        TypingContext,
+        Value,
+    )
+
 
 REASSOCIATE = True  # for flowvm.compiler.native
 RUN = 4096  # elements whose sum is formed before it joins the others
 LEAST, MOST = 1e-30, 1e37  # between these a float32 mean of squares has all of its digits
-Array = Any
 
 
-def _rank_ir(builder: Any, word: Any) -> Any:
+def _rank_ir(builder: Builder, word: Value) -> Value:
     sign = builder.ashr(word, word.type(word.type.width - 1))
     return builder.xor(word, builder.and_(sign, word.type((1 << (word.type.width - 1)) - 1)))
 
 
-def _define_rank() -> Any:
+def _define_rank() -> Callable[..., object]:
     from llvmlite import ir
     from numba import types
 
-    def rank_of(typingctx: Any, x: Any) -> Any:
+    def rank_of(typingctx: TypingContext, x: Type) -> tuple[Signature, Generator]:
         width = 32 if x == types.float32 else 64
 
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> Value:
             return _rank_ir(builder, builder.bitcast(values[0], ir.IntType(width)))
 
         return (types.int32 if width == 32 else types.int64)(x), codegen
@@ -40,13 +56,15 @@ def _define_rank() -> Any:
     return rank_of
 
 
-def _define_ranked() -> Any:
+def _define_ranked() -> Callable[..., object]:
     from numba import types
 
-    def number_of(typingctx: Any, rank: Any) -> Any:
+    def number_of(typingctx: TypingContext, rank: Type) -> tuple[Signature, Generator]:
         result = types.float32 if rank == types.int32 else types.float64
 
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> Value:
             word = _rank_ir(builder, values[0])
             return builder.bitcast(word, context.get_value_type(result))
 
@@ -55,13 +73,13 @@ def _define_ranked() -> Any:
     return number_of
 
 
-def _rank(x: Any) -> Any:
+def _rank(x: Number) -> object:
     kind = np.int32 if isinstance(x, np.float32) else np.int64
     word = x.view(kind)
     return word if word >= 0 else word ^ np.iinfo(kind).max
 
 
-def _ranked(rank: Any) -> Any:
+def _ranked(rank: Number) -> object:
     word = rank if rank >= 0 else rank ^ np.iinfo(rank.dtype).max
     return word.view(np.float32 if rank.dtype == np.int32 else np.float64)
 
@@ -70,9 +88,11 @@ rank = Intrinsic(_rank, _define_rank)  # an integer in the order of the numbers;
 ranked = Intrinsic(_ranked, _define_ranked)  # the number of that rank
 
 
-def _define_lowest() -> Any:
-    def lowest_of(typingctx: Any, x: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+def _define_lowest() -> Callable[..., object]:
+    def lowest_of(typingctx: TypingContext, x: Type) -> object:
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: object
+        ) -> object:
             least = float(np.finfo(x.dtype.name).min)
             return context.get_constant(x.dtype, least)
 
@@ -85,7 +105,7 @@ def _define_lowest() -> Any:
 lowest = Intrinsic(lambda x: np.finfo(x.dtype).min, _define_lowest)
 
 
-def sum_of(x: Array) -> Any:
+def sum_of(x: Array) -> Number:
     """The sum."""
     total = x.dtype.type(0)
     for start in range(0, len(x), RUN):
@@ -97,7 +117,7 @@ def sum_of(x: Array) -> Any:
     return total
 
 
-def squares_of(x: Array) -> Any:
+def squares_of(x: Array) -> Number:
     """The sum of the squares, in float64, for one element at least."""
     squares = x.dtype.type(0)
     for start in range(0, len(x), RUN):
@@ -111,7 +131,7 @@ def squares_of(x: Array) -> Any:
     return _squares_apart(x, 0.0)
 
 
-def moments_of(x: Array) -> tuple[Any, Any]:
+def moments_of(x: Array) -> tuple[Number, Number]:
     """Mean and sum of squared distances from it, in float64, for one element at least.
 
     The sum alone would leave an error in the last place of the mean, which is large against the
@@ -136,7 +156,7 @@ def moments_of(x: Array) -> tuple[Any, Any]:
     return mean, _squares_apart(x, mean)
 
 
-def holds(squares: Any, count: int, flat: bool) -> Any:
+def holds(squares: Number, count: int, flat: bool) -> Number:
     """Return whether float32 has all digits of a sum of `count` squares; `flat`: all elements seem
     to be equal, so that 0 is right.
     """
@@ -161,7 +181,7 @@ def _squares_apart(x: Array, mean: float) -> float:
     return total
 
 
-def kept(exact: float, near: Any) -> float:
+def float64_variance(exact: float, near: Number) -> float:
     """Return a variance in float64.
 
     It is `near`, which is `exact` rounded to the elements' dtype, unless `near` lacks digits.

@@ -8,13 +8,26 @@ several at a time.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowvm.compiler.native import Intrinsic
+from flowvm.meta.arrays import Array
 from flowvm.ops.rows.parts.fold_rules import MULTIPLY, Rule
 
-Array = Any
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
+    from flowvm.private.code_types import (
+        Builder,
+        CodeContext,
+        Generator,
+        Signature,
+        Type,
+        TypingContext,
+        Value,
+    )
+
+
 LANES = 8
 
 
@@ -22,9 +35,9 @@ LANES = 8
 
 
 def _block_python(
-    keep: Callable[[Any, Any], Any], reverse: bool
-) -> Callable[[Array, Array, int, Any], Any]:
-    def block(out: Array, x: Array, at: int, carry: Any) -> Any:
+    keep: Callable[[Number, Number], Number], reverse: bool
+) -> Callable[[Array, Array, int, Any], object]:
+    def block(out: Array, x: Array, at: int, carry: Number) -> Number:
         places = range(at, at + LANES)
         for i in reversed(places) if reverse else places:
             carry = keep(carry, type(carry)(x[i]))
@@ -35,9 +48,9 @@ def _block_python(
 
 
 def _lines_python(
-    keep: Callable[[Any, Any], Any], reverse: bool
-) -> Callable[[Array, Array, int, Any, int], Any]:
-    def lines(out: Array, x: Array, at: int, carry: Any, n: int) -> Any:
+    keep: Callable[[Number, Number], Number], reverse: bool
+) -> Callable[[Array, Array, int, Any, int], object]:
+    def lines(out: Array, x: Array, at: int, carry: Number, n: int) -> Number:
         for first in range(at, at + LANES // n * n, n):
             places, total = range(first, first + n), carry
             for i in reversed(places) if reverse else places:
@@ -54,7 +67,7 @@ def _block_define(operation: str, reverse: bool, lines: bool) -> Callable[[], An
     `lines`: the eight elements are as many whole rows of n as they hold; the rest is undefined.
     """
 
-    def define() -> Any:
+    def define() -> object:
         from llvmlite import ir
         from numba import types
 
@@ -63,21 +76,23 @@ def _block_define(operation: str, reverse: bool, lines: bool) -> Callable[[], An
         def mask(lanes: list[int]) -> Any:
             return ir.Constant(ir.VectorType(i32, LANES), lanes)
 
-        def splat(number: int) -> Any:
+        def splat(number: int) -> object:
             return ir.Constant(ir.VectorType(i64, LANES), [number] * LANES)
 
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> Value:
             to, source, _, kind = signature.args[:4]
             floating = isinstance(kind, types.Float)
             wide = ir.VectorType(context.get_value_type(kind), LANES)
             combine = getattr(builder, "f" + operation if floating else operation)
 
-            def place(array: Any, value: Any) -> Any:
+            def place(array: Value, value: object) -> Value:
                 data = context.make_array(array)(context, builder, value).data
                 lanes = ir.VectorType(context.get_data_type(array.dtype), LANES)
                 return builder.bitcast(builder.gep(data, [values[2]]), lanes.as_pointer())
 
-            def align(array: Any) -> int:
+            def align(array: Value) -> int:
                 return int(context.get_abi_sizeof(context.get_data_type(array.dtype)))
 
             v = builder.load(place(source, values[1]), align=align(source))
@@ -118,10 +133,14 @@ def _block_define(operation: str, reverse: bool, lines: bool) -> Callable[[], An
             builder.store(v, goal, align=align(to))
             return values[3] if lines else combine(values[3], last)
 
-        def block(typingctx: Any, out: Any, x: Any, at: Any, carry: Any) -> Any:
+        def block(
+            typingctx: TypingContext, out: Type, x: Type, at: Type, carry: Type
+        ) -> tuple[Signature, Generator]:
             return carry(out, x, types.int64, carry), codegen
 
-        def rows(typingctx: Any, out: Any, x: Any, at: Any, carry: Any, n: Any) -> Any:
+        def rows(
+            typingctx: TypingContext, out: Type, x: Type, at: Type, carry: Type, n: Type
+        ) -> tuple[Signature, Generator]:
             return carry(out, x, types.int64, carry, types.int64), codegen
 
         return rows if lines else block

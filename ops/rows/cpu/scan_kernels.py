@@ -14,10 +14,11 @@ Invariant: what a unit does depends on the consts alone, so no split of the unit
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.ops.rows.cpu.scan_blocks import LANES, blocks_of
 from flowvm.ops.rows.cpu.states import cut_of, memory_of
 from flowvm.ops.rows.parts.exponential_sums import element_sum, logarithm, nothing, turned
@@ -26,10 +27,12 @@ from flowvm.ops.rows.parts.scan_programs import Scan
 from flowvm.ops.rows.parts.states import loaded_of, stored_of
 from flowvm.vm.machine.words import ARG
 
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
+
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )
-Array = Any
 Arrays = Any
 RUN = 256  # elements of sums of exponentials that go together
 
@@ -63,13 +66,13 @@ def segments_body(rule: Rule) -> Callable[..., None]:
     forward, backward, lines, lines_back = blocks_of(rule)
     join, keep, start, wide = rule.join, rule.keep, rule.neutral, np.dtype(rule.wide).type
 
-    def total(part: Array, kind: Array) -> Any:
+    def total(part: Array, kind: Array) -> Number:
         result = kind.dtype.type(start)
         for i in range(len(part)):
             result = join(kind.dtype.type(part[i]), result)
         return result
 
-    def scan(out: Array, x: Array, carry: Any) -> None:
+    def scan(out: Array, x: Array, carry: object) -> None:
         whole = len(x) // LANES
         for block in range(whole):
             carry = forward(out, x, block * LANES, carry)
@@ -77,7 +80,7 @@ def segments_body(rule: Rule) -> Callable[..., None]:
             carry = keep(carry, x[i])
             out[i] = carry
 
-    def scan_back(out: Array, x: Array, carry: Any) -> None:
+    def scan_back(out: Array, x: Array, carry: object) -> None:
         at = len(x)
         for _ in range(len(x) // LANES):
             at -= LANES
@@ -87,7 +90,7 @@ def segments_body(rule: Rule) -> Callable[..., None]:
             carry = keep(carry, x[at])
             out[at] = carry
 
-    def scan_short(out: Array, x: Array, n: int, carry: Any, reverse: bool) -> None:
+    def scan_short(out: Array, x: Array, n: int, carry: object, reverse: bool) -> None:
         at, step = 0, LANES // n * n
         for block in range((len(x) - LANES) // step + 1 if len(x) >= LANES else 0):
             if reverse:
@@ -203,7 +206,7 @@ def rows_body(scan: Scan) -> Callable[..., None]:
     return _of_arrays(scan.outputs, lines)
 
 
-def _never(state: Any, v: Any) -> bool:
+def _never(state: object, v: object) -> bool:
     return False
 
 

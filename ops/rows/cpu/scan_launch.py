@@ -40,7 +40,7 @@ def scan_launch(plan: Scanned, outputs: tuple[TensorMeta, ...], x: TensorMeta) -
     if inner == 1 and scan.rule is not None:
         segments = max(1, -(-n // ROW_SEGMENT))
         length = ROW_SEGMENT if segments > 1 else n
-        units, grain = outer * segments, grain_of(max(length, 1))
+        units, grain = outer * segments if n else 0, grain_of(max(length, 1))
         return Launch(
             outputs,
             _segments_body(scan.rule),

@@ -7,30 +7,33 @@ block takes no index, and only the block that has the best is searched for it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.ops.rows.cpu import fold_kernels
 from flowvm.ops.rows.parts.fold_programs import place_of
 from flowvm.ops.rows.parts.fold_rules import choose
 from flowvm.ops.rows.parts.fold_walk import Columns, Runs
 from flowvm.ops.rows.parts.orders import Order
 
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
+
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )
-Array = Any
 Arrays = Any
 BLOCK = 512
 SHORT = 24  # a row of no more is faster one by one
 
 
-def rows_body(order: Order, kind: Any, lift: Callable[[Any], Any]) -> Callable[..., None]:
+def rows_body(order: Order, kind: object, lift: Callable[[Number], Number]) -> Callable[..., None]:
     """Searches the elements of `Runs`, which are one row each, for values of NumPy's `kind`."""
     join, beats = order.join, order.beats
 
-    def search_short(part: Array, kind: Array) -> tuple[Any, int]:
+    def search_short(part: Array, kind: Array) -> tuple[object, int]:
         best, place = kind.dtype.type(lift(part[0])), 0
         for i in range(1, len(part)):
             v = kind.dtype.type(lift(part[i]))
@@ -38,7 +41,7 @@ def rows_body(order: Order, kind: Any, lift: Callable[[Any], Any]) -> Callable[.
             best, place = choose(wins, v, best), choose(wins, i, place)
         return best, place
 
-    def extreme(part: Array, kind: Array) -> tuple[Any, bool]:
+    def extreme(part: Array, kind: Array) -> tuple[object, bool]:
         best = kind.dtype.type(lift(part[0]))
         lost = best != best
         for i in range(len(part)):
@@ -47,7 +50,7 @@ def rows_body(order: Order, kind: Any, lift: Callable[[Any], Any]) -> Callable[.
             lost |= v != v
         return (kind.dtype.type(np.nan) if lost else best), lost
 
-    def first_of(part: Array, best: Any, lost: bool, kind: Array) -> int:
+    def first_of(part: Array, best: object, lost: bool, kind: Array) -> int:
         place = np.int32(BLOCK)
         for i in range(len(part)):
             v = kind.dtype.type(lift(part[i]))
@@ -55,7 +58,7 @@ def rows_body(order: Order, kind: Any, lift: Callable[[Any], Any]) -> Callable[.
             place = min(place, choose(hit, np.int32(i), np.int32(BLOCK)))
         return int(place)
 
-    def search(part: Array, kind: Array) -> tuple[Any, int]:
+    def search(part: Array, kind: Array) -> tuple[object, int]:
         best, lost = extreme(part[:BLOCK], kind)
         where, at = 0, BLOCK
         while at < len(part) and not lost:
@@ -67,7 +70,7 @@ def rows_body(order: Order, kind: Any, lift: Callable[[Any], Any]) -> Callable[.
 
     def segment(
         x: Array, base: int, begin: int, end: int, t: Runs, values: Array
-    ) -> tuple[Any, int]:
+    ) -> tuple[object, int]:
         part = x[base + begin : base + end]
         if t.n <= SHORT:
             return search_short(part, values)
@@ -77,17 +80,19 @@ def rows_body(order: Order, kind: Any, lift: Callable[[Any], Any]) -> Callable[.
     return fold_kernels.rows_body(place_of(order, kind), segment)
 
 
-def columns_body(order: Order, kind: Any, lift: Callable[[Any], Any]) -> Callable[..., None]:
+def columns_body(
+    order: Order, kind: object, lift: Callable[[Number], Number]
+) -> Callable[..., None]:
     """Searches the columns of `Columns`."""
     beats = order.beats
 
     def take(best: Array, place: Array, a: Array, row: int) -> None:
-        here = np.int32(row)
+        index = np.int32(row)
         for i in range(len(a)):
             v = best.dtype.type(lift(a[i]))
             wins = beats(v, best[i])
             best[i] = choose(wins, v, best[i])
-            place[i] = choose(wins, here, place[i])
+            place[i] = choose(wins, index, place[i])
 
     def take_four(best: Array, place: Array, x: Array, at: int, step: int, row: int) -> None:
         width = len(best)

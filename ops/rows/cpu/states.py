@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from flowvm.meta.arrays import Array
+
 INLINE_ALWAYS = True  # for flowvm.compiler.native: they stand in loops that become vectors
-Array = Any
 Arrays = Any
 
 

@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.ops.rows.cpu.row_code import Lines, arrays_of, each, elements, inside, maps_of, written
 from flowvm.ops.rows.cpu.runs import holds
 from flowvm.ops.rows.parts.row_program import RowProgram, names_in, spelled
-
-Array = Any
 
 
 @functools.cache
@@ -32,7 +31,7 @@ def stripe_sweep(p: RowProgram, which: int) -> tuple[Callable[..., Any], str]:
     """
     folds = p.sweeps[which].folds
     ofs = [fold.of for fold in folds]
-    keeps = p.kept in dict(p.sweeps[which].maps)
+    keeps = p.stored_map in dict(p.sweeps[which].maps)
     arrays, numbers = [*arrays_of(p, *ofs), *["out"] * keeps], p.row_numbers(*ofs)
     names = elements(p, "i", **{number: f"{number}_[i]" for number in numbers})
     names |= {name: f"{name}[j]" for name in p.weights}
@@ -40,7 +39,7 @@ def stripe_sweep(p: RowProgram, which: int) -> tuple[Callable[..., Any], str]:
     start = {"sum": "0", "largest": f"lowest({own[0]})"}
     first = [f"{to}[i] = {start[fold.join]}" for fold, to in zip(folds, own, strict=True)]
     loop = maps_of(p, names, *ofs)
-    loop += [f"out_[i] = {p.kept}"] * keeps
+    loop += [f"out_[i] = {p.stored_map}"] * keeps
     for fold, to in zip(folds, own, strict=True):
         of = spelled(fold.of, names)
         loop.append(
@@ -83,12 +82,12 @@ def stripe_result(p: RowProgram) -> tuple[Callable[..., Any], str]:
     """The function that stores the result of a stripe, given the arrays of `row_numbers`, and a
     call of it.
     """
-    kept = [p.kept] if p.kept else []
-    numbers = p.row_numbers(p.result, but=kept)
-    arrays = [*arrays_of(p, p.result, but=kept), "out"]
+    stored_map = [p.stored_map] if p.stored_map else []
+    numbers = p.row_numbers(p.result, but=stored_map)
+    arrays = [*arrays_of(p, p.result, but=stored_map), "out"]
     names = elements(p, "i", **{number: f"{number}_[i]" for number in numbers})
-    names |= {name: f"{name}[j]" for name in p.weights} | dict.fromkeys(kept, "out_[i]")
-    loop = [*maps_of(p, names, p.result, but=kept), f"out_[i] = {spelled(p.result, names)}"]
+    names |= {name: f"{name}[j]" for name in p.weights} | dict.fromkeys(stored_map, "out_[i]")
+    loop = [*maps_of(p, names, p.result, but=stored_map), f"out_[i] = {spelled(p.result, names)}"]
     parameters = ["out", *p.rows, *p.weights, *(f"{number}_" for number in numbers)]
     lines = [
         f"def result({', '.join(parameters)}, at, n, inner):",
@@ -110,7 +109,7 @@ def stripe_of(p: RowProgram) -> Callable[..., None]:
     Its arguments are (out, rows, weights, arrays of heads, of folds, of numbers behind them, at, n,
     inner).  It processes n elements of neighbouring rows, `inner` apart, from `at` on.
     """
-    scope: dict[str, Any] = {}
+    scope = {}
     heads = [f"{name}_" for name in p.heads]
     parameters = [*["out"] * bool(p.result), *p.rows, *p.weights, *heads, *row_arrays(p)]
     lines = [f"real = {row_arrays(p)[0]}.dtype.type", "one, count = real(1), real(n)"]
@@ -194,9 +193,9 @@ def spreads_apart(means: Array, squares: Array, x: Array, at: int, n: int, inner
         means[i], squares[i] = mean, -np.sqrt(total)
 
 
-def squares_in(kept: Any) -> float:
+def squares_in(moments: Any) -> float:
     """The sum of squared distances that `moments_by_four` and `spreads_apart` have left."""
-    wide = np.float64(kept)
+    wide = np.float64(moments)
     return wide * wide if wide < 0 else wide
 
 

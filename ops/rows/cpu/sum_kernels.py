@@ -13,31 +13,34 @@ rule.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.ops.rows.cpu import fold_kernels
 from flowvm.ops.rows.parts.fold_programs import Reduced
 from flowvm.ops.rows.parts.fold_rules import Rule, choose
 from flowvm.ops.rows.parts.fold_walk import Columns, Runs
 
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
+
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )
-Array = Any
 Arrays = Any
 RUN = 2048  # elements of a row that are joined in their own dtype
 BUFFER = 4096  # elements of a block of the few form
 TOGETHER = 8  # rows
 
 
-def rows_body(rule: Rule, p: Reduced, lift: Callable[[Any], Any]) -> Callable[..., None]:
+def rows_body(rule: Rule, p: Reduced, lift: Callable[[Number], Number]) -> Callable[..., None]:
     """Reduces `lift` of the elements of `Runs`."""
     join, keep, start, _, watches = rule
     (wide,) = p.kinds
 
-    def run(part: Array, element: Any, kind: Array) -> Any:
+    def run(part: Array, element: object, kind: Array) -> Any:
         few = start(kind.dtype.type(0), kind.dtype.type(1), element)
         lost = watches and element != element
         for i in range(len(part)):
@@ -47,7 +50,7 @@ def rows_body(rule: Rule, p: Reduced, lift: Callable[[Any], Any]) -> Callable[..
                 lost |= v != v
         return kind.dtype.type(np.nan) if lost else few
 
-    def segment(x: Array, base: int, at: int, end: int, t: Runs, out: Array) -> tuple[Any]:
+    def segment(x: Array, base: int, at: int, end: int, t: Runs, out: Array) -> tuple[object]:
         n, row_stride, row, place = t.n, t.row_stride, 0, at
         if place >= n:
             row = at // n
@@ -68,7 +71,7 @@ def rows_body(rule: Rule, p: Reduced, lift: Callable[[Any], Any]) -> Callable[..
     return fold_kernels.rows_body(p, segment)
 
 
-def columns_body(rule: Rule, p: Reduced, lift: Callable[[Any], Any]) -> Callable[..., None]:
+def columns_body(rule: Rule, p: Reduced, lift: Callable[[Number], Number]) -> Callable[..., None]:
     """Reduces `lift` of the rows of `Columns`; fewer than eight in the result's dtype."""
     join, keep, _, _, watches = rule
     results = p.results
@@ -144,7 +147,7 @@ def columns_body(rule: Rule, p: Reduced, lift: Callable[[Any], Any]) -> Callable
     return fold_kernels.columns_body(p, fill, few)
 
 
-def few_body(rule: Rule, p: Reduced, lift: Callable[[Any], Any]) -> Callable[..., None]:
+def few_body(rule: Rule, p: Reduced, lift: Callable[[Number], Number]) -> Callable[..., None]:
     """Reduces `lift` of n adjacent elements to each result; x is dense.  A unit is a block of
     `length` results.
     """
@@ -172,26 +175,26 @@ def few_body(rule: Rule, p: Reduced, lift: Callable[[Any], Any]) -> Callable[...
         for k in range(hi - lo):
             at = (lo + k) * length
             end = min(at + length, len(out))
-            size, left = (end - at) * n, n
+            size, remaining = (end - at) * n, n
             part = x[at * n : at * n + size]
-            here, there = 0, BUFFER
+            source, target = 0, BUFFER
             first = memory[:size]
             for i in range(size):
                 first[i] = lift(part[i])
-            while left > 1:
-                size //= 2 if left % 2 == 0 else 3 if left % 3 == 0 else left
-                old, new = memory[here : here + BUFFER], memory[there : there + size]
-                if left % 2 == 0:
-                    left //= 2
+            while remaining > 1:
+                size //= 2 if remaining % 2 == 0 else 3 if remaining % 3 == 0 else remaining
+                old, new = memory[source : source + BUFFER], memory[target : target + size]
+                if remaining % 2 == 0:
+                    remaining //= 2
                     pairs(new, old)
-                elif left % 3 == 0:
-                    left //= 3
+                elif remaining % 3 == 0:
+                    remaining //= 3
                     threes(new, old)
                 else:
-                    several(new, old, left)
-                    left = 1
-                here, there = there, here
-            goal, last = out[at:end], memory[here : here + size]
+                    several(new, old, remaining)
+                    remaining = 1
+                source, target = target, source
+            goal, last = out[at:end], memory[source : source + size]
             for i in range(size):
                 goal[i] = results((last[i],), divisor)[0]
 

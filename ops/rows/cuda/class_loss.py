@@ -9,6 +9,7 @@ and weights are added up, in float64.  Backward: a team for each row writes all 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,8 @@ from numba import cuda
 from flowvm.cuda.launch import Const, CudaLaunch, Details, KernelStep, Param, Scratch, blocks_for
 from flowvm.errors import Status
 from flowvm.launch import Launch
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.arrays import Array
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare.cuda.error_report import report
 from flowvm.ops.rows.cuda.fold_kernels import Reduction, cut_of, reduction_steps
 from flowvm.ops.rows.cuda.operands import each_step, flat, part
@@ -41,17 +43,15 @@ from flowvm.ops.rows.parts.class_loss_rules import (
 from flowvm.ops.rows.parts.fold_walk import Walk
 from flowvm.ops.rows.parts.softmax_programs import APART, LEVELS, WEIGHTED_APART
 
-Array = Any
 State = Any
 Metas = tuple[TensorMeta, ...]
-Attrs = tuple[Any, ...]
 BAD = int(Status.INDEX_OUT_OF_RANGE)
 
 
 # --- reductions -----------------------------------------------------------------------------------
 
 
-def _both(x: Array, y: Array, z: Array, at: int, m: int, e: int) -> Any:
+def _both(x: Array, y: Array, z: Array, at: int, m: int, e: int) -> tuple[Any, Any]:
     return x[at], y[at]
 
 
@@ -146,7 +146,14 @@ def _rows_back(kind: Any, weighted: bool, smoothed: bool) -> Any:
     if not (weighted and smoothed):
 
         def gradient(
-            x: Array, weight: Array, top: Any, level: Any, factor: Any, off: Any, at: int, c: int
+            x: Array,
+            weight: Array,
+            top: object,
+            level: object,
+            factor: object,
+            off: object,
+            at: int,
+            c: int,
         ) -> Any:
             return plain(x, top, level, factor, off, at, c)
 
@@ -221,14 +228,14 @@ def entropy(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
 
 
 def _whole(
-    kind: Any, x: Param, count: int, out: Param, start: int
+    kind: object, x: Param, count: int, out: Param, start: int
 ) -> tuple[tuple[KernelStep, ...], int]:
     """The sum of a vector."""
     return reduction_steps(sum_of(element, kind), _along(count), (x,), (out, out), 1.0, start)
 
 
 def _finish(
-    launch: Launch, reduction: str, losses: Param, counts: Param, many: int, at: int, kind: Any,
+    launch: Launch, reduction: str, losses: Param, counts: Param, many: int, at: int, kind: object,
     start: int,
 ) -> tuple[tuple[KernelStep, ...], int]:  # fmt: skip
     """The steps that leave the divisor in place `at` of the notes and, reduced, the loss."""
@@ -275,7 +282,9 @@ def entropy_backward(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
 
 
 @functools.cache
-def _likelihoods(kind: Any, weighted: bool, reduced: bool) -> Any:
+def _likelihoods(
+    kind: Any, weighted: bool, reduced: bool
+) -> Callable[[Any, Any, Any, Any, Any, Any, Logits, Any], None]:
     nothing, one = kind(0), kind(1)
 
     def kernel(
@@ -305,7 +314,7 @@ def _likelihoods(kind: Any, weighted: bool, reduced: bool) -> Any:
 
 
 @functools.cache
-def _placed(kind: Any, weighted: bool) -> Any:
+def _placed(kind: Any, weighted: bool) -> Callable[[Any, Any, Any, Any, Any, Logits, Shared], None]:
     nothing, one = kind(0), kind(1)
 
     def kernel(

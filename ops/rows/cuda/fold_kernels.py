@@ -20,11 +20,11 @@ import numpy as np
 
 from flowvm.cuda.compiler.compilation import threads
 from flowvm.cuda.launch import Const, KernelStep, Param, Scratch, blocks_for
+from flowvm.meta.arrays import Array
 from flowvm.ops.declare.registry import power_below
 from flowvm.ops.rows.cuda.teams import MOST, WARP, place_of, team
 from flowvm.ops.rows.parts.fold_walk import Walk
 
-Array = Any
 State = Any
 BLOCKS = 1024  # enough to keep a large device busy
 EACH = 32  # elements of a lane from which on a result is worth another segment
@@ -110,7 +110,7 @@ def elements_kernel(
         if flat:
             state = begin(fetch(x, y, z, base + e * near, m, e), e)
             e += lane
-            at, step, taken = base + e * near, lanes * near, 0
+            at, step, count = base + e * near, lanes * near, 0
             while e + (AHEAD - 1) * lanes < end:
                 a = fetch(x, y, z, at, m, e)
                 b = fetch(x, y, z, at + step, m, e + lanes)
@@ -119,19 +119,19 @@ def elements_kernel(
                 state = take_4(state, a, b, c, d, e, lanes)
                 at += AHEAD * step
                 e += AHEAD * lanes
-                taken += AHEAD
+                count += AHEAD
             while e < end:
                 state = take(state, fetch(x, y, z, at, m, e), e)
                 at += step
                 e += lanes
-                taken += 1
+                count += 1
         else:
             row = e // n
             at = base + row * far + (e - row * n) * near
             state = begin(fetch(x, y, z, at, m, e), e)
             e += lane
             row = e // n
-            place, taken = e - row * n, 0
+            place, count = e - row * n, 0
             rows = lanes // n
             places = lanes - rows * n
             while e < end:
@@ -143,8 +143,8 @@ def elements_kernel(
                     place -= n
                     row += 1
                 e += lanes
-                taken += 1
-        total = together(close(state, taken), arrays, lane, lanes)
+                count += 1
+        total = together(close(state, count), arrays, lane, lanes)
         if inside and lane == 0:
             if whole:
                 put(first, second, m, total, t.extra)
@@ -241,7 +241,7 @@ def state_arrays(kinds: tuple[Any, ...], size: int, at: int) -> tuple[Scratch, .
     return three(tuple(Scratch(at + 8 * size * i, name, (size,)) for i, name in enumerate(names)))
 
 
-def three(params: tuple[Any, ...]) -> tuple[Any, ...]:
+def three(params: tuple[object, ...]) -> tuple[Any, ...]:
     """Return three parameters: the first one stands for those that a kernel ignores."""
     return (*params, *params[:1] * (3 - len(params)))
 
@@ -258,7 +258,7 @@ def reduction_steps(
     `at` on.
     """
     cut, results = cut_of_walk(walk), walk.results
-    (_, outer_stride), (inner, inner_stride) = walk.kept
+    (_, outer_stride), (inner, inner_stride) = walk.free
     (rows, far), (n, near) = walk.reduced
     sizes = Walked(
         float(extra), results, inner, outer_stride, inner_stride, n, far, near, walk.elements,

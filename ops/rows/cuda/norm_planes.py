@@ -18,6 +18,7 @@ from numba import cuda
 
 from flowvm.cuda.launch import Const, CudaLaunch, KernelStep, Param, Scalar, Scratch, blocks_for
 from flowvm.launch import Launch
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import DType
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import written
@@ -31,9 +32,7 @@ from flowvm.ops.rows.parts.norm_programs import PLANE, PLANE_BACKWARD, PLANE_SLO
 from flowvm.ops.rows.parts.norm_rules import base_and_slope, moved, unbiasing, weight_gradient
 from flowvm.ops.rows.parts.row_program import RowProgram
 
-Array = Any
 Metas = tuple[TensorMeta, ...]
-Attrs = tuple[Any, ...]
 
 
 def sizes_of(x: TensorMeta) -> tuple[int, int]:
@@ -82,7 +81,7 @@ class Groups(NamedTuple):
 
 
 @functools.cache
-def _group_slopes(weighted: bool) -> Any:
+def _group_slopes(weighted: bool) -> Callable[[Any, Any, Any, Any, Any, Any, Groups], None]:
     def kernel(
         bases: Array, slopes: Array, plain: Array, slanted: Array, variances: Array, weight: Array,
         t: Groups,
@@ -100,7 +99,7 @@ def _group_slopes(weighted: bool) -> Any:
 
 
 @functools.cache
-def _channel_sums(kind: Any) -> Any:
+def _channel_sums(kind: Any) -> Callable[[Any, Any, Any, Any, Any, Groups], None]:
     def kernel(
         dw: Array, db: Array, plain: Array, slanted: Array, variances: Array, t: Groups
     ) -> None:

@@ -9,20 +9,17 @@ in `norm_planes`; where groups are rows, they are made of programs (`row_kernels
 
 from __future__ import annotations
 
-from typing import Any
-
 from numba import cuda
 
 from flowvm.cuda.launch import Const, CudaLaunch
 from flowvm.launch import Launch
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.arrays import Array
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.rows.cuda.norm_planes import planes_backward, planes_forward
 from flowvm.ops.rows.cuda.operands import each_step, flat
 from flowvm.ops.rows.cuda.row_kernels import run
 
-Array = Any
 Metas = tuple[TensorMeta, ...]
-Attrs = tuple[Any, ...]
 
 
 def _nothing(launch: Launch, metas: Metas) -> CudaLaunch | None:

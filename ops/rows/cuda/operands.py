@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from flowvm.cuda.compiler.compilation import threads
 from flowvm.cuda.launch import KernelStep, Operand, Param, blocks_for
@@ -28,7 +27,7 @@ def halves(k: int, meta: TensorMeta) -> tuple[Operand, Operand]:
     return part(k, meta, 0, half), part(k, meta, half, half)
 
 
-def each_step(kernel: Callable[..., Any], count: int, *params: Param) -> KernelStep:
+def each_step(kernel: Callable[..., object], count: int, *params: Param) -> KernelStep:
     """A launch with a thread for each of `count`, which is `cuda.grid(1)`."""
     block = threads(MOST)
     return KernelStep(kernel, params, blocks_for(count, block), (block, 1, 1))

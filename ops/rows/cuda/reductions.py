@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flowvm.cuda.launch import CudaLaunch, Operand
 from flowvm.launch import Launch, View
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import DType, bool_, uint8
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.rows.cuda.fold_kernels import Reduction, reduction_steps
 from flowvm.ops.rows.cuda.sums import element, unchanged
 from flowvm.ops.rows.parts import folds
@@ -25,9 +26,11 @@ from flowvm.ops.rows.parts.fold_rules import Rule
 from flowvm.ops.rows.parts.fold_walk import walk_of
 from flowvm.ops.rows.parts.orders import LARGEST, SMALLEST, Order
 
-Array = Any
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
+
 State = Any
-Rows = Callable[[Launch, tuple[TensorMeta, ...], tuple[Any, ...]], CudaLaunch]
+Rows = Callable[[Launch, tuple[TensorMeta, ...], Attrs], CudaLaunch]
 
 
 def number_type(dtype: DType) -> Any:
@@ -35,14 +38,14 @@ def number_type(dtype: DType) -> Any:
     return dtype.compute.numpy.type if dtype.is_floating_point else np.int64
 
 
-def load_of(dtype: DType) -> Callable[[Any], Any]:
+def load_of(dtype: DType) -> Callable[[Number], Number]:
     """An element as `number_type`."""
     return _load(number_type(dtype))
 
 
 @functools.cache
-def _load(kind: Any) -> Callable[[Any], Any]:
-    def load(v: Any) -> Any:
+def _load(kind: Any) -> Callable[[Number], Number]:
+    def load(v: Number) -> Number:
         return kind(v)
 
     return load
@@ -74,20 +77,22 @@ def put_of(p: Reduced, *stored: Any) -> Callable[..., None]:
 
 @functools.cache
 def _fold(
-    rule: Rule, lift: Callable[[Any], Any], source: DType, kind: DType, divided: bool
+    rule: Rule, lift: Callable[[Number], object], source: DType, kind: DType, divided: bool
 ) -> Reduction:
     keep, start, own = rule.keep, rule.start, number_type(kind)
     p = total_of(rule, own, divided)
     (wide,) = p.kinds
     load = load_of(source)
 
-    def begin(v: Any, e: int) -> State:
+    def begin(v: object, e: int) -> State:
         return (wide(start(wide(0), wide(1), wide(own(lift(load(v)))))),)
 
-    def take(state: State, v: Any, e: int) -> State:
+    def take(state: State, v: object, e: int) -> State:
         return (keep(state[0], wide(own(lift(load(v))))),)
 
-    def take_4(state: State, a: Any, b: Any, c: Any, d: Any, e: int, step: int) -> State:
+    def take_4(
+        state: State, a: object, b: object, c: object, d: object, e: int, step: int
+    ) -> State:
         ab = keep(own(lift(load(a))), own(lift(load(b))))
         cd = keep(own(lift(load(c))), own(lift(load(d))))
         return (keep(state[0], wide(keep(ab, cd))),)
@@ -102,7 +107,7 @@ def _stored(kind: DType) -> Any:
 
 
 def fold_rule(
-    fold: folds.Fold, launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
+    fold: folds.Fold, launch: Launch, metas: tuple[TensorMeta, ...], attrs: Attrs
 ) -> CudaLaunch:
     """The launch of one of `folds`."""
     x, out = metas[0], launch.outputs[0]
@@ -141,16 +146,18 @@ fold_sum_of_magnitudes = _rule_of(folds.magnitude_up)
 def _search(order: Order, source: DType, kind: DType) -> Reduction:
     beats, p, load = order.beats, place_of(order, number_type(source)), load_of(source)
 
-    def begin(v: Any, e: int) -> State:
+    def begin(v: object, e: int) -> State:
         return load(v), np.int64(e)
 
-    def take(state: State, v: Any, e: int) -> State:
+    def take(state: State, v: object, e: int) -> State:
         other = load(v)
         if beats(other, state[0]):
             return other, np.int64(e)
         return state
 
-    def take_4(state: State, a: Any, b: Any, c: Any, d: Any, e: int, step: int) -> State:
+    def take_4(
+        state: State, a: object, b: object, c: object, d: object, e: int, step: int
+    ) -> State:
         state = take(take(state, a, e), b, e + step)
         return take(take(state, c, e + 2 * step), d, e + 3 * step)
 
@@ -159,7 +166,7 @@ def _search(order: Order, source: DType, kind: DType) -> Reduction:
 
 
 def _search_launch(
-    order: Order, launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
+    order: Order, launch: Launch, metas: tuple[TensorMeta, ...], attrs: Attrs
 ) -> CudaLaunch:
     x, (values, indices) = metas[0], launch.outputs
     walk = walk_of(x, (attrs[0],))
@@ -181,7 +188,7 @@ smallest: Rows = functools.partial(_search_launch, SMALLEST)
 
 
 @functools.cache
-def moments_of(source: DType, own: Any, stored: Any, p: Reduced = MOMENTS) -> Reduction:
+def moments_of(source: DType, own: Any, stored: object, p: Reduced = MOMENTS) -> Reduction:
     """Return the reduction to mean and variance, or to the numbers of `p`.
 
     Variance is squared distances / `extra`; distances are taken in the type `own`.
@@ -192,17 +199,19 @@ def moments_of(source: DType, own: Any, stored: Any, p: Reduced = MOMENTS) -> Re
     load = load_of(source)
     zero = own(0)
 
-    def begin(v: Any, e: int) -> State:
+    def begin(v: Number, e: int) -> State:
         first = own(load(v))
         if not abs(first) < np.inf:  # then the mean is infinite, too
             first = zero
         return first, 0.0, 0.0
 
-    def take(state: State, v: Any, e: int) -> State:
+    def take(state: State, v: Number, e: int) -> State:
         d = np.float64(own(load(v)) - state[0])
         return state[0], state[1] + d, state[2] + d * d
 
-    def take_4(state: State, a: Any, b: Any, c: Any, d: Any, e: int, step: int) -> State:
+    def take_4(
+        state: State, a: Number, b: Number, c: Number, d: Number, e: int, step: int
+    ) -> State:
         first = state[0]
         p, q = own(load(a)) - first, own(load(b)) - first
         r, s = own(load(c)) - first, own(load(d)) - first
@@ -211,10 +220,10 @@ def moments_of(source: DType, own: Any, stored: Any, p: Reduced = MOMENTS) -> Re
         c2, d2 = np.float64(r) * np.float64(r), np.float64(s) * np.float64(s)
         return first, state[1] + total, state[2] + ((a2 + b2) + (c2 + d2))
 
-    def close(state: State, taken: int) -> State:
-        if taken == 0:
+    def close(state: State, number: int) -> State:
+        if number == 0:
             return 0.0, 0.0, 0.0
-        count = np.float64(taken)
+        count = np.float64(number)
         off = state[1] / count
         return count, np.float64(state[0]) + off, max(state[2] - state[1] * off, 0.0)
 
@@ -222,7 +231,7 @@ def moments_of(source: DType, own: Any, stored: Any, p: Reduced = MOMENTS) -> Re
     return Reduction(p.kinds, element, begin, take, take_4, close, p.join, put)
 
 
-def moments(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> CudaLaunch:
+def moments(launch: Launch, metas: tuple[TensorMeta, ...], attrs: Attrs) -> CudaLaunch:
     """Variance, or its root, and mean over dimensions."""
     x, (dims, _, freedom, root, _) = metas[0], attrs
     walk = walk_of(x, dims)

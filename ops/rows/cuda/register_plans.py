@@ -14,8 +14,8 @@ class Around(NamedTuple):
     """Programs of elements that the kernel of a row program calls, in front of it and behind it.
 
     outputs, inputs, numbers   what the kernel then gets
-    made      inputs of the row program that are made, and expressions of their elements
-    kept      outputs that get something of each element that is made
+    definitions  inputs of the row program that are made, and expressions of their elements
+    side_outputs  outputs that get something of each element that is made
     behind    what the program behind makes of an element; "" if there is none
     stored    outputs that get something of each element of the result
     programs  the functions that are called, as `Plan` has them
@@ -27,8 +27,8 @@ class Around(NamedTuple):
     outputs: tuple[str, ...]
     inputs: tuple[str, ...]
     numbers: tuple[str, ...]
-    made: Definitions
-    kept: Definitions
+    definitions: Definitions
+    side_outputs: Definitions
     behind: str
     stored: Definitions
     programs: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...]
@@ -36,17 +36,17 @@ class Around(NamedTuple):
     @property
     def loads(self) -> tuple[str, ...]:
         """Lines behind the loads of an element."""
-        lines = (f"    {name}[at + @] = {_here(expr)}" for name, expr in self.kept)
+        lines = (f"    {name}[at + @] = {_at_place(expr)}" for name, expr in self.side_outputs)
         return tuple(line for own in lines for line in ("if in# and inside:", own))
 
     def stores(self, result: str) -> tuple[str, ...]:
         """Return lines that store the results of an element."""
-        last = (f"last# = {_here(self.behind)}",) if self.behind else ()
-        stored = (f"{name}[at + @] = {_here(expr)}" for name, expr in self.stored)
+        last = (f"last# = {_at_place(self.behind)}",) if self.behind else ()
+        stored = (f"{name}[at + @] = {_at_place(expr)}" for name, expr in self.stored)
         return (f"result# = {result}", *last, *stored)
 
 
-def _here(expr: str) -> str:
+def _at_place(expr: str) -> str:
     return spelled(expr, {"place": "(at + @)", "result": "result#", "last": "last#"})
 
 
@@ -56,7 +56,7 @@ def held_plan(p: RowProgram, grouped: bool, around: Around | None = None) -> Pla
 
     With `grouped`, several rows have one row of weights.
     """
-    plans = dict(around.made) if around else {}
+    plans = dict(around.definitions) if around else {}
 
     def read(name: str, place: str) -> str:
         """An input's element."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from flowvm.ops.rows.cuda.fold_kernels import power_above
 from flowvm.ops.rows.cuda.row_functions import scope_of
 from flowvm.ops.rows.cuda.sums import join_pair
 from flowvm.ops.rows.cuda.teams import MOST, WARP, place_of, team
+
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
 
 MOST_WORDS = 32  # of 4 bytes, that a thread holds
 LONGEST = 512  # threads of a row; each may then have 128 registers
@@ -112,11 +115,11 @@ def held_step(
 # --- kernels --------------------------------------------------------------------------------------
 
 
-def _largest(a: Any, b: Any) -> Any:
+def _largest(a: Number, b: Number) -> tuple[object]:
     return (b[0] if b[0] > a[0] else a[0],)
 
 
-def _sum(a: Any, b: Any) -> Any:
+def _sum(a: Number, b: Number) -> tuple[Number]:
     return (a[0] + b[0],)
 
 
@@ -130,8 +133,8 @@ _JOINS: dict[str, tuple[Callable[..., Any], Lines]] = {
 @functools.cache
 def held_kernel(plan: Plan, dtype: str, lanes: int, each: int) -> Callable[..., None]:
     """kernel(outputs..., inputs..., numbers..., rows, n)."""
-    own: Any = np.dtype(dtype).type
-    scope: dict[str, Any] = scope_of(own) | {
+    own: object = np.dtype(dtype).type
+    scope = scope_of(own) | {
         "place_of": place_of, "int32": np.int32, "float64": np.float64,
         "inf": np.inf, "lowest": np.finfo(dtype).min,
     }  # fmt: skip

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import DType
 from flowvm.ops.rows.cuda.fold_kernels import Reduction
 from flowvm.ops.rows.cuda.reductions import moments_of, number_type
@@ -22,7 +23,9 @@ from flowvm.ops.rows.parts.row_program import RowProgram, spelled
 from flowvm.ops.scalar.decay import decay
 from flowvm.ops.scalar.functions import log, sqrt
 
-Array = Any
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
+
 State = Any
 Lines = list[str]
 
@@ -39,10 +42,10 @@ def inside(lines: Iterable[str], depth: int = 1) -> Lines:
 def scope_of(kind: Any) -> dict[str, Any]:
     one = kind(1)
 
-    def inverse_root(spread: Any, eps: float) -> Any:
+    def inverse_root(spread: Number, eps: float) -> object:
         return kind(1.0 / sqrt(np.float64(spread) + eps))
 
-    def lift(spread: Any, eps: float) -> Any:
+    def lift(spread: Number, eps: float) -> object:
         return kind(lifting(np.float64(spread) + eps))
 
     return {
@@ -52,12 +55,12 @@ def scope_of(kind: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def function_of(kind: Any, arguments: Sequence[str], lines: Lines) -> Callable[..., Any]:
+def function_of(kind: object, arguments: Sequence[str], lines: Lines) -> Callable[..., Any]:
     """A function of numbers and arrays, whose body these lines are."""
     space = dict(scope_of(kind))
     text = "\n".join([f"def computed({', '.join(arguments)}):", *inside(lines)])
     exec(compile(text, "<computed for a row program>", "exec"), space)
-    function: Callable[..., Any] = space["computed"]
+    function: Callable[..., object] = space["computed"]
     return function
 
 
@@ -119,14 +122,16 @@ def _moving(p: RowProgram, kind: Any) -> Reduction:
     )
     moved = function_of(kind, [top_fold.name, "to"], [f"return {total.moved}"])
 
-    def begin(v: Any, e: int) -> State:
+    def begin(v: object, e: int) -> State:
         return lowest, zero
 
-    def take(state: State, v: Any, e: int) -> State:
+    def take(state: State, v: object, e: int) -> State:
         top = v if v > state[0] else state[0]
         return top, state[1] * moved(state[0], top) + of(v, top)
 
-    def take_4(state: State, a: Any, b: Any, c: Any, d: Any, e: int, step: int) -> State:
+    def take_4(
+        state: State, a: object, b: Number, c: Number, d: Number, e: int, step: int
+    ) -> State:
         top = state[0]
         top = a if a > top else top
         top = b if b > top else top
@@ -186,13 +191,13 @@ def reduction_of(p: RowProgram, dtype: DType, wide: bool = False, share: int = 1
 
 def wanted_of(p: RowProgram) -> tuple[str, str]:
     """Return the two numbers that a row leaves for its result, or as notes."""
-    wanted = p.notes or p.row_numbers(p.result)
-    first, last = wanted[0], wanted[-1]
-    assert {first, last} == set(wanted)
+    names = p.notes or p.row_numbers(p.result)
+    first, last = names[0], names[-1]
+    assert {first, last} == set(names)
     return first, last
 
 
-def result_of(p: RowProgram, kind: Any) -> tuple[Callable[..., Any], Sequence[str]]:
+def result_of(p: RowProgram, kind: object) -> tuple[Callable[..., Any], Sequence[str]]:
     """The function of an element's result, and its arguments: arrays, numbers of the row, `at` and
     `w`.
     """

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 from flowvm.cuda.launch import Const, CudaLaunch, KernelStep, Param, Scratch, blocks_for
 from flowvm.launch import Launch
 from flowvm.meta.dtype import DType
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare.cuda.steps import written
 from flowvm.ops.rows.cpu.row_launch import Rows
 from flowvm.ops.rows.cuda.fold_kernels import Cut, Reduction, cut_of, reduction_steps, three
@@ -49,7 +48,6 @@ from flowvm.ops.rows.parts.fold_walk import Walk
 from flowvm.ops.rows.parts.row_program import RowProgram, spelled
 
 Metas = tuple[TensorMeta, ...]
-Attrs = tuple[Any, ...]
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -231,7 +229,7 @@ def _in_segments(
 
 
 @functools.cache
-def _down(p: RowProgram, kind: Any, n: int, period: int) -> Reduction:
+def _down(p: RowProgram, kind: object, n: int, period: int) -> Reduction:
     """Return two sums over rows, `period` of which lie in a row of weights; n is 1 if period is."""
     noted = noted_of(p)
     names = {name: f"a{k}[at]" for k, name in enumerate(p.rows)}

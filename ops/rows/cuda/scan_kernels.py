@@ -21,8 +21,9 @@ from numba import cuda
 from flowvm.cuda.compiler.compilation import threads
 from flowvm.cuda.launch import Const, CudaLaunch, KernelStep, Operand, Param, blocks_for
 from flowvm.launch import Launch
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import DType
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.rows.cpu.scan_launch import Scanned
 from flowvm.ops.rows.cuda.fold_kernels import power_above, state_arrays
 from flowvm.ops.rows.cuda.operands import each_step
@@ -32,10 +33,8 @@ from flowvm.ops.rows.parts.recurrence import split
 from flowvm.ops.rows.parts.scan_programs import Scan
 from flowvm.ops.rows.parts.states import stored_of
 
-Array = Any
 State = Any
 Metas = tuple[TensorMeta, ...]
-Attrs = tuple[Any, ...]
 EACH = 4  # neighbours of a lane
 TILES = 8  # of a segment at least
 BLOCKS = 1024  # enough to keep a large device busy
@@ -109,21 +108,21 @@ def _lanes(rule: Scan) -> tuple[Callable[[], Any], Callable[..., Any]]:
     up, source = ((_up_1, _from_1), (_up_2, _from_2))[len(rule.kinds) - 1]
     shared, _, stored, loaded = team(join, rule.kinds, False)
 
-    def scan(state: State, arrays: Any, lane: int, lanes: int) -> tuple[State, State]:
+    def scan(state: State, arrays: object, lane: int, lanes: int) -> tuple[State, State]:
         near, offset = min(lanes, WARP), 1
-        here = lane % near
+        lane_in_row = lane % near
         while offset < near:
             other = up(state, offset)
-            if here >= offset:
+            if lane_in_row >= offset:
                 state = join(other, state)
             offset *= 2
-        total = source(state, cuda.threadIdx.x % WARP - here + near - 1)
+        total = source(state, cuda.threadIdx.x % WARP - lane_in_row + near - 1)
         before = up(state, 1)
-        if here == 0:
+        if lane_in_row == 0:
             before = neutral()
         if lanes > WARP:
             cuda.syncthreads()  # the arrays may still be read
-            if here == 0:
+            if lane_in_row == 0:
                 stored(arrays, lane // WARP, total)
             cuda.syncthreads()
             warps, total = neutral(), neutral()
@@ -142,7 +141,9 @@ def _lanes(rule: Scan) -> tuple[Callable[[], Any], Callable[..., Any]]:
 
 
 @functools.cache
-def _rows(rule: Scan, source: DType, reverse: bool, carried: bool, totals: bool) -> Any:
+def _rows(
+    rule: Scan, source: DType, reverse: bool, carried: bool, totals: bool
+) -> Callable[[Any, Any, Any, Any, Any, Rows], None]:
     """Return the kernel that scans rows.
 
     `totals`: it leaves the state of each segment in s; `carried`: it reads the state before it
@@ -185,7 +186,9 @@ def _rows(rule: Scan, source: DType, reverse: bool, carried: bool, totals: bool)
 
 
 @functools.cache
-def _columns(rule: Scan, source: DType, reverse: bool, carried: bool, totals: bool) -> Any:
+def _columns(
+    rule: Scan, source: DType, reverse: bool, carried: bool, totals: bool
+) -> Callable[[Any, Any, Any, Any, Any, Columns], None]:
     """A thread for each segment of each column."""
     neutral, of, join, results = rule.nothing, rule.of, rule.join, rule.results
     load, put = load_of(source), stored_of(rule.outputs)
@@ -217,7 +220,7 @@ def _columns(rule: Scan, source: DType, reverse: bool, carried: bool, totals: bo
 
 
 @functools.cache
-def _befores(rule: Scan) -> Any:
+def _befores(rule: Scan) -> Callable[[Array, Array, int, int], None]:
     """Return the kernel that replaces a segment's state by all before; a row has a warp."""
     neutral, join = rule.nothing, rule.join
     shared, scan = _lanes(rule)

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.ops.rows.cuda.fold_kernels import Reduction
 
-Array = Any
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
+
 State = Any
 
 
-def element(x: Array, y: Array, z: Array, at: int, m: int, e: int) -> Any:
+def element(x: Array, y: Array, z: Array, at: int, m: int, e: int) -> Number:
     """Return the element that a reduction of one input fetches."""
     return x[at]
 
 
-def unchanged(state: State, taken: int) -> State:
+def unchanged(state: State, count: int) -> State:
     """The `close` of a reduction that runs in its state."""
     return state
 
@@ -26,15 +29,15 @@ def unchanged(state: State, taken: int) -> State:
 # --- one ------------------------------------------------------------------------------------------
 
 
-def _begin(v: Any, e: int) -> State:
+def _begin(v: object, e: int) -> State:
     return (0.0,)
 
 
-def _take(state: State, v: Any, e: int) -> State:
+def _take(state: State, v: Number, e: int) -> State:
     return (state[0] + np.float64(v),)
 
 
-def _take_4(state: State, a: Any, b: Any, c: Any, d: Any, e: int, step: int) -> State:
+def _take_4(state: State, a: Number, b: Number, c: Number, d: Number, e: int, step: int) -> State:
     return (state[0] + np.float64((a + b) + (c + d)),)
 
 
@@ -42,7 +45,7 @@ def _join(a: State, b: State) -> State:
     return (a[0] + b[0],)
 
 
-def sum_of(fetch: Callable[..., Any], stored: Any) -> Reduction:
+def sum_of(fetch: Callable[..., object], stored: Any) -> Reduction:
     """The sum of the numbers that `fetch` finds, stored in NumPy's type `stored`."""
 
     def put(out: Array, second: Array, m: int, state: State, extra: float) -> None:
@@ -54,15 +57,17 @@ def sum_of(fetch: Callable[..., Any], stored: Any) -> Reduction:
 # --- two ------------------------------------------------------------------------------------------
 
 
-def _begin_pair(v: Any, e: int) -> State:
+def _begin_pair(v: object, e: int) -> State:
     return 0.0, 0.0
 
 
-def _take_pair(state: State, v: Any, e: int) -> State:
+def _take_pair(state: State, v: Number, e: int) -> State:
     return state[0] + np.float64(v[0]), state[1] + np.float64(v[1])
 
 
-def _take_pairs(state: State, a: Any, b: Any, c: Any, d: Any, e: int, step: int) -> State:
+def _take_pairs(
+    state: State, a: Number, b: Number, c: Number, d: Number, e: int, step: int
+) -> State:
     first = (a[0] + b[0]) + (c[0] + d[0])
     second = (a[1] + b[1]) + (c[1] + d[1])
     return state[0] + np.float64(first), state[1] + np.float64(second)
@@ -73,7 +78,7 @@ def join_pair(a: State, b: State) -> State:
     return a[0] + b[0], a[1] + b[1]
 
 
-def pair_of(fetch: Callable[..., Any], stored: Any) -> Reduction:
+def pair_of(fetch: Callable[..., object], stored: Any) -> Reduction:
     """The two sums of the pairs that `fetch` finds."""
 
     def put(first: Array, second: Array, m: int, state: State, extra: float) -> None:

@@ -22,7 +22,6 @@ from numba import cuda
 
 from flowvm.ops.rows.parts.states import loaded_of, stored_of
 
-Array = Any
 State = Any
 WARP = 32
 MOST = 256  # threads of a block
@@ -32,7 +31,7 @@ EVERY_LANE = 0xFFFFFFFF
 # --- warps ----------------------------------------------------------------------------------------
 
 
-def shuffle_xor(value: Any, offset: int) -> Any:
+def shuffle_xor(value: object, offset: int) -> Any:
     """The value of the lane whose number differs by the bit `offset`."""
     return cuda.shfl_xor_sync(EVERY_LANE, value, offset)
 
@@ -56,15 +55,15 @@ def _moved_3(state: State, offset: int) -> State:
     )
 
 
-def _shared_1(a: Any) -> Callable[[], Any]:
-    def allocate() -> Any:
+def _shared_1(a: object) -> Callable[[], object]:
+    def allocate() -> tuple[object]:
         return (cuda.shared.array(MOST, a),)
 
     return allocate
 
 
-def _shared_2(a: Any, b: Any) -> Callable[[], Any]:
-    def allocate() -> Any:
+def _shared_2(a: object, b: object) -> Callable[[], object]:
+    def allocate() -> tuple[object, object]:
         first = cuda.shared.array(MOST, a)
         second = cuda.shared.array(MOST, b)
         return first, second
@@ -72,8 +71,8 @@ def _shared_2(a: Any, b: Any) -> Callable[[], Any]:
     return allocate
 
 
-def _shared_3(a: Any, b: Any, c: Any) -> Callable[[], Any]:
-    def allocate() -> Any:
+def _shared_3(a: object, b: object, c: object) -> Callable[[], object]:
+    def allocate() -> tuple[object, object, object]:
         first = cuda.shared.array(MOST, a)
         second = cuda.shared.array(MOST, b)
         third = cuda.shared.array(MOST, c)
@@ -120,7 +119,7 @@ class Team(NamedTuple):
 
 
 @functools.cache
-def team(join: Callable[[State, State], State], kinds: tuple[Any, ...], side: bool) -> Team:
+def team(join: Callable[[State, State], State], kinds: tuple[object, ...], side: bool) -> Team:
     """A team whose states, of NumPy's types `kinds`, are joined by `join`, the lower lane's first;
     it has to give the same however the states are grouped, but for rounding.
     """
@@ -138,7 +137,7 @@ def team(join: Callable[[State, State], State], kinds: tuple[Any, ...], side: bo
             offset *= 2
         return state
 
-    def neighbours(state: State, arrays: Any, lane: int, lanes: int) -> State:
+    def neighbours(state: State, arrays: object, lane: int, lanes: int) -> State:
         state = in_warp(state, lane, min(lanes, WARP))
         if lanes > WARP:
             warps = lanes // WARP
@@ -151,7 +150,7 @@ def team(join: Callable[[State, State], State], kinds: tuple[Any, ...], side: bo
             state = in_warp(loaded(arrays, first + place), place, warps)
         return state
 
-    def side_by_side(state: State, arrays: Any, lane: int, lanes: int) -> State:
+    def side_by_side(state: State, arrays: object, lane: int, lanes: int) -> State:
         thread, near = cuda.threadIdx.x, 1
         columns = cuda.blockDim.x >> cuda.popc(lanes - 1)
         cuda.syncthreads()

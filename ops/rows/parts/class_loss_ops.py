@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
@@ -32,6 +32,10 @@ from flowvm.ops.rows.cpu.class_loss_kernels import (
 )
 from flowvm.ops.rows.softmax import _softmax_backward, softmax
 
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
+
 CHUNK = 1 << 15  # logits of a chunk of work
 _REDUCTIONS = {"none": NONE, "mean": MEAN, "sum": SUM}
 
@@ -41,13 +45,14 @@ def legacy_reduction(size_average: bool | None, reduce: bool | None, reduction: 
     if size_average is None and reduce is None:
         return reduction
     if reduce is not None and not reduce:
-        said = "none"
+        replacement = "none"
     else:
-        said = "mean" if size_average is None or size_average else "sum"
+        replacement = "mean" if size_average is None or size_average else "sum"
     warnings.warn(
-        f"size_average and reduce are older than reduction: write reduction={said!r}", stacklevel=3
+        f"size_average and reduce are older than reduction: write reduction={replacement!r}",
+        stacklevel=3,
     )
-    return said
+    return replacement
 
 
 def check_reduction(name: str, reduction: str) -> None:
@@ -67,10 +72,10 @@ def check_classes(name: str, x: TensorMeta, target: TensorMeta) -> tuple[int, in
             f"of shape {tuple(x.shape)}"
         )
     shape = tuple(x.shape)
-    wanted = () if x.ndim == 1 else (shape[0], *shape[2:])
-    if tuple(target.shape) != wanted:
+    expected = () if x.ndim == 1 else (shape[0], *shape[2:])
+    if tuple(target.shape) != expected:
         raise ShapeError(
-            f"{name}: for input of shape {shape}, class indices have shape {wanted}, got "
+            f"{name}: for input of shape {shape}, class indices have shape {expected}, got "
             f"{tuple(target.shape)}"
         )
     if shape[min(1, x.ndim - 1)] == 0:
@@ -163,7 +168,7 @@ def _entropy_backward_launch(
     )
 
 
-def _entropy_backward_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
+def _entropy_backward_grad(c: Node, v: Tensor) -> tuple[Any, ...]:
     """Return the second gradient: linear in g, and by x that of g * (share * softmax(x) - ...)."""
     g, x, target, notes, *weight = c.saved
     reduction, ignored, smoothing = c.attrs

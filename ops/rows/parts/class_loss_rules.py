@@ -14,9 +14,12 @@ multiplied by.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from flowvm.ops.rows.parts.row_program import RowProgram, Sweep
+
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
 
 INLINE_ALWAYS = True  # for flowvm.compiler.native: they stand in loops over rows
 
@@ -31,37 +34,39 @@ WEIGHTED_ENTROPY_BACKWARD = ENTROPY_BACKWARD._replace(
 )
 
 
-def is_class(target: Any, n: int) -> Any:
+def is_class(target: Number, n: int) -> Number:
     """Return True if a target that is not ignored is a valid class."""
     return 0 <= target < n
 
 
-def entropy_of(x: Any, top: Any, level: Any, w: Any, keep: Any) -> Any:
+def entropy_of(x: Number, top: Number, level: Number, w: Number, keep: Number) -> Number:
     """Return the cross entropy of a row whose target has the logit x; `keep` is 1 - s."""
     return keep * w * (level - (x - top))
 
 
-def smoothing_of(level: Any, apart: Any, whole: Any, spread: Any) -> Any:
+def smoothing_of(level: Number, apart: Number, whole: Number, spread: Number) -> Number:
     """Return the smoothing's part: `whole` sums the weights, `apart` weight * (x - top)."""
     return spread * (whole * level - apart)
 
 
-def factor_and_off(scale: Any, w: Any, whole: Any, keep: Any, spread: Any) -> tuple[Any, Any]:
+def factor_and_off(
+    scale: Number, w: Number, whole: Number, keep: Number, spread: Number
+) -> tuple[Number, Number]:
     """The row's numbers that `ENTROPY_BACKWARD` needs."""
     return scale * (keep * w + spread * whole), scale * spread
 
 
-def target_gradient(scale: Any, w: Any, keep: Any) -> Any:
+def target_gradient(scale: Number, w: Number, keep: Number) -> Number:
     """Return the amount to subtract from the gradient of the target's logit."""
     return keep * w * scale
 
 
-def likelihood_of(x: Any, w: Any) -> Any:
+def likelihood_of(x: Number, w: Number) -> Number:
     """The negative log likelihood of a row whose target has the log probability x."""
     return -(x * w)
 
 
-def likelihood_gradient(scale: Any, w: Any) -> Any:
+def likelihood_gradient(scale: Number, w: Number) -> Number:
     """Return the gradient of the target's log probability; the other classes have none."""
     return -(scale * w)
 

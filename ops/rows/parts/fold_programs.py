@@ -41,7 +41,7 @@ class Reduced(NamedTuple):
 
 
 @functools.cache
-def total_of(rule: Rule, kind: Any, divided: bool) -> Reduced:
+def total_of(rule: Rule, kind: object, divided: bool) -> Reduced:
     """Return the Reduced of a rule for results of type `kind`; `divided`: by the call's number."""
     keep = rule.keep
 
@@ -59,7 +59,7 @@ def total_of(rule: Rule, kind: Any, divided: bool) -> Reduced:
 
 
 @functools.cache
-def place_of(order: Order, kind: Any) -> Reduced:
+def place_of(order: Order, kind: object) -> Reduced:
     """The best element, of NumPy's type `kind`, and the first place where it is."""
     replaces = order.replaces
 
@@ -73,11 +73,11 @@ def place_of(order: Order, kind: Any) -> Reduced:
     return Reduced((kind, np.int64), join, results, 2)
 
 
-def _variance_and_mean(state: State, freedom: float) -> tuple[Any, ...]:
+def _variance_and_mean(state: State, freedom: float) -> tuple[object, ...]:
     return state[2] / freedom, state[1]
 
 
-def _deviation_and_mean(state: State, freedom: float) -> tuple[Any, ...]:
+def _deviation_and_mean(state: State, freedom: float) -> tuple[object, ...]:
     return sqrt(state[2] / freedom), state[1]
 
 

@@ -7,14 +7,19 @@ with what else a reduction needs to know.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from flowvm.compiler.native import Intrinsic
+from flowvm.meta.arrays import Number
 from flowvm.meta.dtype import dtype_named
 from flowvm.ops.scalar.half import STORED, widened
+
+if TYPE_CHECKING:
+    from flowvm.private.code_types import Builder, CodeContext, Signature, Type, Value
+
 
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
@@ -25,21 +30,28 @@ INLINE_ALWAYS = (
 
 
 def _in_any_order(
-    python: Callable[[Any, Any], Any], floats: Callable[..., Any], integers: Callable[..., Any]
+    python: Callable[[Number, Number], object],
+    floats: Callable[..., object],
+    integers: Callable[..., object],
 ) -> Intrinsic:
     """Return an intrinsic for `python` on two numbers of one dtype.
 
     LLVM may apply it in any order to any number of elements, so it can make vectors of a loop.
     """
 
-    def define() -> Any:
-        def typed(context: Any, a: Any, b: Any) -> Any:
+    def define() -> Callable[..., object]:
+        def typed(context: object, a: Type, b: object) -> tuple[object, Callable[..., object]]:
             from numba import types
 
             build = floats if isinstance(a, types.Float) else integers
             signed = getattr(a, "signed", False)
 
-            def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            def codegen(
+                context: CodeContext,
+                builder: Builder,
+                signature: Signature,
+                values: Sequence[Value],
+            ) -> Value:
                 return build(builder, *values, signed)
 
             return a(a, a), codegen
@@ -50,12 +62,12 @@ def _in_any_order(
 
 
 def _extreme(sign: str) -> Intrinsic:
-    def floats(builder: Any, a: Any, b: Any, signed: bool) -> Any:
+    def floats(builder: Builder, a: Value, b: Value, signed: bool) -> object:
         flags = ("nnan", "nsz")
         better = builder.fcmp_ordered(sign, a, b, flags=flags)
         return builder.select(better, a, b, flags=flags)
 
-    def integers(builder: Any, a: Any, b: Any, signed: bool) -> Any:
+    def integers(builder: Builder, a: Value, b: Value, signed: bool) -> Value:
         compare = builder.icmp_signed if signed else builder.icmp_unsigned
         return builder.select(compare(sign, a, b), a, b)
 
@@ -79,9 +91,13 @@ _product_of = _in_any_order(
 )
 
 
-def _choose_define() -> Any:
-    def typed(context: Any, condition: Any, a: Any, b: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+def _choose_define() -> Callable[..., object]:
+    def typed(
+        context: object, condition: Type, a: Type, b: object
+    ) -> tuple[object, Callable[..., object]]:
+        def codegen(
+            context: CodeContext, builder: Builder, signature: Signature, values: Sequence[Value]
+        ) -> Value:
             return builder.select(*values)
 
         return a(condition, a, a), codegen
@@ -97,18 +113,23 @@ choose = Intrinsic(lambda condition, a, b: a if condition else b, _choose_define
 def _number_of(name: str) -> Intrinsic:
     """The float32 that bits of the dtype `name` in an int16 stand for."""
 
-    def define() -> Any:
-        def typed(context: Any, bits: Any) -> Any:
+    def define() -> Callable[..., object]:
+        def typed(context: object, bits: object) -> tuple[object, Callable[..., object]]:
             from numba import types
 
-            def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            def codegen(
+                context: CodeContext,
+                builder: Builder,
+                signature: Signature,
+                values: Sequence[Value],
+            ) -> Value:
                 return widened(builder, values[0], name)
 
             return types.float32(bits), codegen
 
         return typed
 
-    def python(bits: Any) -> Any:
+    def python(bits: object) -> object:
         dtype = dtype_named(name)
         return np.float32(dtype.loaded(np.array(bits, np.int16).view(dtype.storage)))
 
@@ -131,9 +152,9 @@ class Rule(NamedTuple):
     watches   True if `join` does not keep NaN, so that the loop must look for it
     """
 
-    join: Any
-    keep: Callable[[Any, Any], Any]
-    start: Callable[[Any, Any, Any], Any]
+    join: Intrinsic
+    keep: Callable[[Number, Number], Number]
+    start: Callable[[Number, Number, Number], Number]
     wide: str
     watches: bool
 
@@ -144,31 +165,31 @@ class Rule(NamedTuple):
         return neutral
 
 
-def _plus(a: Any, b: Any) -> Any:
+def _plus(a: Number, b: Number) -> object:
     return a + b
 
 
-def _times(a: Any, b: Any) -> Any:
+def _times(a: Number, b: Number) -> Number:
     return a * b
 
 
-def _larger(a: Any, b: Any) -> Any:
+def _larger(a: Number, b: Number) -> object:
     return choose((b > a) | (b != b), b, a)  # a NaN, once in, stays: nothing is larger
 
 
-def _smaller(a: Any, b: Any) -> Any:
+def _smaller(a: Number, b: Number) -> object:
     return choose((b < a) | (b != b), b, a)
 
 
-def _zero(zero: Any, one: Any, element: Any) -> Any:
+def _zero(zero: object, one: object, element: object) -> object:
     return zero
 
 
-def _one(zero: Any, one: Any, element: Any) -> Any:
+def _one(zero: object, one: object, element: object) -> object:
     return one
 
 
-def _element(zero: Any, one: Any, element: Any) -> Any:
+def _element(zero: object, one: object, element: object) -> object:
     return element
 
 

@@ -11,11 +11,14 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowvm.meta.dtype import DType, bool_, int16, uint8
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.rows.parts.fold_rules import REDUCED
+
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
 
 Dim = tuple[int, int]  # size, stride
 ROW_SEGMENT = 1 << 16  # elements
@@ -30,12 +33,12 @@ GRAIN = 1 << 18  # elements of a chunk
 class Walk(NamedTuple):
     """The dimensions of a reduction, outermost first."""
 
-    kept: tuple[Dim, Dim]
+    free: tuple[Dim, Dim]
     reduced: tuple[Dim, Dim]
 
     @property
     def results(self) -> int:
-        return self.kept[0][0] * self.kept[1][0]
+        return self.free[0][0] * self.free[1][0]
 
     @property
     def elements(self) -> int:
@@ -44,17 +47,17 @@ class Walk(NamedTuple):
     @property
     def extent(self) -> int:
         """Return the distance from the first element to behind the last."""
-        return 1 + sum((size - 1) * stride for size, stride in (*self.kept, *self.reduced))
+        return 1 + sum((size - 1) * stride for size, stride in (*self.free, *self.reduced))
 
     @property
     def in_columns(self) -> bool:
         """True if the kept elements lie one after another, and the reduced ones do not."""
-        return self.reduced[1][1] != 1 and self.kept[1][1] == 1
+        return self.reduced[1][1] != 1 and self.free[1][1] == 1
 
     @property
     def lies_together(self) -> bool:
         """True if the results' elements are dense runs, one behind the other."""
-        dims = [dim for dim in (*self.kept, *self.reduced) if dim[0] != 1]
+        dims = [dim for dim in (*self.free, *self.reduced) if dim[0] != 1]
         return all(
             outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(dims)
         ) and (not dims or dims[-1][1] == 1)
@@ -75,17 +78,19 @@ def walk_of(x: TensorMeta, dims: tuple[int, ...]) -> Walk | None:
     """The walk of a reduction of `x`, which is not empty, over `dims`; None if it has more
     dimensions than a kernel takes, or nothing that is reduced or kept last lies together.
     """
-    kept = [(x.shape[d], x.stride[d]) for d in range(x.ndim) if d not in dims and x.shape[d] != 1]
+    results = [
+        (x.shape[d], x.stride[d]) for d in range(x.ndim) if d not in dims and x.shape[d] != 1
+    ]
     reduced = [(x.shape[d], x.stride[d]) for d in dims if x.shape[d] != 1]
     reduced.sort(key=lambda dim: (dim[1] != 0, -dim[1]))
-    kept, reduced = _merged(kept), _merged(reduced)
-    if len(kept) > 2 or len(reduced) > 2:
+    results, reduced = _merged(results), _merged(reduced)
+    if len(results) > 2 or len(reduced) > 2:
         return None
-    kept = [(1, 0)] * (2 - len(kept)) + kept
+    results = [(1, 0)] * (2 - len(results)) + results
     reduced = [(1, 0)] * (2 - len(reduced)) + reduced
-    walk = Walk((kept[0], kept[1]), (reduced[0], reduced[1]))
+    walk = Walk((results[0], results[1]), (reduced[0], reduced[1]))
     single = walk.extent == 1 and walk.elements == 1  # nothing is reduced
-    return walk if walk.reduced[1][1] == 1 or walk.kept[1][1] == 1 or single else None
+    return walk if walk.reduced[1][1] == 1 or walk.free[1][1] == 1 or single else None
 
 
 def grain_of(size: int) -> int:
@@ -113,7 +118,7 @@ class Runs(NamedTuple):
 
     @staticmethod
     def of(walk: Walk, extra: float = 1.0) -> Runs:
-        (_, outer_stride), (inner, inner_stride) = walk.kept
+        (_, outer_stride), (inner, inner_stride) = walk.free
         (_, row_stride), (n, _) = walk.reduced
         count = walk.elements
         segments = -(-count // ROW_SEGMENT)
@@ -149,7 +154,7 @@ class Columns(NamedTuple):
 
     @staticmethod
     def of(walk: Walk, extra: float = 1.0) -> Columns:
-        (_, outer_stride), (width, _) = walk.kept
+        (_, outer_stride), (width, _) = walk.free
         (_, far), (n, near) = walk.reduced
         rows = walk.elements
         rest, parts = width, 1
@@ -180,24 +185,24 @@ def shape_without(shape: Sequence[int], dims: Sequence[int], keepdim: bool) -> t
     return tuple(d for i, d in enumerate(shape) if i not in dims)
 
 
-def plain(v: Any) -> Any:
+def plain(v: object) -> Any:
     """The lift that leaves an element as it is."""
     return v
 
 
 @functools.cache
-def _of_reduced(name: str, lift: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _of_reduced(name: str, lift: Callable[[Number], object]) -> Callable[[Number], Number]:
     number = REDUCED[name]
 
-    def of_bits(bits: Any) -> Any:
+    def of_bits(bits: object) -> object:
         return lift(number(bits))
 
     return of_bits
 
 
 def kernel_input(
-    dtype: DType, lift: Callable[[Any], Any] = plain
-) -> tuple[DType, Callable[[Any], Any]]:
+    dtype: DType, lift: Callable[[Number], Number] = plain
+) -> tuple[DType, Callable[[Number], Number]]:
     """Return the dtype in which a kernel sees elements of `dtype`, and `lift` for this dtype."""
     if dtype.reduced:
         return int16, _of_reduced(dtype.name, lift)

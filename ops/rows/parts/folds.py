@@ -10,7 +10,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from flowvm.ops.rows.cpu.sum_kernels import BUFFER
 from flowvm.ops.rows.parts.fold_programs import total_of
 from flowvm.ops.rows.parts.fold_rules import ADD, LARGEST, MULTIPLY, SMALLEST, Rule
 from flowvm.ops.rows.parts.fold_walk import Walk, kernel_input, plain, shape_without, walk_of
+
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
 
 # --- launches -----------------------------------------------------------------------------------
 
@@ -53,16 +56,16 @@ def _launch(
     walk: Walk,
     dtypes: tuple[DType, DType],
     rules: tuple[Rule, Rule],
-    lift: Callable[[Any], Any],
+    lift: Callable[[Number], Number],
     divisor: float,
 ) -> Launch:
     floating = dtypes[0].is_floating_point
     rule = rules[not floating]
-    kind: Any = dtypes[0].numpy.type
+    kind: object = dtypes[0].numpy.type
     p = total_of(rule, kind, floating and bool(rule.wide))
     views = (View(dtypes[0], (walk.results,)), View(dtypes[1], (walk.extent,)))
     n = walk.elements
-    short = walk.kept == ((1, 0), (walk.results, n)) and walk.reduced == ((1, 0), (n, 1))
+    short = walk.free == ((1, 0), (walk.results, n)) and walk.reduced == ((1, 0), (n, 1))
     if short and n <= 16 and _smooth(n) and not walk.in_columns:
         length = BUFFER // n
         units = -(-walk.results // length)
@@ -77,11 +80,11 @@ def _launch(
 # --- reductions ---------------------------------------------------------------------------------
 
 
-def _truth(v: Any) -> Any:
+def _truth(v: object) -> object:
     return v != 0
 
 
-def _square(v: Any) -> Any:
+def _square(v: Number) -> Number:
     wide = np.float64(v)  # the square of 1e30 is no float32
     return wide * wide
 
@@ -94,7 +97,7 @@ def _widest(dtype: DType) -> DType:
     return float64
 
 
-def _magnitude(v: Any) -> Any:
+def _magnitude(v: Number) -> object:
     return abs(v)
 
 
@@ -113,7 +116,7 @@ class Fold:
         rules: tuple[Rule, Rule],
         gives: Callable[[DType], DType],
         neutral: int = 0,
-        lift: Callable[[Any], Any] = plain,
+        lift: Callable[[Number], Number] = plain,
         again: Fold | None = None,
         adds: bool = False,
         linear: bool = False,

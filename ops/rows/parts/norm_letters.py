@@ -6,8 +6,8 @@ the other, so samples are split evenly or not at all.
 
 from __future__ import annotations
 
-from flowvm.meta.meta import TensorMeta
-from flowvm.ops.declare.letters import Attrs, Letters, Metas, Names
+from flowvm.meta.meta import Attrs, TensorMeta
+from flowvm.ops.declare.letters import Letters, Metas, Names
 
 
 def _around(x: TensorMeta, attrs: Attrs) -> tuple[Names, Names, Names, frozenset[str]] | None:

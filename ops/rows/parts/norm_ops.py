@@ -13,7 +13,7 @@ of groups, so that it can be cut among ranks along each of them, as x is.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from flowvm.eager.tensor import Tensor
 from flowvm.launch import GRAIN, Launch, View
@@ -34,6 +34,9 @@ from flowvm.ops.rows.cpu.norm_launch import (
 from flowvm.ops.rows.parts.norm_checks import check_channels, check_norm
 from flowvm.ops.rows.parts.norm_letters import normalized, normalized_back
 from flowvm.ops.rows.parts.norm_rules import moved, unbiasing
+
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
 
 
 def _forward(
@@ -70,12 +73,12 @@ def _plain(
 # --- D, and D of g * weight with the gradients of weight and bias ---------------------------------
 
 
-def _back_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
+def _back_grad(c: Node, v: Tensor) -> tuple[object, ...]:
     h, x, stats = c.saved
     return _back(v, x, stats, *c.attrs), _along_x(c, v, h, x, stats) if c.needs[1] else None, None
 
 
-def _along_x(c: Any, v: Tensor, h: Tensor, x: Tensor, stats: Tensor) -> Tensor:
+def _along_x(c: Node, v: Tensor, h: Tensor, x: Tensor, stats: Tensor) -> Tensor:
     """The gradient of <v, D(h)> by x."""
     kind, size, eps, center = c.attrs
     shape, dims = cube_of(x._meta, kind, size)
@@ -125,7 +128,7 @@ def _weight_shape(x: TensorMeta, kind: str, weight: TensorMeta) -> tuple[int, ..
     return (weight.numel,) + (1,) * (x.ndim - 2)
 
 
-def _full_back_grad(c: Any, vx: Tensor, vw: Tensor, vb: Tensor) -> tuple[Any, ...]:
+def _full_back_grad(c: Node, vx: Tensor, vw: Tensor, vb: Tensor) -> tuple[Any, ...]:
     """Differentiate dx = D(g * weight), dw = sum(g * xhat) and db = sum(g)."""
     g, x, stats, weight = c.saved
     kind = c.attrs[0]
@@ -167,7 +170,7 @@ def _full_back(
 # --- with weights ---------------------------------------------------------------------------------
 
 
-def _weighted_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _weighted_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
     x, weight, stats = c.saved
     gradients: tuple[Any, ...] = _full_back(g, x, stats, weight, *c.attrs)[: len(c.metas)]
     return gradients
@@ -278,7 +281,7 @@ def _update(
 # --- by given statistics --------------------------------------------------------------------------
 
 
-def _fixed_back_grad(c: Any, vx: Tensor, vw: Tensor, vb: Tensor) -> tuple[Any, ...]:
+def _fixed_back_grad(c: Node, vx: Tensor, vw: Tensor, vb: Tensor) -> tuple[Any, ...]:
     """Differentiate dx = g * rstd * weight, dw = sum(g * (x - mean) * rstd) and db = sum(g)."""
     g, x, stats, weight = c.saved
     shape = _weight_shape(x._meta, "batch", weight._meta)

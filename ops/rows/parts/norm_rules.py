@@ -10,11 +10,14 @@ The kernels of each call these functions:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flowvm.ops.scalar.functions import sqrt
+
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
 
 INLINE_ALWAYS = True  # for flowvm.compiler.native: they stand in loops that become vectors
 LEAST, MOST = 1e-20, 1e20  # variances between these leave slopes that float32 has
@@ -32,7 +35,7 @@ def lifting(variance: float) -> float:
 
 
 def base_and_slope(
-    plain: float, slanted: float, spread: Any, share: float, eps: float
+    plain: float, slanted: float, spread: Number, share: float, eps: float
 ) -> tuple[float, float]:
     """rstd * M(h) and rstd**3 * M(h * (x - mean)) / lifting, from the sums of h and h * (x - mean)
     over a group of 1 / share elements; `share` is 0 where mean and variance do not depend on x.
@@ -42,7 +45,7 @@ def base_and_slope(
     return plain * share * scale, slanted * share / variance * scale / lifting(variance)
 
 
-def weight_gradient(slanted: float, spread: Any, eps: float) -> float:
+def weight_gradient(slanted: float, spread: Number, eps: float) -> float:
     """Return the gradient of the weight from `slanted`, the sum of g * (x - mean)."""
     gradient: float = slanted / sqrt(np.float64(spread) + eps)
     return gradient
@@ -53,6 +56,6 @@ def unbiasing(count: int) -> float:
     return count / max(1, count - 1)
 
 
-def moved(running: Any, to: Any, momentum: float) -> Any:
+def moved(running: Number, to: Number, momentum: float) -> Number:
     """Move a running mean or variance towards a batch's."""
     return running + momentum * (to - running)

@@ -7,9 +7,14 @@ Of equals a search finds the first, a running extreme the last.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowvm.ops.rows.parts.fold_rules import larger_of, smaller_of
+
+if TYPE_CHECKING:
+    from flowvm.compiler.native import Intrinsic
+    from flowvm.meta.arrays import Number
+
 
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
@@ -27,30 +32,30 @@ class Order(NamedTuple):
     """
 
     join: Any
-    beats: Callable[[Any, Any], Any]
-    replaces: Callable[[Any, Any, Any, Any], Any]
-    follows: Callable[[Any, Any], Any]
-    ahead: Callable[[Any, Any], Any]
+    beats: Callable[[Number, Number], Number]
+    replaces: Callable[[Number, Number, Number, Number], Number]
+    follows: Callable[[Number, Number], Number]
+    ahead: Callable[[Number, Number], Number]
 
 
-def _above(a: Any, b: Any) -> Any:
+def _above(a: Number, b: Number) -> object:
     return a > b
 
 
-def _below(a: Any, b: Any) -> Any:
+def _below(a: Number, b: Number) -> object:
     return a < b
 
 
-def _order(join: Any, ahead: Callable[[Any, Any], Any]) -> Order:
+def _order(join: Intrinsic, ahead: Callable[[Number, Number], Number]) -> Order:
     """Return the Order of numbers by `ahead`."""
 
-    def beats(a: Any, b: Any) -> Any:
+    def beats(a: Number, b: Number) -> object:
         return ahead(a, b) | ((a != a) & (b == b))
 
-    def replaces(value: Any, place: Any, other: Any, its_place: Any) -> Any:
+    def replaces(value: Number, place: Number, other: Number, its_place: Number) -> object:
         return beats(other, value) | ((not beats(value, other)) & (its_place < place))
 
-    def follows(value: Any, later: Any) -> Any:
+    def follows(value: object, later: object) -> bool:
         return not beats(value, later)
 
     return Order(join, beats, replaces, follows, ahead)

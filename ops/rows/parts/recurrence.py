@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.launch import GRAIN, Launch, View
+from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import DType
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cpu.body_arrays import array_in
@@ -22,7 +23,8 @@ from flowvm.ops.declare.registry import op
 from flowvm.ops.shapes.fill import ones_like, zeros_like
 from flowvm.ops.shapes.join import cat
 
-Array = Any
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
 
 
 def split(x: TensorMeta, dim: int) -> tuple[int, int, int]:
@@ -157,14 +159,14 @@ def later(x: Tensor, dim: int, first: float) -> Tensor:
     return later
 
 
-def _forward_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _forward_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
     b, out = c.saved
     (dim,) = c.attrs
     to_a = recurrence_back(g, b, dim)
     return to_a, (to_a * later(out, dim, 0) if c.needs[1] else None)
 
 
-def _backward_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _backward_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
     b, out = c.saved
     (dim,) = c.attrs
     to_g = recurrence(g, b, dim)

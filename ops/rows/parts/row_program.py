@@ -112,7 +112,7 @@ class RowProgram(NamedTuple):
         return tuple(d for sweep in self.sweeps for d in sweep.after)
 
     @property
-    def kept(self) -> str:
+    def stored_map(self) -> str:
         """The map that is kept from a sweep with folds for the result, or ""."""
         maps = [m for sweep in self.sweeps if sweep.folds for m in sweep.maps]
         calls = [name for name, expr in maps if "decay(" in expr]
@@ -128,18 +128,18 @@ class RowProgram(NamedTuple):
 
     def maps_for(self, *exprs: str, but: Iterable[str] = ()) -> Definitions:
         """Return the maps that expressions need, in order, but `but` and the maps only for it."""
-        wanted = names_in(*exprs) - set(but)
+        needed = names_in(*exprs) - set(but)
         for name, expr in reversed(self.maps):
-            if name in wanted:
-                wanted |= names_in(expr) - set(but)
-        return tuple(d for d in self.maps if d[0] in wanted)
+            if name in needed:
+                needed |= names_in(expr) - set(but)
+        return tuple(d for d in self.maps if d[0] in needed)
 
     def row_numbers(self, *exprs: str, but: Iterable[str] = ()) -> tuple[str, ...]:
         """The numbers of a row that expressions need, and the maps they need."""
         maps = self.maps_for(*exprs, but=but)
-        wanted = names_in(*exprs, *(expr for _, expr in maps))
+        needed = names_in(*exprs, *(expr for _, expr in maps))
         numbers = (*self.heads, *(name for name, _ in self.begin), *self._from_folds())
-        return tuple(name for name in (*numbers, "count") if name in wanted)
+        return tuple(name for name in (*numbers, "count") if name in needed)
 
     def _from_folds(self) -> Iterator[str]:
         for sweep in self.sweeps:

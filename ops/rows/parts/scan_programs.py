@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from flowvm.ops.rows.parts.exponential_sums import element_sum, joined, logarithm, nothing
 from flowvm.ops.rows.parts.fold_rules import ADD, MULTIPLY, Rule, choose
 from flowvm.ops.rows.parts.orders import LARGEST, SMALLEST, Order
+
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Number
 
 INLINE_ALWAYS = True  # for flowvm.compiler.native: they stand in loops that become vectors
 State = Any
@@ -58,7 +61,7 @@ Maker = Callable[[Any], Scan]  # of NumPy's type of the elements, as a kernel re
 # --- sums and products ----------------------------------------------------------------------------
 
 
-def _first(state: State) -> tuple[Any, ...]:
+def _first(state: State) -> tuple[object, ...]:
     return (state[0],)
 
 
@@ -70,7 +73,7 @@ def _total(rule: Rule) -> Scan:
     def neutral() -> State:
         return (start,)
 
-    def of(v: Any, k: Any) -> State:
+    def of(v: object, k: object) -> State:
         return (wide(v),)
 
     def join(a: State, b: State) -> State:
@@ -83,12 +86,12 @@ def _is_float(kind: Any) -> bool:
     return bool(np.issubdtype(kind, np.floating))
 
 
-def sums(kind: Any) -> Scan:
+def sums(kind: object) -> Scan:
     """Running sums, in float64 or int64, so each result is rounded once."""
     return _total(ADD[not _is_float(kind)])
 
 
-def products(kind: Any) -> Scan:
+def products(kind: object) -> Scan:
     """Running products, likewise."""
     return _total(MULTIPLY[not _is_float(kind)])
 
@@ -108,7 +111,7 @@ def _extreme(order: Order, largest: bool, kind: Any) -> Scan:
     def neutral() -> State:
         return last, np.int64(-1)
 
-    def of(v: Any, k: Any) -> State:
+    def of(v: Number, k: Any) -> State:
         return kind(v), np.int64(k)
 
     def join(a: State, b: State) -> State:
@@ -118,7 +121,7 @@ def _extreme(order: Order, largest: bool, kind: Any) -> Scan:
     def real(state: State) -> Any:
         return state[1] >= 0
 
-    def idle(state: State, v: Any) -> Any:
+    def idle(state: State, v: object) -> Any:
         return ahead(state[0], v)
 
     return Scan((kind, np.int64), neutral, of, join, _both, 2, real=real, idle=idle)
@@ -128,12 +131,12 @@ def _both(state: State) -> tuple[Any, ...]:
     return state[0], state[1]
 
 
-def largest(kind: Any) -> Scan:
+def largest(kind: object) -> Scan:
     """The largest element so far, and where it is; of equals the last."""
     return _extreme(LARGEST, True, kind)
 
 
-def smallest(kind: Any) -> Scan:
+def smallest(kind: object) -> Scan:
     """The smallest element so far, and where it is; of equals the last."""
     return _extreme(SMALLEST, False, kind)
 
@@ -141,17 +144,17 @@ def smallest(kind: Any) -> Scan:
 # --- exponentials ---------------------------------------------------------------------------------
 
 
-def _exponential(v: Any, k: Any) -> State:
+def _exponential(v: Number, k: object) -> State:
     return element_sum(np.float64(v))
 
 
-def _logarithm(state: State) -> tuple[Any, ...]:
+def _logarithm(state: State) -> tuple[float]:
     return (logarithm(state),)
 
 
 EXPONENTIALS = Scan((np.float64, np.float64), nothing, _exponential, joined, _logarithm)
 
 
-def exponentials(kind: Any) -> Scan:
+def exponentials(kind: object) -> Scan:
     """The logarithm of the sum of exponentials so far."""
     return EXPONENTIALS

@@ -17,10 +17,11 @@ contiguous.  `out`, its gradient and the gradients are dense.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.ops.declare.cpu.body_arrays import array_in
 from flowvm.ops.products.cpu.tile import (
     START_NONE,
@@ -42,8 +43,6 @@ from flowvm.ops.sequences.cpu.attention_rows import (
     times,
     weighed,
 )
-
-Array = Any
 
 
 class Attention(NamedTuple):
@@ -187,9 +186,9 @@ def forward_body(
         fill(sums, real(0))
         fill(totals, real(0))
         fill(tops, real(-np.inf))
-        seen = min(p.keys, i0 + rows) if p.causal else p.keys
-        for j0 in range(0, seen, p.across):
-            count = min(p.across, seen - j0)
+        visible = min(p.keys, i0 + rows) if p.causal else p.keys
+        for j0 in range(0, visible, p.across):
+            count = min(p.across, visible - j0)
             _pack_turned(p, key + j0 * p.k_row * size, p.k_row, p.features, count, base + keys_at)
             _pack(p, value + j0 * p.v_row * size, p.v_row, count, width, base + values_at)
             for i in range(0, rows, p.mr):

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from flowvm.meta.arrays import Array
 from flowvm.ops.rows.cpu.runs import rank, ranked
 from flowvm.ops.scalar.functions import exp
 
 REASSOCIATE = True  # for flowvm.compiler.native
-Array = Any
 
 
 def scaled(row: Array, scale: float) -> None:
@@ -31,12 +31,12 @@ def scaled_and_masked(row: Array, mask: Array, scale: float) -> None:
         row[j] = row[j] * factor + mask[j]
 
 
-def fill(row: Array, value: Any) -> None:
+def fill(row: Array, value: object) -> None:
     for j in range(len(row)):
         row[j] = value
 
 
-def largest(row: Array, least: Any) -> Any:
+def largest(row: Array, least: object) -> Any:
     """The largest element, `least` at least.  NaN counts as the largest or is passed over."""
     top = rank(least)
     for j in range(len(row)):
@@ -45,7 +45,7 @@ def largest(row: Array, least: Any) -> Any:
     return ranked(top)
 
 
-def weighed(row: Array, top: Any) -> Any:
+def weighed(row: Array, top: object) -> Any:
     """exp(x - top) in place, and their sum."""
     total = row.dtype.type(0)
     for j in range(len(row)):
@@ -55,12 +55,12 @@ def weighed(row: Array, top: Any) -> Any:
     return total
 
 
-def times(row: Array, factor: Any) -> None:
+def times(row: Array, factor: object) -> None:
     for j in range(len(row)):
         row[j] *= factor
 
 
-def stored(out: Array, row: Array, factor: Any) -> None:
+def stored(out: Array, row: Array, factor: object) -> None:
     """`row` times a factor, written elsewhere."""
     for j in range(len(row)):
         out[j] = row[j] * factor
@@ -74,7 +74,7 @@ def dot(x: Array, y: Array) -> Any:
     return total
 
 
-def back_to_scores(weights: Array, g: Array, level: Any, mean: Any, scale: float) -> None:
+def back_to_scores(weights: Array, g: Array, level: object, mean: object, scale: float) -> None:
     """Turn scores into weights, exp(x - level), in place, and their gradient into the products'.
 
     g = weight * (g - mean) * scale

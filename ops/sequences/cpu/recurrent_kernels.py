@@ -20,15 +20,15 @@ What lies in memory
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flowvm.launch import PHASE_BITS
+from flowvm.meta.arrays import Array
 from flowvm.ops.declare.cpu.body_arrays import array_in
 from flowvm.ops.products.cpu.gemm_kernels import pack_panels
 from flowvm.ops.products.cpu.tile import START_NONE, START_ROWS, address, multiply_tile
 from flowvm.ops.scalar.functions import sigmoid, tanh
 
-Array = Any
 PHASE_MASK = (1 << PHASE_BITS) - 1
 TANH, RELU, LSTM, GRU = 0, 1, 2, 3
 
@@ -44,7 +44,7 @@ class Recurrence(NamedTuple):
     features: int  # of h
     gates: int  # numbers of a row of x
     width: int  # of a row of state
-    kept: int  # numbers of a row of notes
+    note_width: int  # numbers of a row of notes
     samples: int
     block: int  # samples of a unit
     reverse: int
@@ -328,18 +328,18 @@ def back_body(
             count = _samples_at(starts, t, begin, rows)
             if count <= 0:
                 continue
-            earlier, there = 0, 0  # the step before and its samples
+            earlier, samples = 0, 0  # the step before and its samples
             if s > 0:
                 earlier = _step_of(p, starts, s - 1)
-                there = _samples_at(starts, earlier, begin, rows)
+                samples = _samples_at(starts, earlier, begin, rows)
             for i in range(count):
                 at, b = starts[t] + begin + i, begin + i
                 dh, row = dstate[b][:n], before[at]
                 _add(dh, g[at])
                 from_step = starts[earlier] + b
-                _copy(row, out[from_step] if i < there else state[b][:n])
+                _copy(row, out[from_step] if i < samples else state[b][:n])
                 if p.cell == LSTM:
-                    cell = notes[from_step][4 * n :] if i < there else state[b][n:]
+                    cell = notes[from_step][4 * n :] if i < samples else state[b][n:]
                     _lstm_back(dstate[b], dx[at], notes[at], cell, n)
                 elif p.cell == GRU:
                     _gru_back(dh, dx[at], dhidden[at], notes[at], row, n)

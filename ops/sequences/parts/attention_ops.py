@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.native.trace_cache import steady
@@ -29,6 +29,10 @@ from flowvm.ops.rows.softmax import softmax
 from flowvm.ops.sequences.cpu.attention_kernels import Attention, backward_body, forward_body
 from flowvm.ops.sequences.parts.masks import INFINITY, causal
 
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
+
 BLOCK, ACROSS = 48, 96  # queries and keys of a block: four tiles' rows, whole panels
 
 
@@ -42,8 +46,8 @@ def _weights(
     scores = _matmul_nt(query * scale, key)
     if is_causal:
         queries, keys = scores._meta.shape[-2:]
-        seen = causal(queries, keys, False, scores._meta.device)
-        scores = masked_fill(scores, logical_not.call(seen), -INFINITY)
+        is_visible = causal(queries, keys, False, scores._meta.device)
+        scores = masked_fill(scores, logical_not.call(is_visible), -INFINITY)
     if mask is None or scores._meta.shape[-1] == 0:
         weights: Tensor = softmax(scores, -1)
         return weights
@@ -89,17 +93,17 @@ def _record(
     scale: float,
 ) -> Attention:  # fmt: skip
     name, size = q.dtype.name, q.dtype.itemsize
-    tile, found = tile_shape(name), tile_functions(name, ("tile", "copy", "transpose"))
+    tile, functions = tile_shape(name), tile_functions(name, ("tile", "copy", "transpose"))
     across = ACROSS // tile.columns * tile.columns
     block = max(tile.rows, BLOCK // tile.rows * tile.rows)
-    seen: tuple[int, ...] = (0, 0, 0)
+    mask_strides: tuple[int, ...] = (0, 0, 0)
     if mask is not None:
         around = zip(mask.shape[:3], mask.stride[:3], strict=True)
-        seen = tuple(0 if n == 1 else s for n, s in around)
+        mask_strides = tuple(0 if n == 1 else s for n, s in around)
     numbers = (
         q.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3], block, across, int(is_causal),
-        *q.stride[:3], *k.stride[:3], *v.stride[:3], *seen, tile.rows, tile.columns, tile.lanes,
-        size, found.tile, found.copy, found.transpose, float(scale),
+        *q.stride[:3], *k.stride[:3], *v.stride[:3], *mask_strides, tile.rows, tile.columns,
+        tile.lanes, size, functions.tile, functions.copy, functions.transpose, float(scale),
     )  # fmt: skip
     return Attention._make(numbers)
 
@@ -111,14 +115,14 @@ def _forward(
     p = _record(q, k, v, mask, is_causal, scale)
     batch, heads, queries = q.shape[:3]
     out, levels = q.with_shape((*q.shape[:3], p.width)), q.with_shape(q.shape[:3])
-    views = *(_flat(t) for t in (out, levels, q, k, v)), _seen(mask, q)
+    views = *(_flat(t) for t in (out, levels, q, k, v)), _mask_view(mask, q)
     units = batch * heads * -(-queries // p.block)
     return Launch(
         (out, levels), forward_body, views, (p,), units, 1, arena=p.forward_elements() * p.size
     )
 
 
-def _seen(mask: TensorMeta | None, q: TensorMeta) -> View:
+def _mask_view(mask: TensorMeta | None, q: TensorMeta) -> View:
     return View.optional(None if mask is None else _flat(mask), q.dtype)
 
 
@@ -128,14 +132,14 @@ def _backward(
 ) -> Launch:  # fmt: skip
     p = _record(q, k, v, mask, is_causal, scale)
     outputs = q.with_shape(q.shape), k.with_shape(k.shape), v.with_shape(v.shape)
-    views = *(_flat(t) for t in (*outputs, q, k, v, out, levels, g)), _seen(mask, q)
+    views = *(_flat(t) for t in (*outputs, q, k, v, out, levels, g)), _mask_view(mask, q)
     units = q.shape[0] * q.shape[1]
     return Launch(
         outputs, backward_body, views, (p,), units, 1, arena=p.backward_elements() * p.size
     )
 
 
-def _plain_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _plain_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
     q, k, v, out, levels = c.saved
     if grad_enabled():
         return _composed_back(q, k, v, None, g, *c.attrs)
@@ -145,8 +149,8 @@ def _plain_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 
 def _attends(q: TensorMeta, k: TensorMeta, v: TensorMeta, mask: TensorMeta | None) -> bool:
     """Tell whether these are what `fused` makes of what it is given."""
-    given = (q, k, v) if mask is None else (q, k, v, mask)
-    if any(m.ndim != 4 or (m.stride[-1] != 1 and not m.contiguous) for m in given):
+    operands = (q, k, v) if mask is None else (q, k, v, mask)
+    if any(m.ndim != 4 or (m.stride[-1] != 1 and not m.contiguous) for m in operands):
         return False
     if not (q.shape[:2] == k.shape[:2] == v.shape[:2] and q.shape[3] == k.shape[3]):
         return False
@@ -154,7 +158,7 @@ def _attends(q: TensorMeta, k: TensorMeta, v: TensorMeta, mask: TensorMeta | Non
         around = zip(mask.shape, (*q.shape[:3], k.shape[2]), strict=True)
         if mask.shape[3] != k.shape[2] or any(have not in (1, want) for have, want in around):
             return False
-    return k.shape[2] == v.shape[2] and computes(*given) and _has_room(q, k, v)
+    return k.shape[2] == v.shape[2] and computes(*operands) and _has_room(q, k, v)
 
 
 def _takes(metas: Metas, values: Values) -> bool:
@@ -192,7 +196,7 @@ def _plain_back(
     return _backward(q, k, v, out, levels, g, None, is_causal, scale)
 
 
-def _masked_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _masked_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
     q, k, v, mask, out, levels = c.saved
     if grad_enabled():
         return *_composed_back(q, k, v, mask, g, *c.attrs), None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
@@ -13,6 +13,10 @@ from flowvm.ops.declare.registry import broadcast_shapes
 from flowvm.ops.pointwise.compare import where
 from flowvm.ops.shapes.fill import ones, zeros
 from flowvm.ops.shapes.matrices import tril
+
+if TYPE_CHECKING:
+    from flowvm.meta.device import DeviceLike
+
 
 INFINITY = float("inf")
 
@@ -46,7 +50,7 @@ class CausalBias:
         square = self.seq_len_q == self.seq_len_kv
         return square or self.variant is CausalVariant.UPPER_LEFT
 
-    def materialize(self, device: Any = None) -> Tensor:
+    def materialize(self, device: DeviceLike | None = None) -> Tensor:
         """Return the keys that each query sees, as bools."""
         return causal(*self.shape, self.variant is CausalVariant.LOWER_RIGHT, device)
 
@@ -78,8 +82,8 @@ def additive(mask: Any, query: TensorMeta, key: TensorMeta) -> Tensor | None:
     if meta.dtype is bool_:
         bias: Tensor = where(mask, 0.0, -INFINITY).to(query.dtype)
         return bias
-    given: Tensor = mask.to(query.dtype)
-    return given
+    offsets: Tensor = mask.to(query.dtype)
+    return offsets
 
 
 def causal(queries: int, keys: int, last: bool, device: Any) -> Tensor:
@@ -90,5 +94,5 @@ def causal(queries: int, keys: int, last: bool, device: Any) -> Tensor:
     every = ones((queries, keys), dtype=bool_, device=device)
     if queries == 0 or keys == 0:
         return zeros((queries, keys), dtype=bool_, device=device)
-    seen: Tensor = tril(every, keys - queries if last else 0)
-    return seen
+    mask: Tensor = tril(every, keys - queries if last else 0)
+    return mask

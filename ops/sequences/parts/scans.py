@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor
@@ -35,6 +35,10 @@ from flowvm.ops.sequences.cpu.recurrent_kernels import (
 )
 from flowvm.ops.sequences.parts.steps import steps_back
 
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+
+
 CELLS = {"tanh": TANH, "relu": RELU, "lstm": LSTM, "gru": GRU}
 Cell = Annotated[str, Kind(f"one of {', '.join(CELLS)}", lambda v, metas, values: v in [*CELLS])]
 GATES = {"tanh": 1, "relu": 1, "lstm": 4, "gru": 3}
@@ -56,7 +60,7 @@ def _recurrence(
     stored = x.dtype.itemsize
     units = max(1, -(-samples // BLOCK))
     block = min(-(-samples // units) + 3 & ~3, max(1, ARENA_BYTES // max(1, gates * stored)))
-    tile, found = (
+    tile, functions = (
         tile_shape(x.dtype.name),
         tile_functions(x.dtype.name, ("tile", "copy", "transpose")),
     )
@@ -65,8 +69,8 @@ def _recurrence(
     return Recurrence(
         CELLS[cell], size, gates, 2 * size if cell == "lstm" else size, KEPT[cell] * size, samples,
         max(1, block), int(reverse), depth, columns, tile.rows, tile.columns, tile.lanes, b_step,
-        b_column, COPIED if back else TRANSPOSED, stored, stored, found.tile, found.copy,
-        found.transpose,
+        b_column, COPIED if back else TRANSPOSED, stored, stored, functions.tile, functions.copy,
+        functions.transpose,
     )  # fmt: skip
 
 
@@ -94,7 +98,7 @@ def _check(
         )
 
 
-def _scan_grad(c: Any, g: Tensor, dlast: Tensor) -> tuple[Any, ...]:
+def _scan_grad(c: Node, g: Tensor, dlast: Tensor) -> tuple[Any, ...]:
     x, weight, bias, state, out, notes = c.saved
     cell, sizes, reverse = c.attrs
     if grad_enabled():
@@ -129,12 +133,12 @@ def _takes_back(metas: Metas, values: Values) -> bool:
     width, rows = 2 * size if cell == "lstm" else size, sum(sizes)
     samples = max(sizes, default=0)
     shapes = [tuple(m.shape) for m in (state, out, notes, g, dlast)]
-    wanted = [
+    expected = [
         (samples, width), (rows, size), (rows, KEPT[cell] * size), (rows, size),
         (samples, width),
     ]  # fmt: skip
     fit = gates == GATES[cell] * size and fits(g.dtype.itemsize, gates)
-    return fit and shapes == wanted
+    return fit and shapes == expected
 
 
 @op(
@@ -160,7 +164,8 @@ def scan(
     p = _recurrence(x, weight, state.shape[0], cell, reverse, False)
     rows = x.shape[0]
     outputs = (
-        x.with_shape((rows, p.features)), x.with_shape(state.shape), x.with_shape((rows, p.kept)),
+        x.with_shape((rows, p.features)), x.with_shape(state.shape),
+        x.with_shape((rows, p.note_width)),
     )  # fmt: skip
     return _launch(outputs, scan_body, p, sizes, max(64, p.block * p.gates * p.stored))
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from numba import cuda
 
 from flowvm.cuda.launch import STATUS_AT, CudaLaunch, Details, Operand, Param
 from flowvm.errors import Status
 from flowvm.launch import Launch
+from flowvm.meta.arrays import Array
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import consts, flat_step, operands
 
-Array = Any
 Metas = tuple[TensorMeta, ...]
 OUT_OF_RANGE = int(Status.INDEX_OUT_OF_RANGE)
 
@@ -24,7 +22,7 @@ def _triangle(out: Array, x: Array, columns: int, rows: int, k: int, lower: int)
         out[i] = x[i] if keep else 0
 
 
-def triangle(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def triangle(launch: Launch, metas: Metas, attrs: tuple[object, ...]) -> CudaLaunch:
     """`tril` and `triu`."""
     params: tuple[Param, ...] = (*operands(*launch.views), *consts(*launch.consts))
     return CudaLaunch(launch.outputs, (flat_step(_triangle, metas[0].numel, *params),))
@@ -39,7 +37,7 @@ def _embed(out: Array, x: Array, n: int, size: int, k: int) -> None:
         out[i] = x[matrix * n + (row if k >= 0 else column)] if on else 0
 
 
-def diag_embed(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def diag_embed(launch: Launch, metas: Metas, attrs: tuple[object, ...]) -> CudaLaunch:
     """Matrices with the elements on a diagonal."""
     params: tuple[Param, ...] = (*operands(*launch.views), *consts(*launch.consts))
     return CudaLaunch(launch.outputs, (flat_step(_embed, launch.outputs[0].numel, *params),))
@@ -58,7 +56,7 @@ def _one_hot(out: Array, index: Array, details: Array) -> None:
             details[STATUS_AT] = OUT_OF_RANGE
 
 
-def one_hot(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
+def one_hot(launch: Launch, metas: Metas, attrs: tuple[object, ...]) -> CudaLaunch:
     """1 at the index, 0 elsewhere."""
     out, index = (Operand(k, view) for k, view in enumerate(launch.views))
     m, n = out.view.shape

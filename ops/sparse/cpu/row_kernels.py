@@ -8,11 +8,11 @@ INDEX_OUT_OF_RANGE and the details index, size, dimension.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from flowvm.meta.arrays import Array
 from flowvm.ops.sparse.cpu.weighted_rows import weighted_rows
 
-Array = Any
 INLINE_ALWAYS = True
 CHECKED = 256  # rows that are checked before they are used: their columns stay in a near cache
 
@@ -27,7 +27,7 @@ class Shape(NamedTuple):
 def _outside(bounds: Array, col: Array, lo: int, hi: int, columns: int, details: Array) -> bool:
     """Return True if rows have bounds or columns out of range, and write the details."""
     low, high, count = bounds[lo], bounds[hi], len(col)
-    falls: Any = (low < 0) | (high > count)
+    falls = (low < 0) | (high > count)
     for r in range(lo, hi):
         falls |= bounds[r + 1] < bounds[r]
     if falls:
@@ -36,7 +36,7 @@ def _outside(bounds: Array, col: Array, lo: int, hi: int, columns: int, details:
                 details[0], details[1], details[2] = bounds[r + 1], count + 1, 0
                 break
         return True
-    wrong: Any = False
+    wrong: bool = False
     for e in range(low, high):
         wrong |= (col[e] < 0) | (col[e] >= columns)
     if wrong:

@@ -7,12 +7,28 @@ of few lines are asked for early, since the processor cannot guess them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from flowvm.compiler.native import Intrinsic
+from flowvm.meta.arrays import Array
 from flowvm.ops.declare.cpu.vector_code import Emitter, emitter, same_reals
 
-Array = Any
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flowvm.private.code_types import (
+        Builder,
+        CodeContext,
+        Function,
+        Generator,
+        Signature,
+        Type,
+        Typing,
+        TypingContext,
+        Value,
+    )
+
+
 BLOCKS = (8, 4, 2, 1)  # vectors of sums that are held at a time
 AHEAD = 8  # entries: how far rows are asked for before they are added
 
@@ -20,7 +36,9 @@ AHEAD = 8  # entries: how far rows are asked for before they are added
 def _python(
     out: Array, values: Array, bounds: Array, col: Array, x: Array, lo: int, hi: int, width: int
 ) -> None:
-    rows = x.reshape(-1, width) if width else x.reshape(1, 0)
+    if width == 0:
+        return
+    rows = x.reshape(-1, width)
     for r in range(lo, hi):
         e = slice(bounds[r], bounds[r + 1])
         out[r * width : (r + 1) * width] = values[e] @ rows[col[e]]
@@ -30,8 +48,8 @@ class _Rows(Emitter):
     """The function, its loops over rows, and their blocks of columns."""
 
     def block(
-        self, b: Any, args: Any, row: Any, at: Any, vectors: int, mask: Any = None,
-        early: Any = None,
+        self, b: Builder, args: Sequence[Value], row: Value, at: Value, vectors: int,
+        mask: object = None, early: Value = None,
     ) -> None:  # fmt: skip
         """out[row][at:] = the sums, for so many vectors of columns, the last one under a mask.
 
@@ -41,7 +59,7 @@ class _Rows(Emitter):
         n = self.i64
         begin, end = (b.load(b.gep(bounds, [b.add(row, n(k))])) for k in (0, 1))
 
-        def turn(k: Any, sums: list[Any]) -> list[Any]:
+        def turn(k: Value, sums: Sequence[object]) -> list[Value]:
             e = b.add(begin, k)
             factor = self.splat(b, b.load(b.gep(values, [e])))
             line = b.gep(x, [b.add(b.mul(b.load(b.gep(col, [e])), width), at)])
@@ -59,11 +77,11 @@ class _Rows(Emitter):
         for j, total in enumerate(sums):
             self.store(b, total, to, n(j * self.lanes), mask)
 
-    def weighted_rows(self) -> Any:
+    def weighted_rows(self) -> Function:
         """(out, values, bounds, col, x, lo, hi, width)"""
         n, pointer = self.i64, self.real.as_pointer()
 
-        def emit(b: Any, function: Any) -> None:
+        def emit(b: Builder, function: Function) -> None:
             args = function.args
             bounds, lo, hi, width = (args[k] for k in (2, 5, 6, 7))
             for vectors in BLOCKS:
@@ -79,19 +97,23 @@ class _Rows(Emitter):
         kinds = [pointer, pointer, n.as_pointer(), n.as_pointer(), pointer, n, n, n]
         return self.shared("weighted_rows", kinds, emit)
 
-    def equal_rows(self, b: Any, args: Any, lo: Any, hi: Any, vectors: int, early: Any) -> None:
+    def equal_rows(
+        self, b: Builder, args: Sequence[Value], lo: Value, hi: Value, vectors: int, early: Value
+    ) -> None:
         """Rows of so many vectors and no more."""
         zero = self.i64(0)
         self.loop(
             b, lo, hi, 1, lambda r: self.block(b, args, r, zero, vectors, early=early)
         )  # fmt: skip
 
-    def any_row(self, b: Any, args: Any, row: Any, width: Any) -> None:
+    def any_row(self, b: Builder, args: Sequence[Value], row: Value, width: Value) -> None:
         """A row of any width: its blocks, the largest first."""
         n, at = self.i64, self.i64(0)
         for vectors in BLOCKS:
 
-            def turn(k: Any, state: list[Any], vectors: int = vectors, at: Any = at) -> Any:
+            def turn(
+                k: Value, state: list[Value], vectors: int = vectors, at: Value = at
+            ) -> list[Value]:
                 self.block(b, args, row, b.add(at, k), vectors)
                 return state
 
@@ -102,18 +124,20 @@ class _Rows(Emitter):
             self.block(b, args, row, at, 1, self.mask(b, rest))
 
 
-def _define() -> Any:
+def _define() -> Typing:
     from numba import types
 
     def typing(
-        typingctx: Any, out: Any, values: Any, bounds: Any, col: Any, x: Any, lo: Any, hi: Any,
-        width: Any,
-    ) -> Any:  # fmt: skip
+        typingctx: TypingContext, out: Type, values: Type, bounds: Type, col: Type, x: Type,
+        lo: Type, hi: Type, width: Type,
+    ) -> tuple[Signature, Generator] | None:  # fmt: skip
         n = types.int64
         if not same_reals(out, values, x) or bounds.dtype != n or col.dtype != n:
             return None
 
-        def codegen(context: Any, builder: Any, sig: Any, v: Any) -> Any:
+        def codegen(
+            context: CodeContext, builder: Builder, sig: Signature, v: Sequence[Value]
+        ) -> Value:
             e = emitter(_Rows, builder.module, str(out.dtype))
             arrays = [context.make_array(sig.args[k])(context, builder, v[k]) for k in range(5)]
             builder.call(e.weighted_rows(), [*[a.data for a in arrays], *v[5:]])

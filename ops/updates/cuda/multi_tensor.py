@@ -64,9 +64,9 @@ def merged(
         if not launch.steps or not launch.steps[0].params:
             continue
         step: Any = launch.steps[0]
-        given = [_moved(p, own, numbers) for p in step.params]
-        arrays = tuple(p for p in given if isinstance(p, Operand))
-        others = tuple(p for p in given if not isinstance(p, Operand))
+        moved = [_moved(p, own, numbers) for p in step.params]
+        arrays = tuple(p for p in moved if isinstance(p, Operand))
+        others = tuple(p for p in moved if not isinstance(p, Operand))
         if arrays[0].view.shape[0]:
             key = step.part, signature_of(step)[: len(arrays)], others
             groups.setdefault(key, []).append(arrays)

@@ -123,14 +123,14 @@ def test_the_cache_answers_without_compiling(tmp_path):
         **os.environ, "NUMBA_ENABLE_CUDASIM": "0", "FLOWVM_CACHE_DIR": str(tmp_path / "cache"),
         "PYTHONHASHSEED": "0",
     }  # fmt: skip
-    asked = [sys.executable, "-c", program.format(here=str(tmp_path))]
-    found = [
-        subprocess.run(asked, env=environment, capture_output=True, text=True) for _ in range(2)
+    command = [sys.executable, "-c", program.format(here=str(tmp_path))]
+    processes = [
+        subprocess.run(command, env=environment, capture_output=True, text=True) for _ in range(2)
     ]
-    if "cannot be compiled here" in found[0].stderr:
+    if "cannot be compiled here" in processes[0].stderr:
         pytest.skip("no libNVVM")
-    first, second = (f.stdout.split() for f in found)
-    assert first[0] == second[0], found
+    first, second = (f.stdout.split() for f in processes)
+    assert first[0] == second[0], processes
     assert (first[1], second[1]) == ("True", "False")
 
 
@@ -139,8 +139,8 @@ def test_shuffles_and_shared_memory_in_the_simulator(order, rng):
     x = rng.standard_normal(200).astype(np.float32)
     out = np.zeros(4, np.float32)
     run_grid(warp_sums, (out, x, 200), (4, 1, 1), (64, 1, 1), order=order)
-    wanted = [x[i : i + 64].sum(dtype=np.float64) for i in range(0, 200, 64)]
-    np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-5)
+    expected = [x[i : i + 64].sum(dtype=np.float64) for i in range(0, 200, 64)]
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_threads_that_leave_are_not_waited_for():

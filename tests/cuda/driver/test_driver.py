@@ -48,7 +48,7 @@ print(float(flow.ones(2).sum().item()))
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "message"),
     [
         ("none", "switched off by FLOWVM_CUDA_DRIVER=none"),
         ("/no/such/libcuda.so", "FLOWVM_CUDA_DRIVER=/no/such/libcuda.so cannot be loaded"),
@@ -58,11 +58,13 @@ print(float(flow.ones(2).sum().item()))
         ("recorder:memory=lots", "'memory=lots' is not an option"),
     ],
 )
-def test_what_is_missing_is_said_twice_alike_and_the_cpu_goes_on(setting: str, said: str) -> None:
+def test_what_is_missing_is_said_twice_alike_and_the_cpu_goes_on(
+    setting: str, message: str
+) -> None:
     first, second, third = run(ASK, FLOWVM_CUDA_DRIVER=setting).splitlines()
     assert first == second
     assert first.startswith("device 'cuda:0' is not available: ")
-    assert said in first
+    assert message in first
     assert third == "2.0"
 
 
@@ -107,9 +109,9 @@ def test_cublas_that_is_not_there_is_said_once_and_again(monkeypatch: pytest.Mon
 
     fake = Simulator()
     whole = fake.driver()
-    kept = {n: int(whole.table[INDEX[n]]) for n in DRIVER}
+    table = {n: int(whole.table[INDEX[n]]) for n in DRIVER}
     monkeypatch.setattr("flowvm.cuda.driver.driver.load_library", missing)
-    with drivers.using(Driver("part", kept, fake)):
+    with drivers.using(Driver("part", table, fake)):
         for _ in range(2):
             with pytest.raises(DeviceError, match=r"not found \(tried nothing\)"):
                 drivers.require("cublas")

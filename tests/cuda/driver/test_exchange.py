@@ -41,17 +41,17 @@ class Capsule:
 @contextlib.contextmanager
 def calls_of(name):
     """Collect the arguments with which Python calls a function of the driver."""
-    driver, found = runtime(0).driver, []
+    driver, calls = runtime(0).driver, []
     call = driver.call
 
     def noted(called, *args):
         if called == name:
-            found.append(args)
+            calls.append(args)
         call(called, *args)
 
     driver.call = noted
     try:
-        yield found
+        yield calls
     finally:
         del driver.call
 
@@ -75,10 +75,10 @@ def test_the_interface_names_the_stream_that_is_waited_for(three, stream):
     theirs = Array(three, stream=runtime(0).stream() if stream == "a handle" else stream)
     if stream == "left out":
         del theirs.facts["stream"]
-    wanted = [] if stream is None else [(theirs.facts.get("stream", 1),)]
+    expected = [] if stream is None else [(theirs.facts.get("stream", 1),)]
     with calls_of("cuStreamSynchronize") as waited:
         shared = flow.as_tensor(theirs)
-    assert waited == wanted
+    assert waited == expected
     assert shared.data_ptr() == three.data_ptr()
 
 
@@ -136,8 +136,8 @@ def test_what_goes_out_is_computed_whatever_stream_is_named(device, stream):
 def test_a_versioned_capsule_and_one_for_the_cpu(device):
     t = flow.arange(4, device=device)
     assert "dltensor_versioned" in repr(t.__dlpack__(max_version=(1, 0)))
-    there = np.from_dlpack(Here(t))
-    assert there.tolist() == [0, 1, 2, 3]
+    array = np.from_dlpack(Here(t))
+    assert array.tolist() == [0, 1, 2, 3]
     with pytest.raises(BufferError, match="not on"):
         t.__dlpack__(dl_device=(1, 0), copy=False)
 

@@ -21,8 +21,8 @@ STEPS = 60
 
 def marked(recorder: Recorder, mark: float) -> Call:
     """The launch that has `mark` among its arguments."""
-    (found,) = [c for c in recorder.launches() if mark in c.launch.arguments]
-    return found
+    (call,) = [c for c in recorder.launches() if mark in c.launch.arguments]
+    return call
 
 
 def test_conflicting_launches_are_ordered(recorder: Recorder, seed: int) -> None:
@@ -134,16 +134,16 @@ except flow.errors.DeviceError as error:
     print(error)
 print((flow.ones(2) + 1).sum().item())
 """
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program],
         env=os.environ | {"FLOWVM_CUDA_DRIVER": "recorder"},
         capture_output=True, text=True,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    said, cpu = done.stdout.splitlines()
-    assert "the CUDA device failed" in said
-    assert "a failure that was asked for" in said
-    assert ("the CUDA context is lost" in said) == (code == 719)
+    assert process.returncode == 0, process.stderr
+    output, cpu = process.stdout.splitlines()
+    assert "the CUDA device failed" in output
+    assert "a failure that was asked for" in output
+    assert ("the CUDA context is lost" in output) == (code == 719)
     assert cpu == "4.0"
 
 

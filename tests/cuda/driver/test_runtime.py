@@ -56,7 +56,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
         return results["text"], "entry"
 
     monkeypatch.setattr("flowvm.cuda.compiler.compilation.ptx", ptx)
-    fake.made = results
+    fake.results = results
     with drivers.using(fake.driver()):
         yield fake
 
@@ -76,7 +76,7 @@ def test_a_runtime_is_made_once(recorder: Recorder) -> None:
     assert runtime(1) is runtime(1)
     assert runtime(0) is not runtime(1)
     assert len(recorder.named("cuDevicePrimaryCtxRetain")) == 2
-    assert [made.index for made in runtimes.runtimes()] == [1, 0]
+    assert [one.index for one in runtimes.runtimes()] == [1, 0]
 
 
 def test_a_device_that_is_not_there(recorder: Recorder) -> None:
@@ -99,23 +99,23 @@ def test_a_device_that_is_too_old(recorder: Recorder, monkeypatch: pytest.Monkey
 
 
 def test_a_kernel_is_registered_once_for_each_signature(recorder: Recorder) -> None:
-    made = runtime(0)
-    first = made.function(kernel, SIGNATURE)
-    assert made.function(kernel, SIGNATURE) == first
-    assert made.function(kernel, (("float64", 1, "C"), "int64")) != first
+    device_runtime = runtime(0)
+    first = device_runtime.function(kernel, SIGNATURE)
+    assert device_runtime.function(kernel, SIGNATURE) == first
+    assert device_runtime.function(kernel, (("float64", 1, "C"), "int64")) != first
     assert runtime(1).function(kernel, SIGNATURE) != first
     assert not recorder.named("cuModuleLoadDataEx")
 
 
 def test_ptx_is_loaded_once_for_kernels_with_the_same_code(compiled: Recorder) -> None:
-    made = runtime(0)
-    assert made.function(kernel, SIGNATURE) == made.function(other, SIGNATURE)
+    device_runtime = runtime(0)
+    assert device_runtime.function(kernel, SIGNATURE) == device_runtime.function(other, SIGNATURE)
     assert len(compiled.named("cuModuleLoadDataEx")) == 1
-    assert compiled.made["asked"] == [(8, 0), (8, 0)]
+    assert compiled.results["asked"] == [(8, 0), (8, 0)]
 
 
 def test_ptx_that_the_driver_refuses_is_a_compile_error(compiled: Recorder) -> None:
-    compiled.made["text"] = "nonsense"
+    compiled.results["text"] = "nonsense"
     with pytest.raises(CompileError, match=r"kernel kernel cannot be loaded: .*INVALID_PTX"):
         runtime(0).function(kernel, SIGNATURE)
 
@@ -142,7 +142,7 @@ def test_ptx_that_is_newer_than_the_driver_says_what_to_install(compiled: Record
 def test_ptx_of_a_newer_toolkit_is_declared_as_the_driver_reads_it(
     compiled: Recorder, declared: str, driver: int, read: str
 ) -> None:
-    compiled.made["text"] = PTX.format("entry").replace("8.0", declared)
+    compiled.results["text"] = PTX.format("entry").replace("8.0", declared)
     drivers.driver().version = driver
     runtime(0).function(kernel, SIGNATURE)
     (loaded,) = compiled.texts_loaded
@@ -151,7 +151,7 @@ def test_ptx_of_a_newer_toolkit_is_declared_as_the_driver_reads_it(
 
 def test_without_numba_cuda_a_kernel_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilation, "_from_cache", lambda digest: None)
-    monkeypatch.setattr(compilation, "_made", {})
+    monkeypatch.setattr(compilation, "_compiled_texts", {})
     monkeypatch.setitem(sys.modules, "numba.cuda.cudadrv", None)
     compilation._toolchain_error.cache_clear()
     try:
@@ -167,8 +167,8 @@ def test_without_numba_cuda_a_kernel_says_what_to_install(monkeypatch: pytest.Mo
 
 
 def test_cublas_has_memory_of_its_own_for_each_stream(recorder: Recorder) -> None:
-    made = runtime(0)
-    handles = [made.cublas(made.stream()) for _ in range(2)]
+    device_runtime = runtime(0)
+    handles = [device_runtime.cublas(device_runtime.stream()) for _ in range(2)]
     names = ("cublasSetStream_v2", "cublasSetWorkspace_v2")
     assert [c.name for c in recorder.named(*names)] == [*names, *names]  # the first forgets it
     spaces = [c.arguments for c in recorder.named("cublasSetWorkspace_v2")]
@@ -179,7 +179,7 @@ def test_cublas_has_memory_of_its_own_for_each_stream(recorder: Recorder) -> Non
     with pytest.raises(
         DeviceError, match=r"cublasCreate_v2 on cuda:0: it cannot be set up: .*newer"
     ):
-        made.cublas(made.stream())
+        device_runtime.cublas(device_runtime.stream())
 
 
 def test_a_result_that_is_new_to_us_is_asked_for(recorder: Recorder) -> None:
@@ -196,8 +196,8 @@ def test_a_result_that_is_new_to_us_is_asked_for(recorder: Recorder) -> None:
     used.fake = None
     used.functions["cuGetErrorName"] = text("CUDA_ERROR_NEW")
     used.functions["cuGetErrorString"] = text("something was new")
-    said = str(drivers.error_of(826, "cuStreamQuery"))
-    assert said == (
+    message = str(drivers.error_of(826, "cuStreamQuery"))
+    assert message == (
         "cuStreamQuery: the CUDA driver refused: CUDA_ERROR_NEW: something was new (CUresult 826)"
     )
     assert "(CUresult 827)" in str(drivers.error_of(827, "cuStreamQuery"))
@@ -205,14 +205,14 @@ def test_a_result_that_is_new_to_us_is_asked_for(recorder: Recorder) -> None:
 
 
 def test_much_shared_memory_is_asked_for(recorder: Recorder) -> None:
-    made = runtime(0)
-    made.function(kernel, SIGNATURE, 48 << 10)
+    device_runtime = runtime(0)
+    device_runtime.function(kernel, SIGNATURE, 48 << 10)
     assert not recorder.named("cuFuncSetAttribute")
-    handle = made.function(kernel, SIGNATURE, 64 << 10)
+    handle = device_runtime.function(kernel, SIGNATURE, 64 << 10)
     (call,) = recorder.named("cuFuncSetAttribute")
     assert call.arguments == (handle, 8, 64 << 10)
     with pytest.raises(DeviceError, match="kernel kernel needs 1048576 bytes of shared memory"):
-        made.function(kernel, SIGNATURE, 1 << 20)
+        device_runtime.function(kernel, SIGNATURE, 1 << 20)
 
 
 def test_streams_do_not_wait_for_the_default_stream(recorder: Recorder) -> None:
@@ -244,8 +244,8 @@ def test_what_is_launched_fits_what_was_compiled() -> None:
     import os
 
     settings = os.environ | {"FLOWVM_CUDA_DRIVER": "recorder:ptx", "NUMBA_ENABLE_CUDASIM": "0"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=settings, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= 4
+    assert process.returncode == 0, process.stderr
+    assert int(process.stdout) >= 4

@@ -206,7 +206,7 @@ def test_the_buffer_form_of_parameters(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "said"),
+    ("place", "value", "message"),
     [
         (0, 5, "meminfo or parent is not 0"),
         (2, 31, "it has 31 elements"),
@@ -215,12 +215,12 @@ def test_the_buffer_form_of_parameters(machine: Machine) -> None:
     ],
 )
 def test_words_that_do_not_fit_are_refused(
-    machine: Machine, place: int, value: int, said: str
+    machine: Machine, place: int, value: int, message: str
 ) -> None:
     words = [*array(machine.allocate(512), 32), 1.0]
     words[place] = value
     assert machine.launch(scale, (F32, "float64"), words) == INVALID_VALUE
-    assert said in machine.fake.last_fault
+    assert message in machine.fake.last_fault
 
 
 @pytest.mark.parametrize(
@@ -239,8 +239,8 @@ def test_an_array_outside_of_its_memory_is_a_fault(machine: Machine, freed: bool
         machine.ok("cuMemFree_v2", at)
     count = 32 if freed else 33
     assert machine.launch(scale, (F32, "float64"), [*array(at, count), 1.0]) == 0
-    said = "was freed" if freed else "4 bytes past the end"
-    with pytest.raises(DeviceError, match=said):
+    text = "was freed" if freed else "4 bytes past the end"
+    with pytest.raises(DeviceError, match=text):
         machine.ok("cuStreamSynchronize", None)
 
 
@@ -318,7 +318,7 @@ def test_events_measure_time_only_where_they_may(machine: Machine) -> None:
 
 
 def test_threads_call_at_the_same_time(late: Machine) -> None:
-    done: list[bool] = []
+    results: list[bool] = []
 
     def work() -> None:
         late.runtime.enter()
@@ -327,14 +327,14 @@ def test_threads_call_at_the_same_time(late: Machine) -> None:
         for _ in range(5):
             late.launch(scale, (F32, "float64"), [*array(at, 32), 2.0], stream)
         late.ok("cuStreamSynchronize", stream)
-        done.append(bool((late.floats(at, 32) == 32).all()))
+        results.append(bool((late.floats(at, 32) == 32).all()))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert done == [True] * 4
+    assert results == [True] * 4
 
 
 def test_a_thread_without_a_context_is_told(machine: Machine) -> None:
@@ -443,11 +443,11 @@ def test_gemm(
     machine: Machine, rng: np.random.Generator, dtype: str, compute: int, rtol: float
 ) -> None:
     a, b = (rng.uniform(1, 2, s).astype(dtype) for s in ((2, 5, 7), (2, 7, 3)))
-    got = gemm(machine, a, b, compute)
+    actual = gemm(machine, a, b, compute)
     exact = a.astype(np.float64) @ b.astype(np.float64)
-    np.testing.assert_allclose(got, exact, rtol=rtol)
+    np.testing.assert_allclose(actual, exact, rtol=rtol)
     if compute == 77:  # TF32 is to be seen
-        assert np.abs(got / exact - 1).max() > 1e-6
+        assert np.abs(actual / exact - 1).max() > 1e-6
 
 
 # --- the recorder ---------------------------------------------------------------------------------

@@ -71,15 +71,15 @@ CLOSE = {
 def test_a_device_agrees_with_the_cpu(device, name, rng):
     x = flow.tensor(rng.standard_normal((6, 4)), dtype=bf)
     function = EXACT.get(name) or CLOSE[name]
-    here, there = function(x), function(x.to(device))
-    assert there.device.type == "cuda"
-    assert here.dtype is there.dtype
+    on_host, on_device = function(x), function(x.to(device))
+    assert on_device.device.type == "cuda"
+    assert on_host.dtype is on_device.dtype
     if name in EXACT:
-        np.testing.assert_array_equal(memory_of(there), memory_of(here))
+        np.testing.assert_array_equal(memory_of(on_device), memory_of(on_host))
     else:
-        wanted = values_of(here)
-        scale = float(np.abs(wanted).max()) + 1
-        np.testing.assert_allclose(values_of(there), wanted, STEP, STEP * scale)
+        expected = values_of(on_host)
+        scale = float(np.abs(expected).max()) + 1
+        np.testing.assert_allclose(values_of(on_device), expected, STEP, STEP * scale)
 
 
 @pytest.mark.parametrize("device", ["late"], indirect=True)
@@ -98,9 +98,9 @@ def test_ties_and_what_is_next_to_them_are_rounded_alike(device):
     words = np.arange(1 << 10, dtype=np.uint32) << 22
     ties = [words, words | 0x8000, words | 0x18000, words | 0x8001, words | 0x7FFF]
     x = flow.from_numpy(np.concatenate(ties).view(np.float32))
-    there = x.to(device).to(bf)
-    np.testing.assert_array_equal(memory_of(there), memory_of(x.to(bf)))
-    np.testing.assert_array_equal(there.float().numpy(), x.to(bf).float().numpy())
+    on_device = x.to(device).to(bf)
+    np.testing.assert_array_equal(memory_of(on_device), memory_of(x.to(bf)))
+    np.testing.assert_array_equal(on_device.float().numpy(), x.to(bf).float().numpy())
 
 
 @pytest.mark.parametrize("device", ["late"], indirect=True)
@@ -149,13 +149,13 @@ def test_its_kernels_compile(ptx_of):
         launch_of(_cast, (meta(64),), (flow.float32,)),
         launch_of(_cast, (meta(64, dtype=flow.float32),), (bf,)),
     )
-    for made in casts:
-        texts = ptx_of.launch(made, CAPABILITIES)
+    for cast in casts:
+        texts = ptx_of.launch(cast, CAPABILITIES)
         assert all(".entry" in t and ".extern" not in t for t in texts)
         assert all("cvt.f32.f16" not in t for t in texts)  # bits, not another format
     metas = meta(8, 64), meta(3, dtype=flow.int64), meta(3, 64)
-    made = launch_of(operator_of(combine_slices), metas, (0, 0, 8, NONE, ADD))
-    texts = "".join(ptx_of.launch(made, CAPABILITIES[:1]))
+    cast = launch_of(operator_of(combine_slices), metas, (0, 0, 8, NONE, ADD))
+    texts = "".join(ptx_of.launch(cast, CAPABILITIES[:1]))
     assert (
         "add.f32" in texts or "add.rn.f32" in texts
     )  # read as float32, rounded where it is stored

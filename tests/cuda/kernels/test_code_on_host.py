@@ -10,7 +10,7 @@ from played import named, on_cpu, same
 NONE = 1 << 62
 
 
-def given(rng, dtype, *shape):
+def random_array(rng, dtype, *shape):
     """Numbers that every operation below keeps exact."""
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(dtype)
@@ -21,7 +21,7 @@ def given(rng, dtype, *shape):
 def test_vectors_and_what_is_left_of_them(ptx_of, rng, dtype):
     many = 8 * 16 * 256
     for n in (1, 5, 3000, many + int(rng.integers(0, 40))):
-        x, y = given(rng, dtype, n + 1), given(rng, dtype, n + 1)
+        x, y = random_array(rng, dtype, n + 1), random_array(rng, dtype, n + 1)
         for a, b in ((x[:-1], y[:-1]), (x[1:], y[:-1])):  # the second is aligned nowhere
             (out,), _ = ptx_of.played("add", [a, b])
             np.testing.assert_array_equal(out, a + b)
@@ -30,9 +30,9 @@ def test_vectors_and_what_is_left_of_them(ptx_of, rng, dtype):
 
 
 def test_strides_of_all_kinds(ptx_of, rng):
-    x = given(rng, "float32", 9, 12, 11)
+    x = random_array(rng, "float32", 9, 12, 11)
     for a, b in (
-        (x.transpose(2, 1, 0)[::2], given(rng, "float32", 12, 1)),
+        (x.transpose(2, 1, 0)[::2], random_array(rng, "float32", 12, 1)),
         (x[::-1, :, ::-1], x[0]),
         (np.broadcast_to(x[:, :1], x.shape), x),
     ):
@@ -44,7 +44,7 @@ def test_strides_of_all_kinds(ptx_of, rng):
 def test_casts(ptx_of, rng, dtype):
     from flowvm.meta.dtype import dtype_named
 
-    x = given(rng, dtype, 517)
+    x = random_array(rng, dtype, 517)
     for to in ("float32", "int64", "bool", "float16"):
         if to != dtype:
             (out,), _ = ptx_of.played("cast", [x], (dtype_named(to),))
@@ -52,10 +52,14 @@ def test_casts(ptx_of, rng, dtype):
 
 
 def test_which_elements_and_errors(ptx_of, rng):
-    which, x, y = given(rng, "bool", 333), given(rng, "float32", 333), given(rng, "float32", 333)
+    which, x, y = (
+        random_array(rng, "bool", 333),
+        random_array(rng, "float32", 333),
+        random_array(rng, "float32", 333),
+    )
     (out,), _ = ptx_of.played("where", [which, x, y])
     np.testing.assert_array_equal(out, np.where(which, x, y))
-    a, b = given(rng, "int64", 300), np.maximum(1, abs(given(rng, "int64", 300)))
+    a, b = random_array(rng, "int64", 300), np.maximum(1, abs(random_array(rng, "int64", 300)))
     (out,), details = ptx_of.played("floor_divide", [a, b])
     assert not details.any()
     np.testing.assert_array_equal(out, a // b)
@@ -64,7 +68,7 @@ def test_which_elements_and_errors(ptx_of, rng):
 
 
 def test_rows_by_indices(ptx_of, rng):
-    x, index = given(rng, "float32", 7, 33), rng.integers(-7, 7, 40)
+    x, index = random_array(rng, "float32", 7, 33), rng.integers(-7, 7, 40)
     (out,), details = ptx_of.played("index_select", [x, index], (0, -7, 0, NONE, NONE))
     assert not details.any()
     np.testing.assert_array_equal(out, x[index])
@@ -76,8 +80,8 @@ def test_rows_by_indices(ptx_of, rng):
 
 
 def test_dropout_draws_the_cpus_words(ptx_of, rng):
-    x = given(rng, "float32", 1031)
+    x = random_array(rng, "float32", 1031)
     for part in (x, x[1:], x[:3]):
-        (wanted,), _ = on_cpu(named("dropout"), [part], (), (0.3, 12345, 6))
+        (expected,), _ = on_cpu(named("dropout"), [part], (), (0.3, 12345, 6))
         (out,), _ = ptx_of.played("dropout", [part], (), (0.3, 12345, 6))
-        same(out, wanted)
+        same(out, expected)

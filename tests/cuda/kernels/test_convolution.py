@@ -70,10 +70,10 @@ def plus(x, bias):
     return x + bias.reshape((-1,) + (1,) * (x.ndim - 2))
 
 
-def check(function, arrays, attrs, wanted, dtype="float64", tolerance=None):
-    made, details = answer(function, [a.astype(dtype) for a in arrays], attrs)
+def check(function, arrays, attrs, expected, dtype="float64", tolerance=None):
+    outputs, details = answer(function, [a.astype(dtype) for a in arrays], attrs)
     assert status(details) == 0
-    close(made[0], wanted, tolerance)
+    close(outputs[0], expected, tolerance)
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -92,10 +92,10 @@ def test_output(rng, monkeypatch, name, room):
 def test_gradient_of_the_input(rng, monkeypatch, name, room):
     monkeypatch.setattr(rules, "WINDOWS", ROOMS[room])
     case = Case(rng, name)
-    wanted, attrs = case.gradient("x"), (case.how, case.x.shape)
-    check(_conv_input, [case.g, case.weight], attrs, wanted)
+    expected, attrs = case.gradient("x"), (case.how, case.x.shape)
+    check(_conv_input, [case.g, case.weight], attrs, expected)
     arrays = [case.g, case.weight, case.back_bias]
-    check(_conv_input_bias, arrays, attrs, plus(wanted, case.back_bias))
+    check(_conv_input_bias, arrays, attrs, plus(expected, case.back_bias))
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -116,8 +116,8 @@ def test_narrower_floats(rng, name, dtype, tolerance):
     check(_conv_bias, [case.x, case.weight, case.bias], attrs, out, dtype, tolerance)
     attrs = case.how, case.x.shape
     check(_conv_input, [case.g, case.weight], attrs, case.gradient("x"), dtype, tolerance)
-    attrs, wanted = (case.how, case.weight.shape), case.gradient("weight")
-    check(_conv_weight, [case.g, case.x], attrs, wanted, dtype, tolerance)
+    attrs, expected = (case.how, case.weight.shape), case.gradient("weight")
+    check(_conv_weight, [case.g, case.x], attrs, expected, dtype, tolerance)
 
 
 @pytest.mark.parametrize("empty", ["samples", "channels", "both"])
@@ -134,19 +134,19 @@ def test_nothing_to_add_up(empty):
 
 def test_a_pointwise_convolution_is_one_product(rng):
     case = Case(rng, "pointwise")
-    made = launch(_conv, [case.x, case.weight], (case.how, case.out.shape[2:]))
-    assert kernels(made) == [GEMM]
-    assert made.scratch == 0
+    plan = launch(_conv, [case.x, case.weight], (case.how, case.out.shape[2:]))
+    assert kernels(plan) == [GEMM]
+    assert plan.scratch == 0
 
 
 def test_windows_stay_within_bounds(rng, monkeypatch):
     monkeypatch.setattr(rules, "WINDOWS", 1500)
     case = Case(rng, "planes")
-    for made in (
+    for plan in (
         launch(_conv, [case.x, case.weight], (case.how, case.out.shape[2:])),
         launch(_conv_input, [case.g, case.weight], (case.how, case.x.shape)),
     ):
-        assert 0 < made.scratch <= 1500
+        assert 0 < plan.scratch <= 1500
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -156,9 +156,9 @@ def test_the_kernels_compile(ptx_of, rng, name, dtype):
     x, weight, bias, g, back = (
         a.astype(dtype) for a in (case.x, case.weight, case.bias, case.g, case.back_bias)
     )
-    made = [
+    plans = [
         launch(_conv_bias, [x, weight, bias], (case.how, case.out.shape[2:])),
         launch(_conv_input_bias, [g, weight, back], (case.how, x.shape)),
         launch(_conv_weight, [g, x], (case.how, weight.shape)),
     ]
-    compiles(ptx_of, made, dtype)
+    compiles(ptx_of, plans, dtype)

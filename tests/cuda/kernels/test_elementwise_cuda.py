@@ -86,8 +86,8 @@ def test_numbers_are_arguments_of_the_kernel(rng):
 def test_mixed_dtypes_are_converted_as_they_are_read(rng):
     n, x = np.arange(40, dtype=np.int16), rng.standard_normal(40).astype(np.float16)
     out, _ = call(add.operator, [n, x])
-    wanted = (n.astype(np.float32) + x.astype(np.float32)).astype(np.float16)
-    np.testing.assert_array_equal(out, wanted)
+    expected = (n.astype(np.float32) + x.astype(np.float32)).astype(np.float16)
+    np.testing.assert_array_equal(out, expected)
     mask = rng.integers(0, 2, 40).astype(np.bool_)
     mask.view(np.uint8)[mask] = 4  # any bit counts
     out, _ = call(add.operator, [mask, np.ones(40, np.float32)])
@@ -96,10 +96,10 @@ def test_mixed_dtypes_are_converted_as_they_are_read(rng):
 
 def test_in_place_with_unaligned_memory(rng):
     whole = rng.standard_normal(65).astype(np.float32)
-    x, wanted = whole[1:], whole[1:] * 2
+    x, expected = whole[1:], whole[1:] * 2
     _, state = call(add.operator, [x, x], out=x)
     assert state == 0
-    np.testing.assert_array_equal(x, wanted)
+    np.testing.assert_array_equal(x, expected)
 
 
 def test_raising_is_a_status():
@@ -130,9 +130,9 @@ def test_casts(source, to, rng):
 
 def test_a_nan_is_true_and_no_integer():
     x = np.array([1.5, np.nan], np.float32)
-    found, status = call(_cast, [x], (flow.int32,))
+    values, status = call(_cast, [x], (flow.int32,))
     assert status == 0
-    assert found[0] == 1
+    assert values[0] == 1
     assert call(_cast, [x], (flow.bool,))[0].tolist() == [True, True]
 
 
@@ -172,14 +172,14 @@ def test_kernels_compile_and_move_16_bytes_at_once(ptx_of):
             assert dtype == "float64" or ".f64" not in text
     turned = TensorMeta.of((30, 20), flow.float32, stride=(1, 30))
     row = TensorMeta.of((20,), flow.int64)
-    for made in (
+    for plan in (
         scalars(add.operator.infer((turned, row), ())),
         scalars(floor_divide.operator.infer((row, row), ())),
         scalars(_cast.infer((turned,), (flow.bool,))),
         scalars(_cast.infer((turned,), (flow.int8,))),
         scalars(_fill.infer((), (turned,))),
     ):
-        ptx_of.launch(made)
+        ptx_of.launch(plan)
 
 
 def test_a_fill_of_what_is_not_dense():

@@ -25,7 +25,7 @@ BYTES = 1 << 13  # of all arguments of a sample
 ALL = [pytest.param(op, id=name) for name, op in calls.all_samples()]
 
 
-def there(array):
+def copied(array):
     return calls.as_tensor(array).to("cuda")
 
 
@@ -69,15 +69,15 @@ def test_values(op, device, seed):
             want = calls.results(calls.call(op.reference, sample, calls.widened))
             # as_strided looks at memory, and not at elements
             places = (
-                (there, strided)
+                (copied, strided)
                 if number < 2 and not op.name.startswith("as_strided")
-                else (there,)
+                else (copied,)
             )
             for place in places:
-                got = on_device(op.function, sample, place)
-                for g in got:
+                actual = on_device(op.function, sample, place)
+                for g in actual:
                     assert not isinstance(g, Tensor) or g.device.type == "cuda"
-                checks.same(sample, got, want, dtype)
+                checks.same(sample, actual, want, dtype)
 
 
 @pytest.mark.parametrize("device", ["late"], indirect=True)
@@ -89,13 +89,13 @@ def test_gradients(op, device, seed):
         if not calls.has_floats(sample):
             continue
         sample = calls.in_dtype(sample, dtype)
-        got, want = (
+        actual, want = (
             [None if g is None else g.numpy() for g in gradients(op, sample, place)]
-            for place in (there, calls.as_tensor)
+            for place in (copied, calls.as_tensor)
         )
-        assert [g is None for g in got] == [g is None for g in want]
+        assert [g is None for g in actual] == [g is None for g in want]
         checks.same(
-            sample, [g for g in got if g is not None], [g for g in want if g is not None], dtype
+            sample, [g for g in actual if g is not None], [g for g in want if g is not None], dtype
         )
 
 

@@ -113,9 +113,9 @@ def test_float16_is_summed_in_float32(rng):
     index = rng.integers(0, 3, 400)
     _, details = answer(combine_slices, [x, index, source], (0, 0, 0, NONE, ADD))
     assert status(details) == 0
-    wanted = np.zeros((3, 2))
-    np.add.at(wanted, index, source.astype("float64"))
-    np.testing.assert_allclose(x, wanted, rtol=2e-3, atol=2e-3)
+    expected = np.zeros((3, 2))
+    np.add.at(expected, index, source.astype("float64"))
+    np.testing.assert_allclose(x, expected, rtol=2e-3, atol=2e-3)
 
 
 def test_columns_that_are_many_enough_are_walked_through(rng, monkeypatch):
@@ -143,7 +143,7 @@ def test_bags(rng, dtype, n, bounds, m, skip):
     index, bounds = rng.integers(0, 5, m), np.array(bounds)
     scales = rng.standard_normal(m).astype(dtype)
     for mean in (False, True):
-        like_cpu(bag_sum, [weight, index, bounds, scales], (skip, mean, False))
+        like_cpu(bag_sum, [weight, index, bounds, scales], (skip, mean, False, False))
     like_cpu(bag_max, [weight, index, bounds], (skip,), exact=True)
 
 
@@ -182,7 +182,7 @@ def cases():
         ([0, 1, 1], [0, 2, 1, 3]),
     ):
         arrays = [np.zeros((5, 3), "float32"), np.array(index), np.array(bounds)]
-        yield bag_sum, [*arrays, np.ones(3, "float32")], (NONE, True, False)
+        yield bag_sum, [*arrays, np.ones(3, "float32")], (NONE, True, False, False)
         yield bag_max, arrays, (NONE,)
 
 
@@ -195,15 +195,15 @@ def test_a_bad_index_fails_as_on_the_cpu(number):
         out.numpy()
     for order in ("", "reversed"):
         _, details = answer(function, [a.copy() for a in arrays], attrs, order)
-        made = exception_for(status(details), list(details[:6]))
-        assert (type(made), str(made)) == (type(raised.value), str(raised.value))
+        error = exception_for(status(details), list(details[:6]))
+        assert (type(error), str(error)) == (type(raised.value), str(raised.value))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int64", "bool"])
 def test_the_kernels_compile(ptx_of, dtype):
     x, rows = np.zeros((4, 3), dtype), np.zeros((50, 3), dtype)
     index, each, short = np.zeros(50, np.int64), np.zeros((50, 3), np.int64), np.zeros(2, np.int64)
-    made = [
+    plans = [
         launch(take_slices, [x, index], (0, -4, 0, NONE, NONE)),
         launch(gather_elements, [x, each], (0,)),
         launch(put_slices, [x, index, rows], (0, -4, 0)),
@@ -211,13 +211,13 @@ def test_the_kernels_compile(ptx_of, dtype):
         launch(scatter_elements, [x, each[:2], rows[:2]], (0,)),
     ]
     if dtype != "bool":
-        made += [
+        plans += [
             launch(combine_slices, [x, index, rows], (0, -4, 0, NONE, ADD)),
             launch(combine_slices, [x, short, rows[:2]], (0, -4, 0, NONE, ADD)),
             launch(combine_elements, [x, each, rows], (0, ADD)),
         ]
     if x.dtype.kind == "f":
         bounds, scales = np.array([0, 50]), np.zeros(50, dtype)
-        made.append(launch(bag_sum, [x, index, bounds, scales], (NONE, True, False)))
-        made.append(launch(bag_max, [x, index, bounds], (NONE,)))
-    compiles(ptx_of, made, dtype)
+        plans.append(launch(bag_sum, [x, index, bounds, scales], (NONE, True, False, False)))
+        plans.append(launch(bag_max, [x, index, bounds], (NONE,)))
+    compiles(ptx_of, plans, dtype)

@@ -41,10 +41,10 @@ class _Handles(Runtime):
     """A device whose kernels have the number 77."""
 
     def __init__(self):
-        self.asked = []
+        self.calls = []
 
     def function(self, kernel, signature, shared=0):
-        self.asked.append((kernel, signature, shared))
+        self.calls.append((kernel, signature, shared))
         return 77
 
 
@@ -89,7 +89,7 @@ def test_the_words_of_a_kernel_step():
         25, SOURCE.ARG | 4 << SOURCE.SHIFT, 0,  # behind three operands
     ]  # fmt: skip
     assert step_words[STEP.TEMPLATE + count :] == patches
-    assert device.asked[0][1] == (
+    assert device.calls[0][1] == (
         ("float32", 2, "A"), ("int16", 1, "C"), ("int64", 1, "C"), "int64", "float64", "float64",
     )  # fmt: skip
 
@@ -231,8 +231,8 @@ def test_a_body_that_counts_does_so_first():
     x = np.array([3, -1, 5, 0, 7])
     metas = (TensorMeta.of(x.shape, flow.int64),) * 2
     launch = Launch(metas[:1], _positive)
-    made = adapted(_operator(unsized=frozenset({"out"})), launch, metas[1:])
-    play = Play(made, [np.zeros(5, np.int64), x])
+    plan = adapted(_operator(unsized=frozenset({"out"})), launch, metas[1:])
+    play = Play(plan, [np.zeros(5, np.int64), x])
     assert play.count()[0] == 3
     play.arrays[0] = np.zeros(3, np.int64)
     play.run()
@@ -264,17 +264,17 @@ def test_tensors_are_put_together(rng):
     np.testing.assert_array_equal(_assembled(_cat_of(2), [x, y], (1, False)), np.hstack([x, y]))
     np.testing.assert_array_equal(_assembled(_cat_of(2), [x, x], (0, True)), np.stack([x, x]))
     np.testing.assert_array_equal(_assembled(_roll, [x], ((1, 2),)), np.roll(x, (3, 1), (0, 1)))
-    wanted = np.pad(x, ((1, 0), (2, 1)), constant_values=0.5)
-    np.testing.assert_array_equal(_assembled(_constant, [x], (((1, 0), (2, 1)), 0.5)), wanted)
-    wanted = np.pad(x, ((2, 1), (0, 2)), mode="reflect")
-    np.testing.assert_array_equal(_assembled(_border, [x], (((2, 1), (0, 2)), "reflect")), wanted)
+    expected = np.pad(x, ((1, 0), (2, 1)), constant_values=0.5)
+    np.testing.assert_array_equal(_assembled(_constant, [x], (((1, 0), (2, 1)), 0.5)), expected)
+    expected = np.pad(x, ((2, 1), (0, 2)), mode="reflect")
+    np.testing.assert_array_equal(_assembled(_border, [x], (((2, 1), (0, 2)), "reflect")), expected)
 
 
 def test_planes_of_pieces_and_halves(rng):
     x = rng.standard_normal((6, 40, 50)).astype(np.float16)
     sides = ((0, 0), (1, 1), (0, 0))
-    wanted = np.pad(x, sides, constant_values=-1.5)
-    np.testing.assert_array_equal(_assembled(_constant, [x], (sides, -1.5)), wanted)
+    expected = np.pad(x, sides, constant_values=-1.5)
+    np.testing.assert_array_equal(_assembled(_constant, [x], (sides, -1.5)), expected)
     meta = TensorMeta.of((3,), flow.bool)
     launch = assembly(Assembly(meta, (Piece(NUMBER, (3,), (1,), 0, 0, (0,)),), True))
     out = np.zeros(3, np.bool_)

@@ -36,11 +36,11 @@ assert flow.eye(1).numel() == 1  # all ops are declared
 @pytest.mark.product(4)
 def test_updates(rng, name, count, scalars, n, dtype):
     arrays = [rng.random(n).astype(dtype) for _ in range(count)]
-    _, wanted = on_cpu(named(name), arrays, (), scalars)
+    _, expected = on_cpu(named(name), arrays, (), scalars)
     play(named(name), arrays, (), scalars)
-    for got, right in zip(arrays, wanted, strict=True):
-        assert got.dtype == right.dtype
-        np.testing.assert_allclose(got, right, rtol=0, atol=8 * np.finfo(dtype).eps)
+    for actual, right in zip(arrays, expected, strict=True):
+        assert actual.dtype == right.dtype
+        np.testing.assert_allclose(actual, right, rtol=0, atol=8 * np.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
@@ -65,16 +65,16 @@ def test_each_block_of_a_gradient_says_whether_it_is_finite():
     g = np.ones(2 * GRAIN + 5, np.float32)
     g[GRAIN] = np.inf
     scale = np.array([2.0], np.float32)
-    (found,), _ = play(unscale_, [g, scale])
-    same(found, np.array([0, 1, 0], np.float32))
+    (overflow,), _ = play(unscale_, [g, scale])
+    same(overflow, np.array([0, 1, 0], np.float32))
 
 
 def test_the_scale_is_updated(rng):
     """The scale's one element is left to the generic adapter of bodies."""
-    for found, tracker in ((1.0, 2), (0.0, 1), (0.0, 3)):
+    for overflow, tracker in ((1.0, 2), (0.0, 1), (0.0, 3)):
         arrays = [
             np.array([8.0], np.float32), np.array([tracker], np.int32),
-            np.array([found], np.float32),
+            np.array([overflow], np.float32),
         ]  # fmt: skip
         agree(update_scale_, arrays, (), (2.0, 0.5, 4))
 
@@ -107,8 +107,8 @@ def test_training_with_a_scaler_is_that_of_the_cpu(device, name):
 def test_the_kernels_compile(ptx_of, dtype, monkeypatch):
     monkeypatch.setattr(compilation, "simulated", lambda: False)
     x = np.zeros(1000, dtype)
-    made = [launch(named(name), [x] * count) for name, count, _ in CALLS]
-    made.append(launch(named("accumulate_"), [x, x]))
-    made.append(launch(unscale_, [x, np.ones(1, np.float32)]))
-    for one in made:
+    plans = [launch(named(name), [x] * count) for name, count, _ in CALLS]
+    plans.append(launch(named("accumulate_"), [x, x]))
+    plans.append(launch(unscale_, [x, np.ones(1, np.float32)]))
+    for one in plans:
         assert all(".entry" in text for text in ptx_of.launch(one, ((7, 0), (10, 0))))

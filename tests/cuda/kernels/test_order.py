@@ -141,11 +141,11 @@ def test_the_kernels_compile(ptx_of, dtype, monkeypatch):
         x = np.lib.stride_tricks.as_strided(
             np.zeros(1, x.dtype), (2, n), (n * x.itemsize, x.itemsize)
         )
-        for made in (
+        for plan in (
             launch(ordered_rows, [x], (0, n, False)),
             launch(_topk_rows, [x], (5, True)),
             launch(nth_of_rows, [x], (5,)),
         ):
-            assert all(".entry" in text for text in ptx_of.launch(made, ENDS))
-    for made in (launch(_mode_rows, [x, np.zeros((2, 3), np.int64)]), launch(_row_order, [x])):
-        assert all(".entry" in text for text in ptx_of.launch(made, ENDS))
+            assert all(".entry" in text for text in ptx_of.launch(plan, ENDS))
+    for plan in (launch(_mode_rows, [x, np.zeros((2, 3), np.int64)]), launch(_row_order, [x])):
+        assert all(".entry" in text for text in ptx_of.launch(plan, ENDS))

@@ -150,10 +150,10 @@ def test_the_kernels_compile(ptx_of, dtype):
     out = np.zeros((2, 3, windows.oh, windows.ow), dtype)
     taps = patches._taps("unfold", (7, 6), 2, 1, 0, 1)
     large = windows._replace(h=30, w=30, kh=20, kw=20, oh=7, ow=13)
-    made = [launch(_max, [x], (windows, n)), launch(patches._unfold, [x], (taps,))]
+    plans = [launch(_max, [x], (windows, n)), launch(patches._unfold, [x], (taps,))]
     if x.dtype.kind == "f":
         places = np.zeros(out.shape, np.int64)
-        made += [
+        plans += [
             launch(_pool_scatter, [out, places], ((7, 6), windows)),
             launch(_pool_gather, [x, places], (windows, n)),
             launch(_average, [x], (windows, n, True, 0)),
@@ -161,4 +161,4 @@ def test_the_kernels_compile(ptx_of, dtype):
             launch(_average_back, [out], (x.shape, windows, n, True, 0)),
             launch(patches._fold, [np.zeros((2, 12, 30), dtype)], (taps,)),
         ]
-    compiles(ptx_of, made, dtype)
+    compiles(ptx_of, plans, dtype)

@@ -34,8 +34,10 @@ def check(function, arrays, reference, attrs=()):
     (out,), details = answer(function, arrays, attrs)
     assert status(details) == 0
     wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
-    wanted = np.asarray(reference(*wide))
-    close(out.astype(wanted.dtype), wanted, {"float16": 2e-2, "float32": 1e-4}.get(out.dtype.name))
+    expected = np.asarray(reference(*wide))
+    close(
+        out.astype(expected.dtype), expected, {"float16": 2e-2, "float32": 1e-4}.get(out.dtype.name)
+    )
     return launch(function, arrays, attrs)
 
 
@@ -49,19 +51,19 @@ def test_shapes(rng, dtype, a, b):
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_transposes_are_read_in_place(rng, dtype):
     a, b = rng.standard_normal((4, 3)).astype(dtype), rng.standard_normal((5, 4)).astype(dtype)
-    for made in (
+    for plan in (
         check(matmul, [a.T, b.T], np.matmul),
         check(_matmul_nt, [a.T, b], lambda x, y: x @ y.T),
         check(_matmul_tn, [a, b.T], lambda x, y: x.T @ y),
     ):
-        assert kernels(made) == [GEMM]
-        assert made.scratch == 0
+        assert kernels(plan) == [GEMM]
+        assert plan.scratch == 0
 
 
 def test_rows_apart_are_read_in_place(rng):
     a, b = rng.standard_normal((6, 8)), rng.standard_normal((9, 7))
-    made = check(matmul, [a[::2, :4], b[1:5, 2:]], np.matmul)
-    assert kernels(made) == [GEMM]
+    plan = check(matmul, [a[::2, :4], b[1:5, 2:]], np.matmul)
+    assert kernels(plan) == [GEMM]
 
 
 def test_what_cublas_cannot_read_is_copied(rng):
@@ -152,7 +154,7 @@ def test_tf32_where_it_is_allowed(rng):
 def test_the_kernels_compile(ptx_of, dtype):
     a = np.zeros((6, 8), dtype)[:, ::2]
     b, c = np.zeros((4, 4), dtype), np.zeros(4, dtype)
-    made = [launch(matmul, [a, b])]
+    plans = [launch(matmul, [a, b])]
     if np.dtype(dtype).kind == "f":
-        made.append(launch(_affine, [a, b, c]))
-    compiles(ptx_of, made, dtype)
+        plans.append(launch(_affine, [a, b, c]))
+    compiles(ptx_of, plans, dtype)

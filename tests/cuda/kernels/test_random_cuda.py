@@ -25,11 +25,13 @@ def like(n, dtype):
 
 def near(op, attrs, scalars, scale, dtype):
     """A fresh output is the CPU's to 4 units in the last place of `scale`."""
-    (wanted,), _ = on_cpu(op, [], attrs, scalars)
-    (got,), _ = play(op, [], attrs, scalars)
-    assert got.dtype == wanted.dtype == np.dtype(dtype)
-    allowed = 4 * np.finfo(dtype).eps * np.maximum(np.abs(wanted), scale)
-    assert (np.abs(got - wanted) <= allowed).all(), f"{scalars}: {got} and on the CPU {wanted}"
+    (expected,), _ = on_cpu(op, [], attrs, scalars)
+    (actual,), _ = play(op, [], attrs, scalars)
+    assert actual.dtype == expected.dtype == np.dtype(dtype)
+    allowed = 4 * np.finfo(dtype).eps * np.maximum(np.abs(expected), scale)
+    assert (np.abs(actual - expected) <= allowed).all(), (
+        f"{scalars}: {actual} and on the CPU {expected}"
+    )
 
 
 @pytest.mark.parametrize("start", SEEDS)
@@ -57,9 +59,9 @@ def test_numbers_in_place_are_those_of_a_fresh_tensor():
         ("exponential", "exponential_", (2.0,)),
     ):
         x = np.zeros(77, np.float32)
-        (wanted,), _ = play(named(fresh), [], (like(77, "float32"),), (*scalars, *SEEDS[0]))
+        (expected,), _ = play(named(fresh), [], (like(77, "float32"),), (*scalars, *SEEDS[0]))
         play(named(into), [x], (), (*scalars, *SEEDS[0]))
-        same(x, wanted)
+        same(x, expected)
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "float32", "float64", "bool"])
@@ -156,14 +158,14 @@ def test_the_gradient_of_dropout_has_its_mask(device):
 def test_the_kernels_compile(ptx_of, dtype, monkeypatch):
     monkeypatch.setattr(compilation, "simulated", lambda: False)
     meta, x = like(1000, dtype), np.zeros(1000, dtype)
-    made = [
+    plans = [
         launch(named("randint"), [], (meta,)),
         launch(named("bernoulli", ()), [], (meta,)),
         launch(named("randperm"), [], (like(100, "int64"),)),
         launch(named("randperm"), [], (like(1 << 20, "int64"),)),
     ]
     if x.dtype.kind == "f":
-        made += [
+        plans += [
             launch(named("rand"), [], (meta, DROP[dtype])),
             launch(named("randn"), [], (meta,)),
             launch(named("exponential"), [], (meta,)),
@@ -171,5 +173,5 @@ def test_the_kernels_compile(ptx_of, dtype, monkeypatch):
             launch(named("dropout"), [x]),
             launch(named("poisson"), [x]),
         ]
-    for one in made:
+    for one in plans:
         assert all(".entry" in text for text in ptx_of.launch(one, ((7, 0), (10, 0))))

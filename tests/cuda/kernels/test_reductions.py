@@ -122,11 +122,11 @@ def test_a_long_float32_sum_keeps_its_digits(rng):
 )
 def test_strides(rng, view, dims):
     base = values(rng, (4, 5, 6), "float32")
-    seen = view(flow.tensor(base))
-    launch = launch_of(operator_of(add_up.call), (seen._meta,), (dims, False, 1.0, None))
+    part = view(flow.tensor(base))
+    launch = launch_of(operator_of(add_up.call), (part._meta,), (dims, False, 1.0, None))
     out = np.empty(launch.outputs[0].shape, np.float32)
     run(launch, [out, base])
-    np.testing.assert_allclose(out, wide(seen.numpy()).sum(dims), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(out, wide(part.numpy()).sum(dims), rtol=1e-6, atol=1e-6)
 
 
 def test_a_mean_divides_and_nan_and_infinities_stay(rng):
@@ -151,9 +151,9 @@ def test_places_of_extremes(rng, name, place, n):
         rng.integers(0, 2, (3, n)) > 0,
     ):
         for array, dim in ((x, 1), (np.ascontiguousarray(x.T), 0)):
-            (found, at), _ = play(named(name), [array], (dim, False))
+            (values, at), _ = play(named(name), [array], (dim, False))
             np.testing.assert_array_equal(at, place(array, axis=dim))  # the first of equals
-            np.testing.assert_array_equal(found, place_values(x, at))
+            np.testing.assert_array_equal(values, place_values(x, at))
 
 
 def place_values(x, at):
@@ -164,12 +164,12 @@ def test_the_first_nan_is_the_extreme(rng):
     x = values(rng, (2, 100), "float32")
     x[0, [40, 70]] = np.nan
     x[1, 99] = np.inf
-    (found, at), _ = play(named("max"), [x], (1, False))
+    (extremes, at), _ = play(named("max"), [x], (1, False))
     assert at.tolist() == [40, 99]
-    assert np.isnan(found[0])
-    (found, at), _ = play(named("min"), [x], (1, False))
+    assert np.isnan(extremes[0])
+    (extremes, at), _ = play(named("min"), [x], (1, False))
     assert at[0] == 40
-    assert np.isnan(found[0])
+    assert np.isnan(extremes[0])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
@@ -181,8 +181,8 @@ def test_moments(rng, dtype, n):
         (variance, mean), _ = play(named("moments"), [x], (dims, True, freedom, False, False))
         close = 1e-12 if dtype == "float64" else 1e-6
         np.testing.assert_allclose(mean, wide(x).mean(dims, keepdims=True), rtol=close)
-        wanted = wide(x).var(dims, ddof=1, keepdims=True)
-        np.testing.assert_allclose(variance, wanted, rtol=close * 100, atol=close)
+        expected = wide(x).var(dims, ddof=1, keepdims=True)
+        np.testing.assert_allclose(variance, expected, rtol=close * 100, atol=close)
 
 
 def test_moments_of_what_is_not_finite():
@@ -200,13 +200,13 @@ def test_moments_of_what_is_not_finite():
 )
 def test_the_kernels_compile(ptx_of, dtype, shape, dims, monkeypatch):
     monkeypatch.setattr(compilation, "simulated", lambda: False)
-    given = [(shape, dtype)]
+    inputs = [(shape, dtype)]
     for name in ["add_up"] if dtype == "float16" else ["add_up", "largest", "every"]:
         path, attrs = f"flowvm.ops.rows.parts.folds:{name}.call", (dims, False, 1.0, None)
-        compile_op(ptx_of, path, given, attrs)
+        compile_op(ptx_of, path, inputs, attrs)
     if len(dims) == 1:
-        compile_op(ptx_of, "flowvm.ops.rows.extremes:_largest", given, (dims[0], False))
+        compile_op(ptx_of, "flowvm.ops.rows.extremes:_largest", inputs, (dims[0], False))
     if dtype != "bool":
         compile_op(
-            ptx_of, "flowvm.ops.rows.moments:_moments_of", given, (dims, False, 2.0, True, True)
+            ptx_of, "flowvm.ops.rows.moments:_moments_of", inputs, (dims, False, 2.0, True, True)
         )

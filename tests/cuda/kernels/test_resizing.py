@@ -44,7 +44,7 @@ def calls(rng, monkeypatch, dtype=None):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_samples_and_their_gradients(rng, monkeypatch, dtype):
-    seen = 0
+    count = 0
     for function, x, sizes, n in calls(rng, monkeypatch):
         if x.dtype.kind == "f":
             x, sizes = x.astype(dtype), sizes._replace(single=int(dtype != "float64"))
@@ -53,8 +53,8 @@ def test_samples_and_their_gradients(rng, monkeypatch, dtype):
             like_cpu(
                 resize._resize_back, [rng.standard_normal(out.shape).astype(dtype)], (sizes, n)
             )
-        seen += 1
-    assert seen > 15
+        count += 1
+    assert count > 15
 
 
 def test_nearest_moves_bits(rng, monkeypatch):

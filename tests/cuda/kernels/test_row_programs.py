@@ -68,8 +68,8 @@ def test_a_new_row_op_is_one_program(rng, op, shape, dim, dtype):
     for answer in (on_cpu, play):
         if answer is play and x.size > 10000:
             continue  # the simulator is slow
-        (got,), _ = answer(op, [x], (dim,))
-        np.testing.assert_allclose(got, reference(op, x, dim), rtol=close, atol=close)
+        (actual,), _ = answer(op, [x], (dim,))
+        np.testing.assert_allclose(actual, reference(op, x, dim), rtol=close, atol=close)
 
 
 def test_a_row_of_nothing_but_minus_infinity(rng):
@@ -77,14 +77,14 @@ def test_a_row_of_nothing_but_minus_infinity(rng):
     x[1] = -np.inf
     for dim in (1, 2):
         for answer in (on_cpu, play):
-            (got,), _ = answer(logsumexp, [x], (dim,))
-            assert np.isneginf(got[1]).all()
-            np.testing.assert_allclose(got[[0, 2]], reference(logsumexp, x[[0, 2]], dim), 1e-5)
+            (actual,), _ = answer(logsumexp, [x], (dim,))
+            assert np.isneginf(actual[1]).all()
+            np.testing.assert_allclose(actual[[0, 2]], reference(logsumexp, x[[0, 2]], dim), 1e-5)
 
 
 def test_what_is_kept_and_what_is_computed_again():
-    assert SOFTMAX.kept == "e"  # an exponential is computed once
-    assert LOG_SOFTMAX.kept == ""
+    assert SOFTMAX.stored_map == "e"  # an exponential is computed once
+    assert LOG_SOFTMAX.stored_map == ""
     assert LOG_SOFTMAX.maps_for("s - level") == (("s", "x - top"),)
     assert LOG_SOFTMAX.row_numbers("s - level") == ("top", "level")
 

@@ -22,15 +22,15 @@ FLOATS = ("float32", "float64")
 
 def agrees(op, arrays, attrs, scalars=(), tolerance=None):
     """Check that CUDA gives the CPU's result, but for rounding; return the outputs."""
-    wanted, changed = on_cpu(op, arrays, attrs, scalars)
+    expected, changed = on_cpu(op, arrays, attrs, scalars)
     copies = [a.copy() for a in arrays]
-    got, details = play(op, copies, attrs, scalars)
+    actual, details = play(op, copies, attrs, scalars)
     assert status(details) == 0
     close = tolerance or (2e-4 if arrays[0].dtype == np.float32 else 1e-9)
-    for a, b in zip([*got, *copies], [*wanted, *changed], strict=True):
+    for a, b in zip([*actual, *copies], [*expected, *changed], strict=True):
         assert (a.dtype, a.shape) == (b.dtype, b.shape)
         np.testing.assert_allclose(a, b, rtol=close, atol=close)
-    return got
+    return actual
 
 
 # --- softmax --------------------------------------------------------------------------------------
@@ -59,10 +59,10 @@ def test_softmax_and_its_gradient(rng, shape, dim, dtype):
     wide = g.reshape(p.shape).astype(np.float64)
     (dy,), _ = play(softmax_ops._softmax_backward, [g, y], (dim,))
     (dz,), _ = play(softmax_ops._log_softmax_backward, [g, z], (dim,))
-    wanted = p * (wide - (wide * p).sum(dim, keepdims=True))
-    np.testing.assert_allclose(dy.reshape(p.shape), wanted, rtol=close, atol=10 * close)
-    wanted = wide - p * wide.sum(dim, keepdims=True)
-    np.testing.assert_allclose(dz.reshape(p.shape), wanted, rtol=close, atol=50 * close)
+    expected = p * (wide - (wide * p).sum(dim, keepdims=True))
+    np.testing.assert_allclose(dy.reshape(p.shape), expected, rtol=close, atol=10 * close)
+    expected = wide - p * wide.sum(dim, keepdims=True)
+    np.testing.assert_allclose(dz.reshape(p.shape), expected, rtol=close, atol=50 * close)
 
 
 @pytest.mark.parametrize("n", [4, 100, 2100])
@@ -76,11 +76,11 @@ def test_softmax_of_what_is_not_finite(rng, n, side):
     x[4] = np.float32(3e38) * np.sign(x[4])
     x[4, 0] = np.float32(3e38)
     with np.errstate(all="ignore"):
-        wanted = softmax(x, 1)
-    given, dim = (np.ascontiguousarray(x.T), 0) if side else (x, 1)
-    (y,), _ = play(softmax_ops._softmax, [given], (dim,))
-    np.testing.assert_allclose(y.T if side else y, wanted, rtol=1e-5, atol=1e-7)
-    assert np.isnan(wanted[1:4]).all()
+        expected = softmax(x, 1)
+    inputs, dim = (np.ascontiguousarray(x.T), 0) if side else (x, 1)
+    (y,), _ = play(softmax_ops._softmax, [inputs], (dim,))
+    np.testing.assert_allclose(y.T if side else y, expected, rtol=1e-5, atol=1e-7)
+    assert np.isnan(expected[1:4]).all()
 
 
 def test_softmax_of_nothing():
@@ -185,8 +185,8 @@ def _ops(weighted):
 def test_cross_entropy_against_numpy(rng):
     x, target = rng.standard_normal((6, 50)).astype(np.float32), rng.integers(0, 50, 6)
     (loss, _), _ = play(class_loss_ops._entropy, [x, target], ("mean", -100, 0.0))
-    wanted = -np.log(softmax(x, 1))[np.arange(6), target].mean()
-    np.testing.assert_allclose(loss, wanted, rtol=1e-6)
+    expected = -np.log(softmax(x, 1))[np.arange(6), target].mean()
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("bad", [-1, 4, 1 << 40])
@@ -245,8 +245,8 @@ def test_the_kernels_of_losses_compile(ptx_of, shape):
     notes, one = ((2 * int(np.prod(rows)) + 1,), dtype), ((1,), dtype)
     attrs = "mean", -100, 0.1
     compile_op(ptx_of, path + "weighted_entropy", [x, target, weight], attrs)
-    given = [((), dtype), x, target, notes, weight]
-    compile_op(ptx_of, path + "weighted_entropy_backward", given, attrs)
+    inputs = [((), dtype), x, target, notes, weight]
+    compile_op(ptx_of, path + "weighted_entropy_backward", inputs, attrs)
     compile_op(ptx_of, path + "nll", [x, target], ("none", -100))
-    given = [(rows, dtype), target, one]
-    compile_op(ptx_of, path + "nll_backward", given, (shape, "none", -100))
+    inputs = [(rows, dtype), target, one]
+    compile_op(ptx_of, path + "nll_backward", inputs, (shape, "none", -100))

@@ -29,13 +29,13 @@ def test_running_sums(rng, shape, dim, dtype, reverse):
     (out,), _ = play(_cumsum, [x], (dim, reverse))
     wide = x.astype(np.float64 if out.dtype.kind == "f" else np.int64)
     turned = np.flip(wide, dim) if reverse else wide
-    wanted = np.cumsum(turned, dim)
-    wanted = np.flip(wanted, dim) if reverse else wanted
+    expected = np.cumsum(turned, dim)
+    expected = np.flip(expected, dim) if reverse else expected
     if out.dtype.kind == "f":
         close = 1e-12 if dtype == "float64" else 1e-6
-        np.testing.assert_allclose(out, wanted, rtol=close, atol=close)
+        np.testing.assert_allclose(out, expected, rtol=close, atol=close)
     else:
-        np.testing.assert_array_equal(out, wanted)
+        np.testing.assert_array_equal(out, expected)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "int64"])
@@ -55,9 +55,9 @@ def test_running_extremes_and_places(rng, shape, dim, dtype, op):
     if dtype == "float32" and x.size > 30:
         x.reshape(-1)[[7, 20]] = np.nan, np.inf
         x.reshape(-1)[-3] = np.nan
-    wanted, _ = on_cpu(op, [x], (dim,))
-    got, _ = play(op, [x], (dim,))
-    for a, b in zip(got, wanted, strict=True):
+    expected, _ = on_cpu(op, [x], (dim,))
+    actual, _ = play(op, [x], (dim,))
+    for a, b in zip(actual, expected, strict=True):
         same(a, b)
 
 
@@ -74,9 +74,9 @@ def test_logcumsumexp_of_what_is_not_finite():
     inf, nan = np.inf, np.nan
     for x in ([-inf, -inf, 1, -inf], [1, inf, 2, inf], [-inf, nan, 1, inf], [inf, -inf, nan, 0]):
         row = np.tile(np.array(x), 20)
-        (wanted,), _ = on_cpu(_logcumsumexp, [row], (0,))
+        (expected,), _ = on_cpu(_logcumsumexp, [row], (0,))
         (out,), _ = play(_logcumsumexp, [row], (0,))
-        np.testing.assert_allclose(out, wanted)
+        np.testing.assert_allclose(out, expected)
 
 
 def test_teams_of_several_warps(rng, monkeypatch):

@@ -19,9 +19,11 @@ def regular(rng, count, n):
     return np.ascontiguousarray(a[:, rng.permutation(n)])
 
 
-def close(got, wanted):
-    assert got.shape == wanted.shape
-    np.testing.assert_allclose(got, wanted, TOLERANCE[got.dtype.name], TOLERANCE[got.dtype.name])
+def close(actual, expected):
+    assert actual.shape == expected.shape
+    np.testing.assert_allclose(
+        actual, expected, TOLERANCE[actual.dtype.name], TOLERANCE[actual.dtype.name]
+    )
 
 
 @pytest.mark.parametrize("order", ["", "reversed"])
@@ -35,9 +37,9 @@ def test_systems(rng, n, dtype, order):
     (inverse,), _ = play(named("inverse"), [narrow], order=order)
     close(narrow @ inverse, np.broadcast_to(np.eye(n, dtype=dtype), a.shape))
     (sign, logarithm), _ = play(named("slogdet"), [narrow], order=order)
-    wanted = np.linalg.slogdet(narrow.astype(np.float64))
-    close(sign, wanted[0].astype(dtype))
-    close(logarithm, wanted[1].astype(dtype))
+    expected = np.linalg.slogdet(narrow.astype(np.float64))
+    close(sign, expected[0].astype(dtype))
+    close(logarithm, expected[1].astype(dtype))
 
 
 def test_one_matrix_for_many_right_sides_and_the_other_way(rng):
@@ -84,5 +86,5 @@ def test_the_kernels_compile(ptx_of, dtype, monkeypatch):
     monkeypatch.setattr(compilation, "simulated", lambda: False)
     a, b = np.zeros((2, 5, 5), dtype), np.zeros((2, 5, 2), dtype)
     for name, arrays in (("solve", [a, b]), ("inverse", [a]), ("slogdet", [a]), ("cholesky", [a])):
-        made = launch(named(name), arrays)
-        assert all(".entry" in text for text in ptx_of.launch(made, ((7, 0), (10, 0))))
+        plan = launch(named(name), arrays)
+        assert all(".entry" in text for text in ptx_of.launch(plan, ((7, 0), (10, 0))))

@@ -114,11 +114,11 @@ def by_python(monkeypatch):
 @pytest.mark.parametrize("turns", [1, 3])
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_gradients_are_those_of_the_engines_loop(graph, turns, by_python):
-    found = [gradients(graph, turns) for _ in range(4)]
+    results = [gradients(graph, turns) for _ in range(4)]
     with by_python():
-        wanted = gradients(graph, turns)
-    for each in found:
-        for values, right in zip(each, wanted, strict=True):
+        expected = gradients(graph, turns)
+    for each in results:
+        for values, right in zip(each, expected, strict=True):
             np.testing.assert_array_equal(values, right)
 
 
@@ -130,11 +130,11 @@ def test_gradients_of_gradients(graph, by_python):
         sum((g * g).sum() for g in first).backward()
         return [t.grad.numpy() for t in tensors]
 
-    found = [second() for _ in range(3)]
+    results = [second() for _ in range(3)]
     with by_python():
-        wanted = second()
-    for each in found:
-        for values, right in zip(each, wanted, strict=True):
+        expected = second()
+    for each in results:
+        for values, right in zip(each, expected, strict=True):
             np.testing.assert_array_equal(values, right)
 
 
@@ -175,14 +175,14 @@ def test_a_gradient_that_others_hold_is_not_taken():
 
 
 def test_hooks_of_leaves_are_called():
-    seen = []
+    calls = []
     for _ in range(4):
         x, w = leaves()
         x.register_hook(lambda g: g * 2)
-        w.register_post_accumulate_grad_hook(lambda t: seen.append(t.grad is not None))
+        w.register_post_accumulate_grad_hook(lambda t: calls.append(t.grad is not None))
         chain(x, w).backward()
         once = x.grad.numpy()
-    assert seen == [True] * 4
+    assert calls == [True] * 4
     np.testing.assert_allclose(once, 2 * gradients(chain)[0])
 
 
@@ -216,7 +216,7 @@ def test_many_steps_are_native_and_fed_no_misses():
     for _ in range(4):
         x.grad = w.grad = None
         chain(x, w).backward()
-    if not install.wanted():
+    if not install.is_enabled():
         pytest.skip("calls are Python's here")
     install.settle()
     for _ in range(4):
@@ -249,12 +249,12 @@ def test_what_backward_issues_is_the_users_line_and_the_forward_calls():
     y = chain(x, w)
     seqs = {y._node.seq, y._node.edges[0].seq, y._node.edges[0].edges[0].seq}
     x.grad = w.grad = None
-    found = [place for place in issued_by(lambda: y.backward()) if place[0] is not None]
+    places = [place for place in issued_by(lambda: y.backward()) if place[0] is not None]
     y = chain(x, w)
     x.grad = w.grad = None
     twin = [p for p in issued_by(lambda: flow.Tensor.backward.twin(y)) if p[0] is not None]
-    assert len(found) == len(twin)
-    for (backward, origin), (code, _) in zip(found, twin, strict=True):
+    assert len(places) == len(twin)
+    for (backward, origin), (code, _) in zip(places, twin, strict=True):
         assert type(backward) is type(code) is Backward
         assert backward.code.co_name == "<lambda>"
         assert origin in seqs or apart(backward, origin)[2] < -1
@@ -290,14 +290,14 @@ def test_regions_end_with_backward_whatever_came():
 
 
 def test_backward_in_backward_and_what_it_switches():
-    seen = []
+    calls = []
 
     def hook(g):
         a, b = leaves()
         assert not flow.is_grad_enabled()
         with flow.enable_grad():
             chain(a, b).backward()
-        seen.append(float(a.grad.sum()))
+        calls.append(float(a.grad.sum()))
         assert not flow.is_grad_enabled()
 
     for _ in range(4):
@@ -306,17 +306,17 @@ def test_backward_in_backward_and_what_it_switches():
         y.register_hook(hook)
         y.relu().sum().backward()
         np.testing.assert_array_equal(x.grad.numpy(), gradients(chain)[0])
-    assert len(set(seen)) == 1
+    assert len(set(calls)) == 1
 
 
 def test_several_threads_go_back_at_once():
-    wanted, failed = gradients(model), []
+    expected, failed = gradients(model), []
 
     def run():
         for _ in range(30):
-            found = gradients(model)
-            if not all((a == b).all() for a, b in zip(found, wanted, strict=True)):
-                failed.append(found)
+            arrays = gradients(model)
+            if not all((a == b).all() for a, b in zip(arrays, expected, strict=True)):
+                failed.append(arrays)
             if not flow.is_grad_enabled():
                 failed.append("not recording")
 
@@ -366,11 +366,11 @@ def test_gradients_of_several_outputs_meet():
         c = flow.cat([a * 2, b, a], 1)
         return (c * c).sum() + flow.stack(w.unbind(), 1)[0].sum()
 
-    found = [gradients(pieces, 2) for _ in range(3)]
+    results = [gradients(pieces, 2) for _ in range(3)]
     with_python = flow.Tensor.backward.twin
     tensors = leaves()
     for _ in range(2):
         with_python(pieces(*tensors))
-    for each in found:
+    for each in results:
         for values, t in zip(each, tensors, strict=True):
             np.testing.assert_array_equal(values, t.grad.numpy())

@@ -42,10 +42,10 @@ def test_a_call_of_a_module_is_native_and_as_its_twin():
     assert isinstance(call, native_class())
     assert inspect.signature(call) == inspect.signature(twin)
     net, x = Net(), flow.ones(5, 3)
-    for given, named in (((x,), {}), ((x, 2.0), {}), ((x,), {"shift": 1.0, "scale": 3.0})):
-        wanted = twin(net, *given, **named)
+    for inputs, named in (((x,), {}), ((x, 2.0), {}), ((x,), {"shift": 1.0, "scale": 3.0})):
+        expected = twin(net, *inputs, **named)
         for _ in range(3):
-            np.testing.assert_array_equal(net(*given, **named).numpy(), wanted.numpy())
+            np.testing.assert_array_equal(net(*inputs, **named).numpy(), expected.numpy())
     assert Nothing()() == "nothing"
     net.forward = lambda x: "its own"
     assert net(x) == "its own"
@@ -92,13 +92,13 @@ def test_an_error_says_which_layer_it_was_and_shows_the_users_frames():
 
 
 def test_modules_with_hooks_and_without():
-    net, seen = Net(), []
-    handle = net.layers[1].register_forward_hook(lambda m, args, out: seen.append(type(m)))
+    net, calls = Net(), []
+    handle = net.layers[1].register_forward_hook(lambda m, args, out: calls.append(type(m)))
     x = flow.ones(2, 3)
-    wanted = net(x).numpy()
+    expected = net(x).numpy()
     handle.remove()
-    np.testing.assert_array_equal(net(x).numpy(), wanted)
-    assert seen == [nn.ReLU]
+    np.testing.assert_array_equal(net(x).numpy(), expected)
+    assert calls == [nn.ReLU]
 
 
 # --- steps ---------------------------------------------------------------------------------------
@@ -158,10 +158,10 @@ def one_twice(opt, step):
 @pytest.mark.parametrize("between", [lambda o, s: None, some_without, state_is_lost, one_twice])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_steps_are_those_of_the_python_loop(name, between, by_python):
-    found, ours = trained(OPTIMIZERS[name], between=between)
+    weights, ours = trained(OPTIMIZERS[name], between=between)
     by_python()
-    wanted, theirs = trained(OPTIMIZERS[name], between=between)
-    for a, b in zip(found, wanted, strict=True):
+    expected, theirs = trained(OPTIMIZERS[name], between=between)
+    for a, b in zip(weights, expected, strict=True):
         np.testing.assert_array_equal(a, b)
     steps = [[e.get("step") for e in opt.state.values()] for opt in (ours, theirs)]
     assert steps[0] == steps[1]
@@ -196,8 +196,8 @@ def test_what_is_left_of_a_step_and_what_is_not_counted():
         each()
     half = object.__new__(flow.Tensor)
     assert [*map(id, each([half, 3, None], opt.state, *numbers))] == [*map(id, (half, 3, None))]
-    (left,) = each([params[0]], opt.state, False, False, True, "a", 0.9, 0.99, 1e-8, 0.0)
-    assert left is params[0]
+    (rest,) = each([params[0]], opt.state, False, False, True, "a", 0.9, 0.99, 1e-8, 0.0)
+    assert rest is params[0]
     assert opt.state[params[0]]["step"] == 5
 
 
@@ -223,14 +223,14 @@ def test_a_step_records_nothing_and_ends_whatever_comes():
 def test_what_is_called_in_a_region_may_switch_it():
     @functions.unrecorded
     def inside(value):
-        seen = [flow.is_grad_enabled()]
+        results = [flow.is_grad_enabled()]
         with flow.enable_grad():
-            seen.append(flow.is_grad_enabled())
+            results.append(flow.is_grad_enabled())
         flow.set_grad_enabled(True)
-        seen.append(flow.is_grad_enabled())
+        results.append(flow.is_grad_enabled())
         with recording(False):
-            seen.append(flow.is_grad_enabled())
-        return seen, value
+            results.append(flow.is_grad_enabled())
+        return results, value
 
     for _ in range(3):
         assert inside(value=4) == ([False, True, True, False], 4)

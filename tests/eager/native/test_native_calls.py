@@ -60,7 +60,7 @@ def warm(call, *args):
 
 def counts(call):
     site = [call.words]
-    numbered = call.kept.kept[0][1]
+    numbered = call.references.references[0][1]
     if numbered is not None:
         site.append(numbered.words)
     return sum(w[SITE.HITS] for w in site), sum(w[SITE.MISSES] for w in site)
@@ -161,7 +161,7 @@ def test_another_meta_is_another_entry(add):
 def test_entries_may_be_dropped_between_calls(add):
     x = flow.ones(4, 3)
     add(x, x)
-    operator_of(Tensor.__add__).kept.forget()
+    operator_of(Tensor.__add__).lru.forget()
     _, native_call = hits(add, x, x)
     assert not native_call
     result, native_call = hits(add, x, x)
@@ -188,18 +188,18 @@ def test_gradients_are_the_twins(which):
         "output": (Tensor.relu, None),
         "product": (Tensor.__matmul__, lambda: flow.tensor(y, requires_grad=True)),
     }[which]
-    call, twin, found = native(function), operator_of(function).twin, []
-    for made in (twin, call, call):
+    call, twin, gradients = native(function), operator_of(function).twin, []
+    for variant in (twin, call, call):
         args = [flow.tensor(x, requires_grad=True)]
         args += [] if more is None else [more()]
-        out = made(*args)
+        out = variant(*args)
         assert out.grad_fn.name() == twin(*args).grad_fn.name()
         out.backward(flow.tensor(values(5, 4, 4)))
         leaves = [a for a in args if isinstance(a, Tensor) and a.requires_grad]
-        found.append([leaf.grad.numpy() for leaf in leaves])
-    for grads in found[1:]:
-        for expected, got in zip(found[0], grads, strict=True):
-            np.testing.assert_array_equal(got, expected)
+        gradients.append([leaf.grad.numpy() for leaf in leaves])
+    for grads in gradients[1:]:
+        for expected, actual in zip(gradients[0], grads, strict=True):
+            np.testing.assert_array_equal(actual, expected)
     assert counts(call)[0] >= 1
 
 
@@ -238,15 +238,15 @@ def test_no_grad_records_nothing(add):
 
 
 def test_who_is_told_of_nodes_hears_of_all(add):
-    x, heard = flow.ones(8, 8, requires_grad=True), []
+    x, nodes = flow.ones(8, 8, requires_grad=True), []
     add(x, x)
-    node_listeners.tell(heard.append, "test")
+    node_listeners.tell(nodes.append, "test")
     try:
         out, native_call = hits(add, x, x)
     finally:
         node_listeners.forget("test")
     assert not native_call
-    assert heard == [out.grad_fn]
+    assert nodes == [out.grad_fn]
     assert hits(add, x, x)[1]
 
 
@@ -332,9 +332,9 @@ def test_operand_words_that_are_none_are_the_twins(add, ref):
 
 
 def test_a_pending_meta_is_waited_for(add):
-    found = flow.masked_select(flow.arange(6).float(), flow.arange(6) > 2)
-    assert not hits(add, found, found)[1]
-    result, native_call = hits(add, found, found)
+    values = flow.masked_select(flow.arange(6).float(), flow.arange(6) > 2)
+    assert not hits(add, values, values)[1]
+    result, native_call = hits(add, values, values)
     assert native_call
     np.testing.assert_array_equal(result.numpy(), [6, 8, 10])
 
@@ -538,8 +538,8 @@ def test_several_threads_issue(add, mul):
     for thread in threads:
         thread.join()
     assert not failures
-    for k, found in results:
-        np.testing.assert_array_equal(found, np.full((8, 8), 2001.0 * k))
+    for k, array in results:
+        np.testing.assert_array_equal(array, np.full((8, 8), 2001.0 * k))
 
 
 def test_interrupts_leave_no_hole(add):
@@ -572,14 +572,14 @@ def test_the_sequential_engine_runs_what_is_issued(add):
 
 
 def test_a_finalizer_may_issue_within_a_call(add):
-    x, made = flow.ones(8, 8), []
+    x, results = flow.ones(8, 8), []
 
     class Issues:
         def __init__(self):
             self.me = self
 
         def __del__(self):
-            made.append(add(x, x))
+            results.append(add(x, x))
 
     thresholds = gc.get_threshold()
     try:
@@ -590,8 +590,8 @@ def test_a_finalizer_may_issue_within_a_call(add):
     finally:
         gc.set_threshold(*thresholds)
     gc.collect()
-    assert len(made) == 50
-    np.testing.assert_array_equal(made[-1].numpy(), np.full((8, 8), 2))
+    assert len(results) == 50
+    np.testing.assert_array_equal(results[-1].numpy(), np.full((8, 8), 2))
 
 
 # --- objects -------------------------------------------------------------------------------------
@@ -658,11 +658,11 @@ def test_what_is_written_is_counted():
 def test_references_are_neither_lost_nor_kept_by_what_writes():
     x, g = flow.ones(64, 64), flow.ones(64, 64)
     accumulate = warm(writing(), x, g)
-    kept = [x, g, x._storage, x._meta]
-    before = [getrefcount(value) for value in kept]
+    values = [x, g, x._storage, x._meta]
+    before = [getrefcount(value) for value in values]
     for _ in range(2000):
         accumulate(x, g)
-    assert [getrefcount(value) for value in kept] == before
+    assert [getrefcount(value) for value in values] == before
     flow.vm.sync()
     live = flow.vm.stats()["live_bytes"]
     for _ in range(200):
@@ -696,13 +696,13 @@ def test_changes_in_place_are_native(add_):
 
 def test_views_of_what_nothing_is_recorded_of_are_changed_natively(add_):
     x, g = flow.zeros(4, 4), flow.ones(4, 4)
-    rows, seen = x[1:3], x.view(-1)
-    for left, right in ((x, g), (rows, g[:2]), (seen, flow.ones(16))):
+    rows, part = x[1:3], x.view(-1)
+    for left, right in ((x, g), (rows, g[:2]), (part, flow.ones(16))):
         add_(left, right)
         _, was_native = hits(add_, left, right)
         assert was_native
     np.testing.assert_array_equal(x.numpy(), [[4.0] * 4, [6.0] * 4, [6.0] * 4, [4.0] * 4])
-    assert {t.version for t in (x, rows, seen)} == {6}
+    assert {t.version for t in (x, rows, part)} == {6}
     x.requires_grad_()
     for left in (x, rows):
         with pytest.raises(AutogradError):
@@ -741,7 +741,7 @@ def test_changes_in_place_that_are_more_than_that_are_the_functions(add_):
 
 @pytest.mark.parametrize("optimizer", [flow.optim.SGD, flow.optim.Adam])
 def test_a_training_step_is_what_the_twins_make_of_it(optimizer):
-    found, expected = (
+    actual, expected = (
         subprocess.run(
             [sys.executable, "-c", TRAINING, optimizer.__name__],
             env={**os.environ, "FLOWVM_CALLS": calls},
@@ -751,8 +751,8 @@ def test_a_training_step_is_what_the_twins_make_of_it(optimizer):
         ).stdout.split("|")
         for calls in ("native", "python")
     )
-    assert found[0] == expected[0]
-    assert found[1].strip() == "{}", "these calls of a step were not native"
+    assert actual[0] == expected[0]
+    assert actual[1].strip() == "{}", "these calls of a step were not native"
 
 
 TRAINING = """
@@ -800,8 +800,8 @@ def test_operators_of_several_outputs_are_native():
     call = warm(install.native_call(parts), x)
     (mantissa, exponent), was_native = hits(call, x)
     assert was_native
-    for found, wanted in zip((mantissa, exponent), np.frexp(x.numpy()), strict=True):
-        np.testing.assert_array_equal(found.numpy(), wanted)
+    for part, expected in zip((mantissa, exponent), np.frexp(x.numpy()), strict=True):
+        np.testing.assert_array_equal(part.numpy(), expected)
 
 
 def test_operators_that_natives_do_not_take_are_the_twins_and_counted():
@@ -861,9 +861,9 @@ def starting(monkeypatch):
     """Set up a program's start in this process; yield the callable of `add`, and helpers' jobs."""
     fresh, jobs = install.Behind(), []
     monkeypatch.setattr(install, "behind", fresh)
-    monkeypatch.setattr(install.helpers, "later", lambda job, made: jobs.append((job, made)))
+    monkeypatch.setattr(install.helpers, "later", lambda job, work: jobs.append((job, work)))
     monkeypatch.setitem(config.__dict__, "calls", "auto")
-    monkeypatch.setattr(install, "wanted", lambda: True)
+    monkeypatch.setattr(install, "is_enabled", lambda: True)
     install.why_not.cache_clear()
     yield install.callable_of(operator_of(Tensor.__add__)), jobs
     install.why_not.cache_clear()
@@ -892,11 +892,11 @@ def test_nobody_waits_for_what_is_not_prepared(starting, monkeypatch):
         patched.setattr(install, "noted", lambda: None)
         for _ in range(install.FIRST + 5):
             add(x, x)
-        ((job, made),) = jobs
+        ((job, work),) = jobs
         assert add.begin is not None
     module, name = job.split(":")
     assert getattr(sys.modules[module], name) is install.prepare
-    made()
+    work()
     add(x, x)
     assert hits(add, x, x)[1]
 
@@ -922,7 +922,7 @@ def test_a_note_is_this_flowvms_or_none(monkeypatch):
         (name.encode(), ""),
         (f"{name} it differs".encode(), "it differs"),
     ):
-        monkeypatch.setattr(install.helpers, "kept_bytes", lambda asked, data=data: data)
+        monkeypatch.setattr(install.helpers, "cached_bytes", lambda key, data=data: data)
         assert install.noted() == says
 
 

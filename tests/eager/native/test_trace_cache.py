@@ -27,7 +27,7 @@ def steady(function):
     """`function` as a native call that follows traces, whatever the settings say."""
     known = trace_cache.TraceCache(function, trace_cache.FRONT)
     call = install.new_call(function, None)
-    site = install.front_table(known.call, function, trace_cache.FRONT, known.kept.young, "test")
+    site = install.front_table(known.call, function, trace_cache.FRONT, known.lru.young, "test")
     install.activate(call, site.words, install._address(), site)
     return call
 
@@ -51,10 +51,10 @@ def followed(call, *args, **named):
     return call(*args, **named), hits(call) == before + 1
 
 
-def told(x):
+def facts_of(x):
     """All that can be said of a result."""
     if isinstance(x, tuple):
-        return type(x), [told(v) for v in x]
+        return type(x), [facts_of(v) for v in x]
     if not isinstance(x, Tensor):
         return x
     node = None if x._node is None or x._node.is_leaf else getattr(x._node, "node", x._node)
@@ -115,9 +115,9 @@ def test_what_follows_a_trace_is_what_the_function_makes(name, grad):
     function = plain(function)
     call = steady(lambda *args, **named: function(*args, **named))
     for args in cases(numbers(6, 4, grad=grad)):
-        found, was_followed = followed(call, *args)
+        result, was_followed = followed(call, *args)
         expected = function(*args)
-        assert told(found) == told(expected)
+        assert facts_of(result) == facts_of(expected)
         assert was_followed or (grad and name in MADE_APART), args
 
 
@@ -129,19 +129,19 @@ def test_gradients_that_follow_traces_are_the_functions(name, monkeypatch):
 
     def gradient(args):
         x = args[0].detach().clone().requires_grad_()
-        found = plain(function)(x, *args[1:])
-        found = found[0] if isinstance(found, tuple) else found
-        weights = numbers(*found.shape)
-        (found * weights).sum().backward()
+        out = plain(function)(x, *args[1:])
+        out = out[0] if isinstance(out, tuple) else out
+        weights = numbers(*out.shape)
+        (out * weights).sum().backward()
         return x.grad.numpy(), x.grad._meta
 
     for args in cases(numbers(6, 4)):
-        found = [gradient(args) for _ in range(4)]
+        results = [gradient(args) for _ in range(4)]
         with monkeypatch.context() as m:
             m.setattr(backward, "_gradients", lambda node, g: node.operator.grad(node, g))
-            wanted, meta = gradient(args)
-        for values, kind in found:
-            np.testing.assert_array_equal(values, wanted)
+            expected, meta = gradient(args)
+        for values, kind in results:
+            np.testing.assert_array_equal(values, expected)
             assert kind is meta
 
 
@@ -207,10 +207,10 @@ def test_what_is_no_plain_argument_is_the_functions(value):
 class Counted:
     """An int by its __index__ alone, which issues ops."""
 
-    asked = 0
+    calls = 0
 
     def __index__(self):
-        Counted.asked += 1
+        Counted.calls += 1
         flow.ones(2).sum().item()
         return 1
 
@@ -223,10 +223,10 @@ class Raising:
 def test_indices_that_issue_or_raise():
     x = numbers(4, 4)
     for _ in range(4):
-        before = Counted.asked
+        before = Counted.calls
         np.testing.assert_array_equal(x[Counted()].numpy(), x.numpy()[1])
         np.testing.assert_array_equal(x[Counted() : 3].numpy(), x.numpy()[1:3])
-        assert Counted.asked > before
+        assert Counted.calls > before
         with pytest.raises(RuntimeError):
             x[Raising()]
         with pytest.raises(RuntimeError):
@@ -239,12 +239,12 @@ def test_indices_that_issue_or_raise():
     lambda x: x.sum(dims=1), lambda x: Tensor.sum(x, 1, dim=1), lambda x: x[1, 2, 3],
 ])  # fmt: skip
 def test_errors_are_the_functions_each_time(make):
-    x, seen = numbers(3, 4), []
+    x, results = numbers(3, 4), []
     for _ in range(4):
         with pytest.raises((FlowError, TypeError)) as error:
             make(x)
-        seen.append((error.type, str(error.value)))
-    assert len(set(seen)) == 1
+        results.append((error.type, str(error.value)))
+    assert len(set(results)) == 1
 
 
 def test_subclasses_and_half_made_tensors_are_the_functions():
@@ -279,9 +279,9 @@ def test_a_value_that_is_read_is_no_trace():
 def test_random_numbers_are_drawn_each_time():
     call = steady(lambda x: F.dropout(x, 0.5))
     x = flow.ones(64)
-    found, was_followed = followed(call, x)
+    result, was_followed = followed(call, x)
     assert not was_followed
-    assert found.tolist() != call(x).tolist()
+    assert result.tolist() != call(x).tolist()
 
 
 def test_what_changes_a_tensor_and_goes_on_is_no_trace():
@@ -341,24 +341,26 @@ def test_a_tensor_given_twice():
 def test_tensors_in_lists(join, grad):
     call = steady(plain(join))
     x, y = numbers(4, 3, grad=grad), flow.ones(4, 3)
-    for given in ([x, y], (y, x, y), [x, x], (y,), [x, y, x]):
+    for inputs in ([x, y], (y, x, y), [x, x], (y,), [x, y, x]):
         for dim in (0, 1, -1):
-            out, was_followed = followed(call, given, dim)
+            out, was_followed = followed(call, inputs, dim)
             assert was_followed
-            assert told(out) == told(plain(join)(given, dim))
-            assert call(given, dim=dim).tolist() == out.tolist()
+            assert facts_of(out) == facts_of(plain(join)(inputs, dim))
+            assert call(inputs, dim=dim).tolist() == out.tolist()
     if grad:
         (call([x, y, x], 1) * 2).sum().backward()
         assert x.grad.tolist() == np.full((4, 3), 4).tolist()
-    keys = [trace_cache.dict_key_of((given,), (), []) for given in ([x, y], (x, y), [x, x], [x], x)]
+    keys = [
+        trace_cache.dict_key_of((inputs,), (), []) for inputs in ([x, y], (x, y), [x, x], [x], x)
+    ]
     assert len(set(keys)) == len(keys)
 
 
 def test_lists_that_are_not_of_tensors_alone_are_the_functions():
-    call, x = steady(lambda *given: x.sum()), numbers(3)
-    for given in ([x, 1], (x, None), [1, x], [[x]], [x] * 40):
+    call, x = steady(lambda *args: x.sum()), numbers(3)
+    for inputs in ([x, 1], (x, None), [1, x], [[x]], [x] * 40):
         for _ in range(4):
-            call(given)
+            call(inputs)
         assert hits(call) == 0
     half = object.__new__(Tensor)
     with contextlib.suppress(AttributeError):
@@ -369,15 +371,15 @@ def test_lists_that_are_not_of_tensors_alone_are_the_functions():
 def test_a_list_that_is_emptied_meanwhile():
     """A finalizer empties the list of a call that follows a trace."""
     call = steady(plain(flow.cat))
-    given = [flow.ones(2, 2), flow.ones(2, 2)]
-    followed(call, given)
+    inputs = [flow.ones(2, 2), flow.ones(2, 2)]
+    followed(call, inputs)
 
     class Dying:
         def __del__(self):
-            given.clear()
+            inputs.clear()
 
     for _ in range(3):
-        given[:] = [flow.ones(2, 2), flow.ones(2, 2)]
+        inputs[:] = [flow.ones(2, 2), flow.ones(2, 2)]
         dying = Dying()
         dying.itself = dying
         del dying
@@ -385,7 +387,7 @@ def test_a_list_that_is_emptied_meanwhile():
         gc.set_threshold(1)
         try:
             with contextlib.suppress(FlowError, IndexError):
-                call(given)
+                call(inputs)
         finally:
             gc.set_threshold(*threshold)
 
@@ -397,14 +399,14 @@ def test_pieces_and_what_they_are_views_of(grad):
         for _ in range(4):
             x = numbers(4, 3, grad=grad)
             x = (x * 1)[1:] if of_view else x * 1
-            found, wanted = call(x), plain(flow.unbind)(x)
-            for piece, like in zip(found, wanted, strict=True):
+            pieces, expected = call(x), plain(flow.unbind)(x)
+            for piece, like in zip(pieces, expected, strict=True):
                 assert base_of(piece) is base_of(like)
                 assert piece.version == 0
             with flow.no_grad():
                 assert base_of(call(x)[0]) is base_of(x)
-            found[0].mul_(2) if not grad else None
-            assert x[0].tolist() == found[0].tolist()
+            pieces[0].mul_(2) if not grad else None
+            assert x[0].tolist() == pieces[0].tolist()
     assert hits(call) > 4
 
 
@@ -512,9 +514,9 @@ def test_changes_through_views_are_recorded(leaf):
         (x * x).sum().backward()
         results.append(w.grad.tolist())
     assert all(g == results[0] for g in results)
-    wanted = 8 * numbers(4, 4).numpy()
-    wanted[1] *= 9
-    np.testing.assert_allclose(results[0], wanted, rtol=1e-6)
+    expected = 8 * numbers(4, 4).numpy()
+    expected[1] *= 9
+    np.testing.assert_allclose(results[0], expected, rtol=1e-6)
 
 
 def test_a_view_shares_memory_and_version():
@@ -531,11 +533,11 @@ def test_many_views_are_forgotten():
     x = flow.zeros(8, 8)
     for _ in range(5000):
         x[3]
-    kept = [x[3] for _ in range(100)]
+    views = [x[3] for _ in range(100)]
     for _ in range(1000):
         x[3]
     assert len(x._kin) <= 256
-    del kept
+    del views
 
 
 def test_storages_die_natively_as_their_twins_let_go():
@@ -601,10 +603,10 @@ def test_traces_are_kept_within_bounds_and_forgotten():
     call = steady(plain(flow.narrow))
     x = flow.ones(4000)
     assert followed(call, x, 0, 1, 2)[1]
-    kept = flow.vm.stats()["traces_kept"]
+    before = flow.vm.stats()["traces_kept"]
     for k in range(50):
         call(x, 0, k, 1)
-    assert flow.vm.stats()["traces_kept"] >= kept + 49
+    assert flow.vm.stats()["traces_kept"] >= before + 49
     for forget in flow.vm.engine.engine.engine.on_entries_full:
         forget()
     assert followed(call, x, 0, 1, 2)[1]
@@ -612,15 +614,15 @@ def test_traces_are_kept_within_bounds_and_forgotten():
 
 def test_gradients_of_others_are_no_traces():
     """The gradient of a user's op may do anything."""
-    asked = []
+    calls = []
 
     def grad(c, g):
-        asked.append(g)
+        calls.append(g)
         return (g * 3,)
 
-    triple = flow.elementwise(f"triple_{id(asked)}", "x * 3", grad=grad)
+    triple = flow.elementwise(f"triple_{id(calls)}", "x * 3", grad=grad)
     for turn in range(4):
         x = flow.ones(2, requires_grad=True)
         triple(x).sum().backward()
         assert x.grad.tolist() == [3, 3]
-        assert len(asked) == turn + 1
+        assert len(calls) == turn + 1

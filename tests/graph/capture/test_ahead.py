@@ -54,17 +54,17 @@ print(after.compiled - before.compiled, after.loaded > before.loaded, x.grad.tol
 
 def _printed(program: str, folder: Path) -> list[str]:
     settings = {"FLOWVM_CACHE_DIR": str(folder), "FLOWVM_CALLS": "python", "FLOWVM_AHEAD": "1"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], env=os.environ | settings, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    assert process.returncode == 0, process.stderr
+    return process.stdout.split()
 
 
 def test_backward_finds_what_was_made_ahead(tmp_path: Path) -> None:
-    jobs, made, left, right = _printed(COMPILE, tmp_path)
+    jobs, count, left, right = _printed(COMPILE, tmp_path)
     assert int(jobs) >= 3
-    assert int(made) >= 3
+    assert int(count) >= 3
     assert (left, right) == ("0", "True")
 
 
@@ -135,13 +135,13 @@ def test_a_guess_that_is_wrong_ends_nothing(
 
 def test_one_makes_what_several_want(tmp_path: Path) -> None:
     order: list[str] = []
-    inside, wanted = threading.Event(), threading.Event()
+    inside, expected = threading.Event(), threading.Event()
 
     def first() -> None:
         with cache.alone(tmp_path, "it") as waited:
             order.append(f"first {waited}")
             inside.set()
-            assert wanted.wait(60)
+            assert expected.wait(60)
             while not cache.queues:
                 pass
             order.append("first is done")
@@ -149,15 +149,15 @@ def test_one_makes_what_several_want(tmp_path: Path) -> None:
     thread = threading.Thread(target=first)
     thread.start()
     assert inside.wait(60)
-    assert cache.taken(tmp_path, "it")
-    assert not cache.taken(tmp_path, "another")
-    wanted.set()
+    assert cache.is_locked(tmp_path, "it")
+    assert not cache.is_locked(tmp_path, "another")
+    expected.set()
     with cache.alone(tmp_path, "it") as waited:
         order.append(f"second {waited}")
     thread.join(60)
     assert order == ["first False", "first is done", "second True"]
     assert not cache.queues
-    assert not cache.taken(tmp_path, "it")
+    assert not cache.is_locked(tmp_path, "it")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
     with cache.alone(tmp_path / "file", "it") as waited:  # there can be no lock

@@ -38,18 +38,18 @@ def test_every_op_captured_and_interpreted_gives_the_same_bits(known, rng):
     for sample in list(known.generate(rng))[:3]:
         args = [as_tensors(value, False) for value in sample.args]
         kwargs = {name: as_tensors(value, False) for name, value in sample.kwargs.items()}
-        given = tensors_in([*args, *kwargs.values()])
+        inputs = tensors_in([*args, *kwargs.values()])
         eager = [t.numpy() for t in outputs_of(known.function, args, kwargs)]
         try:
-            with capturing(known.name, [(t, "") for t in dict.fromkeys(given)]) as capture:
+            with capturing(known.name, [(t, "") for t in dict.fromkeys(inputs)]) as capture:
                 for t in outputs_of(known.function, args, kwargs):
                     capture.output(t)
         except CaptureError:  # the op's result, or its shape, depends on values
             continue
         capture.graph.check()
-        found = interpret(capture.graph, list(dict.fromkeys(given)))
-        assert len(found) == len(eager)
-        for ours, theirs in zip(found, eager, strict=True):
+        results = interpret(capture.graph, list(dict.fromkeys(inputs)))
+        assert len(results) == len(eager)
+        for ours, theirs in zip(results, eager, strict=True):
             np.testing.assert_array_equal(ours.numpy(), theirs)
     flow.vm.sync()
 
@@ -143,9 +143,9 @@ def test_reading_a_value_names_the_rule_and_the_line(read):
 def test_a_tensor_that_escaped_has_no_value_for_later_code_either():
     x = flow.ones(2)
     with capturing("escape", []):
-        kept = x + 1
-    later = kept * 2
-    for t in (kept, later):
+        tensor = x + 1
+    later = tensor * 2
+    for t in (tensor, later):
         with pytest.raises(CaptureError):
             t.numpy()
     assert (x + 1).tolist() == [2, 2]
@@ -215,7 +215,7 @@ def test_live_numbers_are_found_anew():
     box[0] = 1.0
     interpret(capture.graph, [])
     assert w.tolist() == [0.25] * 2
-    assert {asked.function for asked, _ in guards} <= {"is_float"}  # and nothing by its value
+    assert {question.function for question, _ in guards} <= {"is_float"}  # and nothing by its value
 
 
 def test_arithmetic_with_live_numbers():
@@ -226,16 +226,16 @@ def test_arithmetic_with_live_numbers():
         "round(step / 7, 2)": 0.43,
     }  # fmt: skip
     for text, expected in cases.items():
-        found = eval(text, {"step": step, "math": math})
-        assert isinstance(found, Live), text
-        assert freeze(found) == expected
+        number = eval(text, {"step": step, "math": math})
+        assert isinstance(number, Live), text
+        assert freeze(number) == expected
 
 
 def test_a_decision_by_a_live_number_becomes_a_guard():
     box, guards = [3], Decisions()
     step = Leaf(box, (0,), guards)
-    taken = "late" if step > 2 else "early"
-    assert taken == "late"
+    branch = "late" if step > 2 else "early"
+    assert branch == "late"
     ((find, outcome),) = guards
     assert outcome is find() is True
     box[0] = 1

@@ -142,16 +142,16 @@ def test_print_and_other_output_happens_at_the_capture_only(capsys):
 
 
 def test_appending_a_result_to_a_list_is_refused():
-    kept = []
+    results = []
 
     def function(x):
         y = x * 2
-        kept.append(y)
+        results.append(y)
         return y
 
-    error = refused(function, full(1), match="kept")
+    error = refused(function, full(1), match="a replay puts nothing there")
     assert "test_footguns.py" in str(error)
-    assert kept == []
+    assert results == []
 
 
 @pytest.mark.parametrize("kind", ["list", "dict", "set", "nested"])
@@ -227,8 +227,8 @@ def test_state_carried_by_assignment_is_refused_and_what_was_there_is_back(kind)
     text = raised_in_capture(lambda: graph(full(1)))
     assert "in place" in text
     assert "test_footguns.py" in text
-    left = {"global": STATE, "closure": state, "of the graph": own.h}.get(kind, model.h)
-    assert left.tolist() == [0, 0]
+    carried = {"global": STATE, "closure": state, "of the graph": own.h}.get(kind, model.h)
+    assert carried.tolist() == [0, 0]
 
 
 def test_state_carried_in_place_is_state():
@@ -267,13 +267,13 @@ def test_a_tensor_made_of_numbers_is_made_anew_in_each_call():
 def test_a_result_made_of_numbers_may_be_changed_by_who_gets_it():
     def script(way):
         run = way.compile(lambda x: (flow.tensor([1.0, 2.0]), flow.tensor([[3, 4]])[0], x * 2))
-        found = []
+        outcomes = []
         for k in range(3):
             results = run(full(k))
-            found.append(plain(results))
+            outcomes.append(plain(results))
             for t in results:
                 t.add_(1)
-        return found
+        return outcomes
 
     alike(script, plans=1)
 
@@ -399,9 +399,9 @@ def test_asking_for_a_value_names_line_and_rule(function):
 def test_a_tensor_printed_in_build_shows_that_it_has_no_value(capsys):
     graph = flow.compile(lambda x: print(f"{x * 2}") or x)
     assert graph(full(3)).tolist() == [3, 3]
-    said = capsys.readouterr().out
-    assert "shape=(2,)" in said
-    assert "6" not in said.replace("float16", "")
+    output = capsys.readouterr().out
+    assert "shape=(2,)" in output
+    assert "6" not in output.replace("float16", "")
 
 
 def assert_positive(x):
@@ -412,11 +412,11 @@ def test_a_value_of_an_outside_tensor_may_be_read_and_is_watched():
     def script(way):
         scale = full(2, 1)
         run = way.compile(lambda x: x * scale.item() if scale else x)
-        seen = [run(full(1)), run(full(1))]
+        results = [run(full(1)), run(full(1))]
         scale.add_(1)
-        seen.append(run(full(1)))
+        results.append(run(full(1)))
         scale.zero_()
-        return [*seen, run(full(1)), run(full(3))]
+        return [*results, run(full(1)), run(full(3))]
 
     alike(script)
 
@@ -456,11 +456,11 @@ def test_globals_count_also_those_of_functions_that_are_called():
         global SCALE, TENSOR
         SCALE, TENSOR = 2.0, full(3)
         run = way.compile(lambda x: helper(x) + TENSOR)
-        seen = [run(full(1))]
+        results = [run(full(1))]
         SCALE = 5.0
-        seen.append(run(full(1)))
+        results.append(run(full(1)))
         TENSOR = full(7)
-        return [*seen, run(full(1)), run(full(2))]
+        return [*results, run(full(1)), run(full(2))]
 
     alike(script, plans=3)
 
@@ -472,10 +472,10 @@ def test_a_function_that_is_defined_again_counts():
         global helper
         before = helper
         run = way.compile(lambda x: helper(x))
-        seen = [run(full(1))]
+        results = [run(full(1))]
         helper = lambda x: x - 1  # noqa: E731
         try:
-            return [*seen, run(full(1))]
+            return [*results, run(full(1))]
         finally:
             helper = before
 
@@ -490,15 +490,15 @@ def test_closures_count():
             return x * scale + shift + sum(parts)
 
         run = way.compile(function)
-        seen = [run(full(1))]
+        results = [run(full(1))]
         scale = 3.0
-        seen.append(run(full(1)))
+        results.append(run(full(1)))
         shift = full(9)
-        seen.append(run(full(1)))
+        results.append(run(full(1)))
         parts.append(4.0)
-        seen.append(run(full(1)))
+        results.append(run(full(1)))
         parts[0] = 0.5
-        return [*seen, run(full(1))]
+        return [*results, run(full(1))]
 
     alike(script, plans=5)
 
@@ -517,13 +517,13 @@ def test_configuration_objects_count():
             return x * config.scale * SETTINGS.scale + SETTINGS.nested.shift
 
         run = way.compile(function)
-        seen = [run(full(1))]
+        results = [run(full(1))]
         config.scale = 3.0
-        seen.append(run(full(1)))
+        results.append(run(full(1)))
         SETTINGS.nested.shift = 5.0
-        seen.append(run(full(1)))
+        results.append(run(full(1)))
         SETTINGS.scale = 0.0
-        return [*seen, run(full(1))]
+        return [*results, run(full(1))]
 
     alike(script, plans=4)
 
@@ -559,11 +559,11 @@ def test_numbers_that_are_equal_and_not_the_same_count():
             return x * value
 
         run = way.compile(function)
-        x, seen = flow.ones(2, dtype=flow.int64), []
+        x, results = flow.ones(2, dtype=flow.int64), []
         for value in (1, 1.0, True, 0.0, -0.0, float("nan")):  # noqa: B007
             out = run(x)
-            seen.append((repr(out.dtype), repr(out.tolist())))
-        return seen
+            results.append((repr(out.dtype), repr(out.tolist())))
+        return results
 
     alike(script)
 
@@ -581,9 +581,9 @@ def test_partial_functions_and_methods_count():
 
         holder = Holder()
         run = way.compile(functools.partial(holder.function, 1.0))
-        seen = [run(full(1))]
+        results = [run(full(1))]
         holder.own = 7.0
-        return [*seen, run(full(1))]
+        return [*results, run(full(1))]
 
     alike(script)
 
@@ -622,9 +622,9 @@ def test_a_module_changed_after_the_capture(change):
     def script(way):
         model = Listed()
         run = way.compile(model)
-        seen = [run(full(-1)), run(full(2))]
+        results = [run(full(-1)), run(full(2))]
         CHANGES[change](model)
-        return [*seen, run(full(-1)), run(full(2))]
+        return [*results, run(full(-1)), run(full(2))]
 
     alike(script, plans=2)
 
@@ -634,9 +634,9 @@ def test_a_hook_taken_away_counts():
         model = nn.ReLU()
         handle = model.register_forward_hook(lambda m, i, o: o + 1)
         run = way.compile(model)
-        seen = [run(full(1))]
+        results = [run(full(1))]
         handle.remove()
-        return [*seen, run(full(1))]
+        return [*results, run(full(1))]
 
     alike(script)
 
@@ -657,9 +657,9 @@ def test_parameters_changed_after_the_capture(change):
     def script(way):
         model = nn.Linear(2, 1, bias=False)
         run = way.compile(model)
-        seen = [run(full(1, 1, 2))]
+        results = [run(full(1, 1, 2))]
         PARAMETER_CHANGES[change](model)
-        return [*seen, run(full(1, 1, 2)), run(full(2, 1, 2))]
+        return [*results, run(full(1, 1, 2)), run(full(2, 1, 2))]
 
     alike(script)
 
@@ -668,9 +668,9 @@ def test_another_dtype_of_the_model_counts():
     def script(way):
         model = nn.Linear(2, 1)
         run = way.compile(model)
-        seen = [run(full(1, 1, 2))]
+        results = [run(full(1, 1, 2))]
         model.double()
-        return [*seen, run(full(1, 1, 2).double())]
+        return [*results, run(full(1, 1, 2).double())]
 
     alike(script)
 
@@ -678,12 +678,12 @@ def test_another_dtype_of_the_model_counts():
 def test_train_and_eval_count_and_both_plans_are_kept():
     def script(way):
         model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
-        run, seen = way.compile(model), []
+        run, results = way.compile(model), []
         for training in (True, False, True, False):
             model.train(training)
             with flow.no_grad():  # with gradients a compiled module is trained from outside
-                seen.append(run(flow.randn(3, 4)))
-        return seen, list(model.buffers())
+                results.append(run(flow.randn(3, 4)))
+        return results, list(model.buffers())
 
     alike(script, plans=2)
 
@@ -692,30 +692,30 @@ def test_dropout_masks_are_not_frozen_and_seeds_count():
     def script(way):
         model = nn.Dropout(0.5)
         run = way.compile(model)
-        seen = [run(full(1, 50)) for _ in range(3)]
+        results = [run(full(1, 50)) for _ in range(3)]
         flow.manual_seed(7)
-        seen.append(run(full(1, 50)))
+        results.append(run(full(1, 50)))
         flow.rand(3)
-        seen.append(run(full(1, 50)))
+        results.append(run(full(1, 50)))
         flow.manual_seed(7)
-        seen.append(run(full(1, 50)))
-        return seen, flow.rand(2)
+        results.append(run(full(1, 50)))
+        return results, flow.rand(2)
 
-    seen, _ = alike(script, plans=1)
-    assert seen[0] != seen[1] != seen[2]
-    assert seen[3] == seen[5]
+    result, _ = alike(script, plans=1)
+    assert result[0] != result[1] != result[2]
+    assert result[3] == result[5]
 
 
 def test_random_ops_in_build_go_on_also_after_restoring_the_state():
     def script(way):
         run = way.compile(lambda x: x + flow.randn(3) + flow.rand(3) + flow.randint(0, 9, (3,)))
         state = flow.get_rng_state()
-        seen = [run(full(0, 3)) for _ in range(2)]
+        results = [run(full(0, 3)) for _ in range(2)]
         flow.set_rng_state(state)
-        return [*seen, run(full(0, 3))]
+        return [*results, run(full(0, 3))]
 
-    seen = alike(script, plans=1)
-    assert seen[0] == seen[2] != seen[1]
+    result = alike(script, plans=1)
+    assert result[0] == result[2] != result[1]
 
 
 def test_tied_weights_stay_tied():
@@ -805,10 +805,10 @@ OPTIMIZER_CHANGES = {
 def test_an_optimizer_changed_after_the_capture(change):
     def script(way):
         w, optimizer, step = simple(way)
-        seen = [step(full(1)) for _ in range(3)]
+        results = [step(full(1)) for _ in range(3)]
         OPTIMIZER_CHANGES[change](optimizer)
-        seen += [step(full(1)) for _ in range(3)]
-        return seen, w, [e.get("momentum_buffer") for e in optimizer.state.values()]
+        results += [step(full(1)) for _ in range(3)]
+        return results, w, [e.get("momentum_buffer") for e in optimizer.state.values()]
 
     alike(script)
 
@@ -820,10 +820,10 @@ def test_an_older_state_loaded_goes_back():
         step = way.training(optimizer, lambda x: (w * w * x).sum())
         step(full(1))
         saved, before = copy.deepcopy(optimizer.state_dict()), w.detach().clone()
-        seen = [step(full(1)) for _ in range(2)]
+        results = [step(full(1)) for _ in range(2)]
         optimizer.load_state_dict(saved)
         w.data = before
-        return seen, [step(full(1)) for _ in range(2)], optimizer.state_dict()["state"]
+        return results, [step(full(1)) for _ in range(2)], optimizer.state_dict()["state"]
 
     first, again, _ = alike(script)
     assert first == again
@@ -838,13 +838,13 @@ def test_a_parameter_group_added_later():
             return (a * b * x).sum()
 
         step = way.training(optimizer, loss)
-        seen = []
+        calls = []
         for k in range(5):
             if k == 2:
                 optimizer.add_param_group({"params": [b], "lr": 0.2})
             b.grad = None
-            seen.append(step(full(1)))
-        return seen, a, b
+            calls.append(step(full(1)))
+        return calls, a, b
 
     alike(script)
 
@@ -854,11 +854,11 @@ def test_requires_grad_switched_on_and_off():
         model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
         optimizer = flow.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         step = way.training(optimizer, lambda x: model(x).sum(), model=model)
-        seen = []
+        calls = []
         for k in range(6):
             model[0].requires_grad_(k not in (2, 3))
-            seen.append(step(full(1, 1, 2)))
-        return seen, list(model.parameters())
+            calls.append(step(full(1, 1, 2)))
+        return calls, list(model.parameters())
 
     alike(script)
 
@@ -906,13 +906,13 @@ def test_gradients_accumulate_over_calls_as_in_eager_code():
             return loss.detach()
 
         run = way.compile(function)
-        seen = []
+        calls = []
         for k in range(4):
             run(full(k))
-            seen.append(w.grad.tolist())
+            calls.append(w.grad.tolist())
             if k == 2:
                 w.grad = None
-        return seen
+        return calls
 
     alike(script)
 
@@ -928,12 +928,12 @@ def test_zero_grad_and_an_eager_step_around_a_graph(to_none):
             loss.backward()
             return loss.detach()
 
-        run, seen = way.compile(function), []
+        run, results = way.compile(function), []
         for _ in range(4):
             optimizer.zero_grad(set_to_none=to_none)
-            seen.append(run(full(1, 1, 2)))
+            results.append(run(full(1, 1, 2)))
             optimizer.step()
-        return seen, list(model.parameters())
+        return results, list(model.parameters())
 
     alike(script)
 
@@ -954,7 +954,7 @@ def test_gradients_read_and_clipped_in_build():
                 nn.utils.clip_grad_norm_([w], 0.5)
                 return loss
 
-        graph, seen = Clipped(), []
+        graph, results = Clipped(), []
         for k in range(4):
             if way.captured:
                 graph(full(k))
@@ -963,11 +963,11 @@ def test_gradients_read_and_clipped_in_build():
                 (w * full(k)).sum().backward()
                 nn.utils.clip_grad_norm_([w], 0.5)
                 optimizer.step()
-            seen.append(w.tolist())
-        return seen
+            results.append(w.tolist())
+        return results
 
-    found = alike(script)
-    assert len({tuple(v) for v in found}) > 1
+    outcomes = alike(script)
+    assert len({tuple(v) for v in outcomes}) > 1
 
 
 def test_gradients_of_inputs_taken_in_build():
@@ -1001,12 +1001,12 @@ def test_backward_to_an_input_lands_in_its_grad():
             loss.backward()
             return loss.detach()
 
-        run, seen = way.compile(function), []
+        run, results = way.compile(function), []
         for k in range(3):
             x = full(k).requires_grad_()
             run(x)
-            seen.append(x.grad)
-        return seen
+            results.append(x.grad)
+        return results
 
     alike(script)
 
@@ -1087,10 +1087,10 @@ def test_no_grad_outside_is_another_kind_of_call():
             return flow.autograd.grad(y, w)[0] if y.requires_grad else y
 
         run = way.compile(function)
-        seen = [run(full(1))]
+        results = [run(full(1))]
         with flow.no_grad():
-            seen.append(run(full(1)))
-        return [*seen, run(full(1))]
+            results.append(run(full(1)))
+        return [*results, run(full(1))]
 
     alike(script, plans=2)
 
@@ -1115,11 +1115,11 @@ def test_retain_grad_and_hooks_on_tensors_in_build():
             (y * y).sum().backward()
             return y.grad
 
-        run, seen = way.compile(function), []
+        run, results = way.compile(function), []
         for k in range(3):
             w.grad = None
-            seen.append([run(full(k)), w.grad])
-        return seen
+            results.append([run(full(k)), w.grad])
+        return results
 
     alike(script)
 
@@ -1200,10 +1200,10 @@ def test_an_input_that_is_also_a_variable_sees_its_changes():
             return before, x * 10, w * 1
 
         run = way.compile(function)
-        seen = [run(full(5))]
-        seen.append(run(w))
-        seen.append(run(w[:1].expand(2)))
-        return seen, w
+        results = [run(full(5))]
+        results.append(run(w))
+        results.append(run(w[:1].expand(2)))
+        return results, w
 
     alike(script)
 
@@ -1239,18 +1239,18 @@ def test_two_results_that_share_memory():
 def test_results_kept_by_the_user_stay_when_the_next_replay_runs():
     """CUDA graphs write them again."""
     graph = flow.compile(lambda x: (x * 2, (x + 1).sum()))
-    kept = [graph(full(k)) for k in range(50)]
-    assert plain(kept) == [[[2 * k] * 2, 2 * (k + 1)] for k in range(50)]
+    results = [graph(full(k)) for k in range(50)]
+    assert plain(results) == [[[2 * k] * 2, 2 * (k + 1)] for k in range(50)]
 
 
 def test_a_result_as_the_next_input():
     def script(way):
         run = way.compile(lambda x: (x * 1.5 + 1, x))
-        x, seen = full(1), []
+        x, results = full(1), []
         for _ in range(6):
             x, before = run(x)
-            seen += [x, before]
-        return seen
+            results += [x, before]
+        return results
 
     alike(script)
 
@@ -1258,11 +1258,11 @@ def test_a_result_as_the_next_input():
 def test_a_shift_buffer_whose_input_is_an_output():
     def script(way):
         run = way.compile(lambda buffer, frame: (flow.cat([buffer[1:], frame]), buffer[:1]))
-        buffer, seen = flow.zeros(3, 2), []
+        buffer, results = flow.zeros(3, 2), []
         for k in range(6):
             buffer, first = run(buffer, full(k, 1, 2))
-            seen += [buffer, first]
-        return seen
+            results += [buffer, first]
+        return results
 
     alike(script, plans=1)
 
@@ -1302,12 +1302,12 @@ def test_eager_code_changes_variables_between_calls():
     def script(way):
         w = full(1)
         run = way.compile(lambda x: x * w)
-        seen = []
+        calls = []
         for k in range(4):
-            seen.append(run(full(1)))
+            calls.append(run(full(1)))
             w.mul_(k).add_(1)
             w[0] = 7.0
-        return seen
+        return calls
 
     alike(script, plans=1)
 
@@ -1440,11 +1440,11 @@ def test_numbers_that_change_at_every_call_are_right_and_said():
 def test_a_list_that_is_an_argument_may_change_between_calls():
     def script(way):
         run = way.compile(lambda xs: sum(xs) * len(xs))
-        xs, seen = [full(1)], []
+        xs, results = [full(1)], []
         for k in range(4):
-            seen.append(run(xs))
+            results.append(run(xs))
             xs.append(full(k))
-        return seen
+        return results
 
     alike(script)
 
@@ -1452,13 +1452,13 @@ def test_a_list_that_is_an_argument_may_change_between_calls():
 def test_default_dtype_counts():
     def script(way):
         run = way.compile(lambda x: flow.zeros(2) + x.sum() * 0)
-        seen = [str(run(full(1)).dtype)]
+        results = [str(run(full(1)).dtype)]
         flow.set_default_dtype(flow.float64)
         try:
-            seen.append(str(run(flow.ones(2, dtype=flow.float32)).dtype))
+            results.append(str(run(flow.ones(2, dtype=flow.float32)).dtype))
         finally:
             flow.set_default_dtype(flow.float32)
-        return seen
+        return results
 
     alike(script)
 
@@ -1491,11 +1491,11 @@ def test_a_graph_in_a_graph():
         scale, factor = full(2), 3.0
         inner = way.compile(lambda x: x * scale * factor)
         outer = way.compile(lambda x: inner(x) + 1)
-        seen = [outer(full(1)), inner(full(1))]
+        results = [outer(full(1)), inner(full(1))]
         scale.add_(1)
-        seen += [outer(full(1)), inner(full(1))]
+        results += [outer(full(1)), inner(full(1))]
         factor = 5.0
-        return [*seen, outer(full(1)), inner(full(1))]
+        return [*results, outer(full(1)), inner(full(1))]
 
     alike(script)
 

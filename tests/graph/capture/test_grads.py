@@ -129,9 +129,9 @@ def history_of(step, between, captured, wants_input_grad):
         held = [leaf.grad for leaf in program.leaves()]
         loss = call(x)
         grads = [leaf.grad for leaf in program.leaves()]
-        kept = [a is b for a, b in zip(held, grads, strict=True)]
+        identities = [a is b for a, b in zip(held, grads, strict=True)]
         values = [None if g is None else g.numpy().copy() for g in [*grads, x.grad]]
-        results.append((loss.item(), values, kept))
+        results.append((loss.item(), values, identities))
     return results
 
 

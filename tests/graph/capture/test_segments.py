@@ -20,9 +20,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::flowvm.errors.RecaptureWarning"
 
 def segmented(graph):
     """The Segmented of a graph that was called with one kind of arguments."""
-    (found,) = [c for same in graph._plans.values() for c in same]
-    assert isinstance(found, Segmented)
-    return found
+    (compiled,) = [c for same in graph._plans.values() for c in same]
+    assert isinstance(compiled, Segmented)
+    return compiled
 
 
 def same(ours, theirs):
@@ -76,8 +76,8 @@ def test_ops_with_sizes_found_by_kernels(name):
 
 
 def test_no_row_at_all_and_every_row():
-    found = check(CASES["row mask"], (flow.full((4, 3), -1.0),), (flow.full((4, 3), 1.0),))
-    assert set(found.root.following) == {(0,), (4,)}
+    compiled = check(CASES["row mask"], (flow.full((4, 3), -1.0),), (flow.full((4, 3), 1.0),))
+    assert set(compiled.root.following) == {(0,), (4,)}
 
 
 def test_known_sizes_run_without_another_capture():
@@ -96,11 +96,11 @@ def test_known_sizes_run_without_another_capture():
 
 
 def test_sizes_that_nobody_asks_for_in_between_are_waited_for_once():
-    found = check(
+    compiled = check(
         lambda x: ((x > 0).nonzero(), (x < 0).nonzero(), (x > 1).nonzero()), (random(9, seed=0),)
     )
-    assert len(found.root.border) == 3
-    assert [s.end is None for s in found.segments] == [True, False]
+    assert len(compiled.root.border) == 3
+    assert [s.end is None for s in compiled.segments] == [True, False]
 
 
 def test_what_is_read_by_a_border_may_be_written_behind_it():
@@ -248,10 +248,10 @@ def test_two_threads_take_their_ways_through_one_graph():
 
 
 def test_every_segment_is_what_its_graph_interpreted_gives():
-    found = check(CASES["row mask"], (random(4, 3, seed=0),), (random(4, 3, seed=1),))
+    compiled = check(CASES["row mask"], (random(4, 3, seed=0),), (random(4, 3, seed=1),))
     x = random(4, 3, seed=5)
-    plain = interpret(found.root.captured, [x])
-    for ours, theirs in zip(found.root.plan.launch([x]), plain, strict=True):
+    plain = interpret(compiled.root.captured, [x])
+    for ours, theirs in zip(compiled.root.plan.launch([x]), plain, strict=True):
         np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
 
 

@@ -23,6 +23,7 @@ from flowvm.graph.memory.offsets import (
     plan_memory,
 )
 from flowvm.graph.memory.offsets import _Blocks as Blocks
+from flowvm.graph.plan import plan
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL
 
@@ -155,11 +156,11 @@ def allocated(step) -> int:
     step()
     gc.collect()
     flow.vm.sync()
-    there = int(engine.words[CTL.LIVE_BYTES])
-    engine.words[CTL.PEAK_BYTES] = there
+    live = int(engine.words[CTL.LIVE_BYTES])
+    engine.words[CTL.PEAK_BYTES] = live
     step()
     flow.vm.sync()
-    return int(engine.words[CTL.PEAK_BYTES]) - there
+    return int(engine.words[CTL.PEAK_BYTES]) - live
 
 
 def model_and_step(captured: bool, order: str = "speed"):
@@ -238,3 +239,32 @@ def test_memory_of_the_transformer_step_against_eager_code():
     assert row.ratio is not None
     assert row.ratio <= 0.7, row
     assert np.isfinite(row.ratio)
+
+
+def test_a_plan_does_not_keep_what_eager_code_left(monkeypatch):
+    """Blocks of other sizes go back to the system before the large one of a launch is taken."""
+    monkeypatch.setattr(plan, "PATIENCE", 600.0)  # a busy machine's worker answers, too
+    megabytes = 1 << 18  # floats of one
+
+    def cached() -> int:
+        flow.vm.sync()
+        stats = flow.vm.stats()
+        return int(stats["reserved_bytes"] - stats["live_bytes"])
+
+    @flow.compile
+    def product(x):
+        return (x @ x).tanh().sum()
+
+    x = flow.full((1024, 1024), 0.001)
+    expected = (x @ x).tanh().sum().item()
+    flow.vm.empty_cache()
+    held = [flow.ones(size * megabytes) for size in (5, 6, 7, 10)]
+    flow.vm.sync()
+    held.clear()
+    gc.collect()
+    before = cached()
+    assert before >= 20 << 20
+    assert product(x).item() == pytest.approx(expected, rel=1e-5)
+    chunk = product.plans[0].memory_report().chunk
+    assert 2 << 20 <= chunk <= before
+    assert cached() < before - (8 << 20)

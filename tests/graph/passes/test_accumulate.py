@@ -20,8 +20,8 @@ def compared(function, *inputs, make=accumulate_in_place, exact=False):
     after.check()
     plan = compile_plan(after)
     expected = [t.numpy() for t in interpret(before, inputs)]
-    for found in (plan.launch(list(inputs)), interpret(after, inputs), plan.launch(list(inputs))):
-        for ours, theirs in zip(found, expected, strict=True):
+    for results in (plan.launch(list(inputs)), interpret(after, inputs), plan.launch(list(inputs))):
+        for ours, theirs in zip(results, expected, strict=True):
             bound = 0 if exact else 1e-5 if theirs.dtype == np.float32 else 1e-13
             np.testing.assert_allclose(ours.numpy(), theirs, rtol=bound, atol=bound)
     return names(after)
@@ -61,9 +61,9 @@ def test_a_table_used_as_embedding_and_as_output_layer():
         g, table.grad = table.grad, None
         return g * 1
 
-    found = compared(function, index)
-    assert "fill" not in found[found.index("_matmul_tn") :]
-    assert found[found.index("index_reduce_") :] == ["index_reduce_", "cast", "mul"]
+    names = compared(function, index)
+    assert "fill" not in names[names.index("_matmul_tn") :]
+    assert names[names.index("index_reduce_") :] == ["index_reduce_", "cast", "mul"]
 
 
 def test_scatters_into_zeros_add_to_what_there_is():
@@ -115,8 +115,8 @@ def test_in_place_sums_become_values():
 
     before = captured(function, A)
     assert names(before).count("accumulate_") == 2
-    found = compared(function, A, make=values_of_sums, exact=True)
-    assert "accumulate_" not in found
+    ops = compared(function, A, make=values_of_sums, exact=True)
+    assert "accumulate_" not in ops
     assert not {"accumulate_", "add"} & set(names(optimize(before)))
     compared(function, A, make=optimize)
 

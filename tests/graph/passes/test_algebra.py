@@ -36,8 +36,8 @@ def same_bits(function, *inputs):
     after = simplify(before)
     after.check()
     plan = compile_plan(PASSES["dead"](PASSES["copies"](after)))
-    for found in (interpret(after, inputs), plan.launch(list(inputs))):
-        for ours, theirs in zip(found, interpret(before, inputs), strict=True):
+    for results in (interpret(after, inputs), plan.launch(list(inputs))):
+        for ours, theirs in zip(results, interpret(before, inputs), strict=True):
             a, b = ours.numpy(), theirs.numpy()
             assert a.dtype == b.dtype
             nan = np.isnan(b) if b.dtype.kind == "f" else np.zeros(b.shape, bool)
@@ -112,11 +112,11 @@ def test_conversions_without_loss_are_one(source, between):
     def function(x):
         return x.to(getattr(flow, between)).to(getattr(flow, final))
 
-    found = same_bits(function, x)
+    ops = same_bits(function, x)
     if source == between:
         return
     if not _lossless(getattr(flow, source), getattr(flow, between)):
-        assert found == ["cast", "cast"]
+        assert ops == ["cast", "cast"]
     else:
         assert _holds_all(source, between)
         graph = optimize(captured(lambda x: function(x) + 1, x), ["fusion"])

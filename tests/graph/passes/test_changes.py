@@ -46,22 +46,22 @@ def train():
 
 
 def test_every_node_is_accounted_for(train):
-    found = changes(train.plan.graph)
-    assert len(found.became) == len(found.before.nodes)
-    assert [n.operator.name for n in found.after.nodes] == [
+    result = changes(train.plan.graph)
+    assert len(result.became) == len(result.before.nodes)
+    assert [n.operator.name for n in result.after.nodes] == [
         n.operator.name for n in train.plan.graph.nodes
     ], "running the passes again gives the same graph"
-    after = {id(n) for n in found.after.nodes}
-    for node, into in zip(found.before.nodes, found.became, strict=True):
+    after = {id(n) for n in result.after.nodes}
+    for node, into in zip(result.before.nodes, result.became, strict=True):
         assert isinstance(into, str) or id(into) in after, node
-    count = len(found.before.nodes)
-    for one in found.passes:
+    count = len(result.before.nodes)
+    for one in result.passes:
         assert one.before == count
-        made = sum(max(0, len(parts) - 1) for _, parts in one.made)
+        merged = sum(max(0, len(parts) - 1) for _, parts in one.made)
         added = sum(not parts for _, parts in one.made)
-        assert one.after == count - made - len(one.removed) + added, one.name
+        assert one.after == count - merged - len(one.removed) + added, one.name
         count = one.after
-    assert count == len(found.after.nodes)
+    assert count == len(result.after.nodes)
 
 
 def test_what_each_pass_did(train):
@@ -110,16 +110,30 @@ def test_a_run_knows_what_passes_did(train, tmp_path):
         train(x, y).item()
     p.save(tmp_path / "run.flowtrace")
     p = flow.profiler.load(tmp_path / "run.flowtrace")
-    told, view = p.run.info["passes"][train.name], train.compare()
-    assert told["captured"] == view.before
-    assert told["passes"] == [[q.name, q.before, q.after, q.did] for q in view.passes]
-    assert told["idle"] == list(view.idle)
-    assert sum(len(before) for before, *_ in told["pairs"]) == view.before
-    tasks = [(task, after[1]) for _, after, task, _ in told["pairs"] if after]
+    record, view = p.run.info["passes"][train.name], train.compare()
+    assert record["captured"] == view.before
+    assert record["passes"] == [[q.name, q.before, q.after, q.did] for q in view.passes]
+    assert record["idle"] == list(view.idle)
+    assert sum(len(before) for before, *_ in record["pairs"]) == view.before
+    tasks = [(task, after[1]) for _, after, task, _ in record["pairs"] if after]
     nodes = train.plan.graph.nodes
     assert sorted(task for task, _ in tasks) == list(range(len(nodes)))
     assert all(nodes[task].operator.name == op for task, op in tasks)
-    assert "dead" in {why for *_, why in told["pairs"]}
+    assert "dead" in {why for *_, why in record["pairs"]}
+    stages = p.run.info["stages"][train.name]
+    assert [title.partition(":")[0] for title, *_ in stages] == [
+        "captured", *(q.name for q in view.passes)
+    ]  # fmt: skip
+    assert [len(rows) for _, rows, _ in stages] == [view.before, *(q.after for q in view.passes)]
+    assert [sum(row[4] for row in rows) for _, rows, _ in stages] == [
+        0, *(len(q.made) for q in view.passes)
+    ]  # fmt: skip
+    assert all(a < b < len(rows) for _, rows, edges in stages for a, b in edges)
+    links = p.plan().drawn()[1]
+    assert links == [
+        (f"t{a}", f"t{b}", "const", "register") for a, b in p.run.info["flows"][train.name]
+    ]
+    assert {target for _, target, *_ in links} == {f"t{k}" for k in range(1, len(nodes))}
 
 
 def test_a_graph_on_two_streams_has_its_tasks_told(train):

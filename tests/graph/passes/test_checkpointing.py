@@ -194,10 +194,10 @@ def same_values(graph, other, x):
 
 def test_what_backward_does_not_read_is_not_computed_again():
     graph = captured_step(lambda x, w: (x * w).exp() + 1, flow.randn(4, 8))
-    made = checkpoint_regions(graph)
-    made.check()
-    assert clones(made) == ["mul", "exp"]
-    same_values(graph, made, flow.randn(4, 8))
+    result = checkpoint_regions(graph)
+    result.check()
+    assert clones(result) == ["mul", "exp"]
+    same_values(graph, result, flow.randn(4, 8))
 
 
 def test_a_graph_without_marks_is_left_alone():
@@ -215,10 +215,10 @@ def test_in_place_changes_are_not_made_again():
         return y.exp().tanh()
 
     graph = captured_step(function, flow.randn(4, 8))
-    made = checkpoint_regions(graph)
-    made.check()
-    assert clones(made) == ["exp"]  # tanh's result is what the call gives
-    same_values(graph, made, flow.randn(4, 8))
+    result = checkpoint_regions(graph)
+    result.check()
+    assert clones(result) == ["exp"]  # tanh's result is what the call gives
+    same_values(graph, result, flow.randn(4, 8))
 
 
 def test_what_was_changed_since_is_kept():
@@ -232,13 +232,13 @@ def test_what_was_changed_since_is_kept():
         return y
 
     graph = captured_step(function, flow.randn(4, 8))
-    made = checkpoint_regions(graph)
-    made.check()
-    assert clones(made) == ["exp", "sin"]
+    result = checkpoint_regions(graph)
+    result.check()
+    assert clones(result) == ["exp", "sin"]
     x = flow.randn(4, 8)
     first = interpret(graph, [x])[0].numpy()
     table.sub_(1.0)
-    np.testing.assert_array_equal(interpret(made, [x])[0].numpy(), first)
+    np.testing.assert_array_equal(interpret(result, [x])[0].numpy(), first)
 
 
 def test_results_that_others_read_are_kept():
@@ -251,9 +251,9 @@ def test_results_that_others_read_are_kept():
             y = (x * w).sin().sin().exp()
         (y * y).sum().backward()
         capture.output(w.grad)
-    made = checkpoint_regions(capture.graph)
-    assert clones(made) == ["mul", "sin"]
-    same_values(capture.graph, made, x)
+    result = checkpoint_regions(capture.graph)
+    assert clones(result) == ["mul", "sin"]
+    same_values(capture.graph, result, x)
 
 
 def test_calls_inside_calls_are_one():
@@ -278,14 +278,14 @@ steps = st.lists(
 
 @settings(max_examples=40)
 @given(steps, st.sampled_from(["speed", "memory"]))
-def test_random_programs_with_random_marks(made, order):
+def test_random_programs_with_random_marks(program, order):
     """Views, in-place changes, a variable that changes, dropout; forward and backward."""
     x, w = flow.randn(6, 8), flow.ones(6, 8).requires_grad_()
     table = flow.zeros(6, 8)
     with capturing("f", [(x, "x")]) as capture:
         capture.checkpoints = ("part",)
         values, region = [x * w], ExitStack()
-        for kind, a, b, marked in made:
+        for kind, a, b, marked in program:
             left, right = values[a % len(values)], values[b % len(values)]
             if not marked:
                 region.close()
@@ -314,11 +314,11 @@ def test_random_programs_with_random_marks(made, order):
         capture.output(values[-1])
     w.grad = None
     graph = replace(capture.graph, order=order)
-    made = recompute(checkpoint_regions(graph))
-    made.check()
+    program = recompute(checkpoint_regions(graph))
+    program.check()
     results = []
     others = set(PASSES) - {"common", "dead", "checkpointing", "recompute", "order"}
-    for g in (graph, made, optimize(graph, sorted(others))):
+    for g in (graph, program, optimize(graph, sorted(others))):
         results.append([t.numpy() for t in interpret(g, [x])])
         with flow.no_grad():
             table.zero_()
@@ -339,11 +339,11 @@ def test_recomputation_lowers_the_peak_and_changes_no_bit():
     x = flow.randn(64, 32)
     graph = optimize(captured_step(attention, x, marked=False), ("recompute", "order"))
     graph = replace(graph, order="memory")
-    made = recompute(graph)
-    made.check()
-    assert clones(made)
-    assert peak_of(made) < peak_of(graph)
-    same_values(graph, made, x)
+    result = recompute(graph)
+    result.check()
+    assert clones(result)
+    assert peak_of(result) < peak_of(graph)
+    same_values(graph, result, x)
 
 
 def test_recomputation_is_for_order_memory():

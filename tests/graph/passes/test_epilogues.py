@@ -36,8 +36,8 @@ def joined(function, *inputs, rtol=2e-6):
 def test_an_activation_joins_its_product(name, dtype):
     x, w, b = (t.to(dtype) for t in (A, W, BIAS))
     function = getattr(F, name, None) or getattr(flow, name)
-    (found,) = joined(lambda x: function(F.linear(x, w, b)), x)
-    assert found.startswith("linear[")
+    (joined_name,) = joined(lambda x: function(F.linear(x, w, b)), x)
+    assert joined_name.startswith("linear[")
 
 
 @pytest.mark.parametrize("name", ["gelu", "tanh", "sigmoid", "silu", "exp"])

@@ -213,8 +213,8 @@ def test_what_is_repeated_stays_together_and_nothing_else_gets_in():
     assert names(graph) == ["mul", "exp", "add", "tanh", "mul", "exp", "sub", "exp"]
     repeats = {2: 4, 3: 4, 4: 4}
     after = PASSES["fusion"](changed(graph, repeat=repeats))
-    found = [node.repeat for node in after.nodes]
-    assert found.count(4) == 1
+    counts = [node.repeat for node in after.nodes]
+    assert counts.count(4) == 1
     # a group that could run inside of the section runs in front of it
     graph = captured(lambda x: (lambda a: ((a + 1).tanh() + a).sum())((x * 2).exp()), A)
     after = PASSES["fusion"](changed(graph, repeat={2: 4, 3: 4, 4: 4, 5: 4}))
@@ -247,5 +247,5 @@ def test_other_sizes_use_the_same_kernel():
 
     one, other = operator(5), operator(700)
     assert one.operator is other.operator
-    made = [n.operator.lower((n.inputs[0].meta,), n.attrs) for n in (one, other)]
-    assert made[0].kernel == made[1].kernel
+    launches = [n.operator.lower((n.inputs[0].meta,), n.attrs) for n in (one, other)]
+    assert launches[0].kernel == launches[1].kernel

@@ -36,12 +36,12 @@ def fused(function, *inputs):
     apart = PASSES["fusion"](before)
     after = PASSES["rows"](apart)
     after.check()
-    plan, given = compile_plan(after), list(inputs)
-    wanted = [t.numpy() for t in compile_plan(apart).launch(given)]
+    plan, arguments = compile_plan(after), list(inputs)
+    expected = [t.numpy() for t in compile_plan(apart).launch(arguments)]
     for _ in range(2):
-        same_bits([t.numpy() for t in plan.launch(given)], wanted, "the plan")
-    same_bits([t.numpy() for t in interpret(after, given)], wanted, "the graph")
-    for ours, theirs in zip(wanted, interpret(before, given), strict=True):
+        same_bits([t.numpy() for t in plan.launch(arguments)], expected, "the plan")
+    same_bits([t.numpy() for t in interpret(after, arguments)], expected, "the graph")
+    for ours, theirs in zip(expected, interpret(before, arguments), strict=True):
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=2e-5, atol=2e-5)
     return names(after)
 
@@ -108,11 +108,11 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_bits(name):
     function, *inputs = CASES[name]
-    found = fused(function, *inputs)
+    names = fused(function, *inputs)
     if name not in ("strided input", "sums of few", "mask of others", "rows of one") and (
         "dimensions" not in name and "third" not in name
     ):
-        assert any(n.startswith("fused[") for n in found), found
+        assert any(n.startswith("fused[") for n in names), names
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def test_gradients():
         grads = flow.autograd.grad(loss, (x, w, b))
         return loss, *grads
 
-    found = fused(step, X, Y)
-    assert len(found) == 4, found
-    assert found[-1].startswith("fused[cross_entropy_backward,mul,softmax_backward,mul,")
+    names = fused(step, X, Y)
+    assert len(names) == 4, names
+    assert names[-1].startswith("fused[cross_entropy_backward,mul,softmax_backward,mul,")
 
 
 def test_float16_and_float64():
@@ -168,7 +168,7 @@ def test_in_python_and_in_any_order(name):
     """Blocks are independent, phases follow one another, and the driver is plain Python."""
     function, *inputs = CASES[name]
     (node,) = PASSES["rows"](PASSES["fusion"](captured(function, *inputs))).nodes
-    made = node.operator.lower(tuple(o.meta for o in node.inputs), node.attrs)
+    launch = node.operator.lower(tuple(o.meta for o in node.inputs), node.attrs)
     values = [t.numpy() for t in inputs]
     variables = {t.storage().id: t.numpy() for t in (W, B, M)}
     arrays = [np.empty(o.meta.shape, np.float32) for o in node.outputs]
@@ -176,17 +176,17 @@ def test_in_python_and_in_any_order(name):
         values.pop(0) if o.buffer.kind is BufferKind.INPUT else variables[o.buffer.held.id]
         for o in node.inputs
     ]
-    scratch, arena = np.zeros(max(1, made.scratch), np.uint8), np.zeros(ARG.ARENA_BYTES, np.uint8)
+    scratch, arena = np.zeros(max(1, launch.scratch), np.uint8), np.zeros(ARG.ARENA_BYTES, np.uint8)
     words = np.zeros(32, np.int64)
     words[6] = scratch.ctypes.data
     words[8 : 8 + len(arrays)] = [a.ctypes.data for a in arrays]
-    given = words.ctypes.data, made.layout.ctypes.data
-    for phase, (units, _) in enumerate([(made.units, made.grain), *made.phases]):
+    arguments = words.ctypes.data, launch.layout.ctypes.data
+    for phase, (units, _) in enumerate([(launch.units, launch.grain), *launch.phases]):
         for unit in reversed(range(units)):
             at = (phase << ARG.PHASE_BITS) + unit
-            assert run_blocks(*given, at, at + 1, arena.ctypes.data) == 0
-    wanted = function(*inputs).numpy()
-    np.testing.assert_allclose(arrays[0], wanted, rtol=2e-5, atol=2e-6)
+            assert run_blocks(*arguments, at, at + 1, arena.ctypes.data) == 0
+    expected = function(*inputs).numpy()
+    np.testing.assert_allclose(arrays[0], expected, rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("name", ["both sides", "loss of segments", "sum over a long batch"])
@@ -211,9 +211,9 @@ def test_dropout_draws_what_eager_code_draws():
 
     graph = flow.compile(function)
     flow.manual_seed(7)
-    wanted = [function(X, Y).numpy() for _ in range(3)]
+    expected = [function(X, Y).numpy() for _ in range(3)]
     flow.manual_seed(7)
-    for theirs in wanted:
+    for theirs in expected:
         np.testing.assert_allclose(graph(X, Y).numpy(), theirs, rtol=2e-6, atol=2e-6)
     before = captured(function, X, Y)
     assert any("dropout" in n for n in names(PASSES["rows"](PASSES["fusion"](before)))[-1:])
@@ -243,8 +243,10 @@ def test_nan_and_infinity():
     x = flow.tensor(x)
     before = captured(lambda x: (F.softmax(x * 2, -1) * 3, (x + 1).amax(-1)), x)
     apart = PASSES["fusion"](before)
-    wanted = [t.numpy() for t in compile_plan(apart).launch([x])]
-    same_bits([t.numpy() for t in compile_plan(PASSES["rows"](apart)).launch([x])], wanted, "rows")
+    expected = [t.numpy() for t in compile_plan(apart).launch([x])]
+    same_bits(
+        [t.numpy() for t in compile_plan(PASSES["rows"](apart)).launch([x])], expected, "rows"
+    )
 
 
 def test_equal_structure_is_one_operator():

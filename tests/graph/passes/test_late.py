@@ -6,9 +6,11 @@ import numpy as np
 
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import OpNode
-from flowvm.graph.passes.late import read_sums_late
+from flowvm.graph.passes.late import read_sums_late, sums_awaited
+from flowvm.graph.passes.updates import merge_updates
 from flowvm.ops.collectives.instructions import all_gather_of
 from flowvm.ops.declare.registry import operator_of
+from flowvm.ops.updates.optimizer import sgd_step_
 from tests.graph.passes.test_buckets import EXCHANGE, LANE, Graph
 
 
@@ -21,11 +23,11 @@ class Program(Graph):
 
     def step(self, name, *inputs, **options):
         """A node of backward that reads these and makes a new tensor."""
-        made = self.grad(4)
+        gradients = self.grad(4)
         node = replace(self.nodes[-1], inputs=(inputs * 2)[:2] or self.nodes[-1].inputs, **options)
         self.nodes[-1] = node
         self.named[id(node.outputs[0].buffer)] = name
-        return made
+        return gradients
 
     def summed(self, name, x, **options):
         out = self.reduced(x, **options)
@@ -47,6 +49,41 @@ def test_readers_of_a_sum_wait_until_backward_is_over():
     assert p.order() == [
         "a", "sum a", "b", "sum b", "mean of a", "update of a", "update of b"
     ]  # fmt: skip
+
+
+def test_readers_of_the_first_sums_come_first():
+    p = Program()
+    a = p.summed("sum a", p.step("a"))
+    b = p.summed("sum b", p.step("b"))
+    p.step("update of b", b)
+    p.step("update of a", a)
+    both = p.step("norm", a, b)
+    p.step("update of a again", both, a)
+    assert p.order() == [
+        "a", "sum a", "b", "sum b", "update of a", "update of b", "norm", "update of a again"
+    ]  # fmt: skip
+    assert sums_awaited(LogicalGraph("G", p.nodes)) == [0, 0, 0, 0, 2, 1, 2, 2]
+
+
+def test_updates_of_different_sums_stay_apart():
+    p = Program()
+    sums = [p.summed(name, p.step(name)) for name in "ab"]
+    weights = [p.new(4) for _ in range(4)]
+    for k, weight in enumerate(weights):
+        p.add(operator_of(sgd_step_), (weight, sums[k % 2]), (), phase="optimizer",
+              scalars=(0.0, 0.1, 0.0))  # fmt: skip
+    nodes = merge_updates(read_sums_late(LogicalGraph("G", p.nodes))).nodes
+    first, second = (node for node in nodes if node.phase == "optimizer")
+    assert {o.buffer for o in first.inputs} == {
+        weights[0].buffer,
+        weights[2].buffer,
+        sums[0].buffer,
+    }
+    assert {o.buffer for o in second.inputs} == {
+        weights[1].buffer,
+        weights[3].buffer,
+        sums[1].buffer,
+    }
 
 
 def test_an_exchange_that_needs_them_is_not_kept_waiting():
@@ -81,8 +118,8 @@ def test_what_is_gathered_and_what_forward_sums_is_used_where_it_is():
     forward = p.summed("sum", p.step("b"), phase="forward")
     p.step("of the sum", forward)
     p.step("c")
-    wanted = [p.named[id(node.outputs[0].buffer)] for node in p.nodes]
-    assert p.order() == wanted
+    expected = [p.named[id(node.outputs[0].buffer)] for node in p.nodes]
+    assert p.order() == expected
 
 
 def test_random_graphs_keep_conflicting_accesses_in_their_order(seed):

@@ -25,14 +25,14 @@ N = 4096
 
 def conflicts(graph):
     """Return the pairs of nodes, as (operator, outputs), that must keep their order."""
-    found = set()
+    pairs = set()
     nodes = [(n, {o.buffer for o in n.written()}, {o.buffer for _, o in n.accesses()})
              for n in graph.nodes]  # fmt: skip
     for k, (late, written, touched) in enumerate(nodes):
         for early, written_before, touched_before in nodes[:k]:
             if written & touched_before or written_before & touched:
-                found.add((key(early), key(late)))
-    return found
+                pairs.add((key(early), key(late)))
+    return pairs
 
 
 def key(node):
@@ -69,8 +69,8 @@ def test_what_takes_memory_runs_when_it_is_needed():
 
     graph = captured(function, flow.ones(N))
     ordered = order_for_memory(graph)
-    found = names(ordered)
-    assert found[: found.index("where")].count("gt") == 1
+    order = names(ordered)
+    assert order[: order.index("where")].count("gt") == 1
     assert peak_of(ordered) < peak_of(graph)
     same_values(graph, ordered, flow.ones(N))
 
@@ -115,9 +115,9 @@ choices = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 9), st.integers(0
 
 
 @given(choices, st.sampled_from(["speed", "memory"]))
-def test_random_programs_keep_their_conflicts_and_their_values(made, order):
+def test_random_programs_keep_their_conflicts_and_their_values(program, order):
     x = flow.arange(8).float()
-    graph = replace(captured(lambda x: random_program(x, made), x), order=order)
+    graph = replace(captured(lambda x: random_program(x, program), x), order=order)
     ordered = order_for_memory(graph)
     ordered.check()
     assert sorted(map(repr, map(key, ordered.nodes))) == sorted(map(repr, map(key, graph.nodes)))
@@ -136,14 +136,14 @@ def test_random_programs_keep_their_conflicts_and_their_values(made, order):
 
 @settings(max_examples=40)
 @given(choices)
-def test_random_programs_as_plans_are_what_eager_code_computes(made):
+def test_random_programs_as_plans_are_what_eager_code_computes(program):
     x = flow.arange(8).float()
-    expected = [t.numpy() for t in random_program(x, made)]
+    expected = [t.numpy() for t in random_program(x, program)]
     for order in ORDERS[1:]:
-        graph = replace(captured(lambda x: random_program(x, made), x), order=order)
+        graph = replace(captured(lambda x: random_program(x, program), x), order=order)
         plan = compile_plan(optimize(graph, sorted(set(PASSES) - {"dead", "order", "inplace"})))
-        found = [t.numpy() for t in plan.launch([x])]
-        for ours, theirs in zip(found, expected, strict=True):
+        results = [t.numpy() for t in plan.launch([x])]
+        for ours, theirs in zip(results, expected, strict=True):
             np.testing.assert_array_equal(ours, theirs, err_msg=order)
 
 

@@ -55,8 +55,8 @@ def test_dead_code_keeps_in_place_changes_of_what_is_read():
 def test_copies_nobody_can_tell_from_their_source_go():
     assert names(PASSES["copies"](captured(lambda x: (x * 2).clone() + 1, X))) == ["mul", "add"]
     assert names(PASSES["copies"](captured(lambda x: (x * 2).clone().clone(), X))) == ["mul"]
-    left = captured(lambda x: (x * 2).clone().add_(1), X)  # nobody touches the source any more
-    after = PASSES["copies"](left)
+    graph = captured(lambda x: (x * 2).clone().add_(1), X)  # nobody touches the source any more
+    after = PASSES["copies"](graph)
     assert names(after) == ["mul", "add"]
     np.testing.assert_array_equal(interpret(after, [X])[0].numpy(), X.numpy() * 2 + 1)
 
@@ -170,9 +170,9 @@ def test_live_numbers_are_no_constants():
 @pytest.mark.parametrize("left_out", PASSES)
 def test_passes_can_be_left_out(left_out):
     graph = captured(lambda x: (x.exp() + x.exp()).clone() * flow.ones(3), X)
-    found = optimize(graph, [left_out])
+    optimized = optimize(graph, [left_out])
     np.testing.assert_array_equal(
-        interpret(found, [X])[0].numpy(), interpret(graph, [X])[0].numpy()
+        interpret(optimized, [X])[0].numpy(), interpret(graph, [X])[0].numpy()
     )
 
 
@@ -184,9 +184,9 @@ def test_a_pass_that_is_none():
 def test_passes_print_themselves(capsys):
     with flow.config(debug_pass="dead"):
         optimize(captured(lambda x: (x * 3, x + 1)[1], X))
-    told = capsys.readouterr().err
-    assert "dead: 2 nodes before, 1 after" in told
-    assert "LogicalGraph f" in told
+    text = capsys.readouterr().err
+    assert "dead: 2 nodes before, 1 after" in text
+    assert "LogicalGraph f" in text
 
 
 def random_program(rng, x, w):
@@ -219,19 +219,19 @@ def test_random_programs_mean_the_same_after_all_passes_and_as_plans(seed):
     results = []
     for engine in ("eager", "interpreted", "optimized", "plan"):
         x, w = flow.tensor(values[0]), flow.tensor(values[1])
-        found = []
+        outputs = []
         if engine == "eager":
             for _ in range(3):
                 outs = random_program(np.random.default_rng(seed), x, w)
-                found += [t.numpy() for t in outs]
+                outputs += [t.numpy() for t in outs]
         else:
             graph = captured(lambda x, w=w: random_program(np.random.default_rng(seed), x, w), x)
             graph = optimize(graph) if engine != "interpreted" else graph
             plan = compile_plan(graph)
             for _ in range(3):
                 outs = plan.launch([x]) if engine == "plan" else interpret(graph, [x])
-                found += [t.numpy() for t in outs]
-        results.append([*found, w.numpy()])
+                outputs += [t.numpy() for t in outs]
+        results.append([*outputs, w.numpy()])
     for other in results[1:]:
         for ours, theirs in zip(other, results[0], strict=True):
             np.testing.assert_array_equal(ours, theirs)

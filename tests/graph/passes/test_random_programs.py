@@ -105,20 +105,20 @@ class Program:
         for name in LOCALS:  # no update may reach an input: the locals begin as copies
             t[name] = t[INPUTS[LOCALS.index(name) % 2]] + 0
         # whose memory an input is, as views spread it; and which may hold a place twice
-        given, repeated = set(INPUTS), set()
+        placed, repeated = set(INPUTS), set()
         for i, (kind, what, p, q, out, k) in enumerate(self.steps):
             with (
                 flow.stream(self.streams[i % len(self.streams)]) if self.streams else nullcontext()
             ):
                 if kind == "new":
                     t[out] = NEW[what](t[p], t[q], k)
-                    given.discard(out)
+                    placed.discard(out)
                     repeated.discard(out)
-                elif kind == "update" and p not in given and p not in repeated:
+                elif kind == "update" and p not in placed and p not in repeated:
                     UPDATE[what](t[p], t[q], k)
                 elif kind == "view":
                     t[out] = VIEW[what](t[p], k)
-                    for marks in (given, repeated):
+                    for marks in (placed, repeated):
                         (marks.add if p in marks else marks.discard)(out)
                     if what == "expanded row":
                         repeated.add(out)
@@ -137,34 +137,36 @@ def check(steps: Any, returned: Any, seed: int, dtype: str, streams: Any = ()) -
     what = f"seed {seed}\n" + "\n".join(map(str, steps)) + f"\nreturned {returned}"
 
     def results(run: Any, program: Program) -> list[np.ndarray]:
-        found = []
+        arrays_out = []
         for arrays in calls:
-            found += [t.numpy() for t in run(*map(flow.tensor, arrays))]
+            arrays_out += [t.numpy() for t in run(*map(flow.tensor, arrays))]
             program.variables["v"].add_(1)  # eager code between the calls
         v = program.variables["v"]
-        found += [t.numpy() for t in run(v, v)]  # inputs that share memory with what is written
-        return found + [t.numpy() for t in program.variables.values()]
+        arrays_out += [
+            t.numpy() for t in run(v, v)
+        ]  # inputs that share memory with what is written
+        return arrays_out + [t.numpy() for t in program.variables.values()]
 
-    def made() -> Program:
+    def new_program() -> Program:
         return Program(steps, returned, start, streams)
 
-    program = made()
+    program = new_program()
     expected = results(program, program)
 
-    program = made()
+    program = new_program()
     with capturing("program") as capture:
-        given = [capture.placeholder(flow.tensor(a)._meta, "") for a in calls[0]]
-        for t in program(*given):
+        arguments = [capture.placeholder(flow.tensor(a)._meta, "") for a in calls[0]]
+        for t in program(*arguments):
             capture.output(t)
     capture.graph.check()
-    found = results(lambda *inputs: interpret(capture.graph, inputs), program)
-    same_bits(found, expected, f"interpreter\n{what}")
+    actual = results(lambda *inputs: interpret(capture.graph, inputs), program)
+    same_bits(actual, expected, f"interpreter\n{what}")
 
-    program = made()
+    program = new_program()
     graph = exact(flow.compile(program.__call__))
     same_bits(results(graph, program), expected, f"Plan without inexact passes\n{what}")
 
-    program = made()
+    program = new_program()
     graph = flow.compile(program.__call__)
     compare = same_bits if dtype == "int64" else close
     compare(results(graph, program), expected, f"Plan with all passes\n{what}")
@@ -228,14 +230,14 @@ def test_replays_between_eager_code_are_verified(seed):
     graph = flow.compile(program.__call__)
     inputs = [flow.tensor(numbers.integers(-9, 9, (SIDE, SIDE))) for _ in INPUTS]
     graph(*inputs)
-    with record() as found:
+    with record() as trace:
         for i in range(6):
             with flow.stream(streams[i % 2]):
                 out = graph(*inputs)
             with flow.stream(streams[i // 2 % 2]):
                 program.variables["v"].mul_(2).add_(out[0])
                 inputs[0] = inputs[0] + program.variables["w"]
-    checked = flow.vm.verify(found)
+    checked = flow.vm.verify(trace)
     assert checked.pairs > 10
 
 

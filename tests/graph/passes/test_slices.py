@@ -20,8 +20,8 @@ def compared(function, *inputs):
     after.check()
     plan = compile_plan(after)
     expected = [t.numpy() for t in interpret(before, inputs)]
-    for found in (plan.launch(list(inputs)), interpret(after, inputs), plan.launch(list(inputs))):
-        for ours, theirs in zip(found, expected, strict=True):
+    for results in (plan.launch(list(inputs)), interpret(after, inputs), plan.launch(list(inputs))):
+        for ours, theirs in zip(results, expected, strict=True):
             np.testing.assert_array_equal(ours.numpy(), theirs)
     return names(after)
 
@@ -79,11 +79,11 @@ def test_the_gradient_of_slices_of_one_product():
         g, w.grad = w.grad, None
         return g * 1
 
-    found = compared(function, flow.randn(2, 4, 6))
-    assert found.count("assemble") == 1
-    assert found.count("fill") == 1  # the first gradient
-    assert "copy" not in found
-    assert found[-1] == "mul"
+    names = compared(function, flow.randn(2, 4, 6))
+    assert names.count("assemble") == 1
+    assert names.count("fill") == 1  # the first gradient
+    assert "copy" not in names
+    assert names[-1] == "mul"
 
 
 @pytest.mark.parametrize(
@@ -123,9 +123,9 @@ def test_cat_reads_what_was_copied_for_it():
         parts = [t.reshape(2, 2, 5).permute(1, 0, 2).reshape(4, 5) for t in (a, b)]
         return flow.cat([*parts, flow.ones(4, 2)], 1), flow.stack([parts[0] * 1, a], 1)
 
-    found = compared(function, A, B)
-    assert found.count("assemble") == 1
-    assert found.count("cast") == 1  # the copy that is needed elsewhere stays
+    names = compared(function, A, B)
+    assert names.count("assemble") == 1
+    assert names.count("cast") == 1  # the copy that is needed elsewhere stays
 
 
 def test_zeros_in_a_cat_are_written_by_it():

@@ -129,9 +129,9 @@ def test_groups_with_other_numbers_are_one_update_and_schedules_reach_it():
         groups = [{"params": [first], "lr": 0.5}, {"params": others, "weight_decay": 0.2}]
         return flow.optim.SGD(groups, lr=0.1, momentum=0.5)
 
-    found, graph = trained(make, 3, by_graph=True)
+    weights, graph = trained(make, 3, by_graph=True)
     expected, _ = trained(make, 3, by_graph=False)
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(weights, expected, strict=True):
         np.testing.assert_array_equal(a, b)
     (node,) = [n for n in graph.graphs[-1].nodes if n.phase == "optimizer"]
     lives = [s for s in node.scalars if isinstance(s, Live)]
@@ -186,15 +186,15 @@ def test_a_variable_read_in_between_keeps_its_old_value():
 
     def function(x):
         flow.ops.sgd_step_(w, x, False, 1.0, 0.0)
-        seen = v * 1
+        result = v * 1
         flow.ops.sgd_step_(v, x, False, 1.0, 0.0)
-        return seen, v * 1
+        return result, v * 1
 
     x = flow.ones(3)
     after = merge_updates(captured(function, x))
     assert names(after).count("sgd_step_") == 2
-    seen, last = compile_plan(after).launch([x])
-    assert (seen.tolist(), last.tolist()) == ([0] * 3, [-1] * 3)
+    values, last = compile_plan(after).launch([x])
+    assert (values.tolist(), last.tolist()) == ([0] * 3, [-1] * 3)
 
 
 def test_large_tensors_keep_an_update_of_their_own():
@@ -338,25 +338,27 @@ def test_units_are_of_equal_work():
 
 def test_the_kernel_as_plain_python():
     """Run `run_pieces` on words written here, with a kernel that notes its arguments."""
-    seen = []
+    calls = []
 
     def kernel(args, layout, lo, hi, arena):
         words = (ctypes.c_int64 * 10).from_address(args)
-        seen.append((words[8], words[9], ctypes.c_int64.from_address(layout).value, lo, hi, arena))
+        calls.append((words[8], words[9], ctypes.c_int64.from_address(layout).value, lo, hi, arena))
         return 7 if hi == 99 else 0
 
-    made = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_uint64] * 2, *[ctypes.c_int64] * 3)(kernel)
-    address = ctypes.cast(made, ctypes.c_void_p).value
+    callback = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_uint64] * 2, *[ctypes.c_int64] * 3)(
+        kernel
+    )
+    address = ctypes.cast(callback, ctypes.c_void_p).value
     # units begin at words 3, 9, 12; pieces of members at words 12 and 17
     layout = np.array(
         [3, 9, 12, 12, 0, 4, 17, 0, 9, 12, 4, 99, address, 2, 0, 2, 41, address, 2, 1, 2, 42]
     )
     args = np.arange(100, 120)
     args[8:11] = [1, 2, 3]
-    given = (args.ctypes.data, layout.ctypes.data)
-    assert update_kernels.run_pieces(*given, 0, 1, 5) == 0
-    assert seen == [(1, 3, 41, 0, 4, 5), (2, 3, 42, 0, 9, 5)]
-    assert update_kernels.run_pieces(*given, 1, 2, 5) == 7
+    inputs = (args.ctypes.data, layout.ctypes.data)
+    assert update_kernels.run_pieces(*inputs, 0, 1, 5) == 0
+    assert calls == [(1, 3, 41, 0, 4, 5), (2, 3, 42, 0, 9, 5)]
+    assert update_kernels.run_pieces(*inputs, 1, 2, 5) == 7
     assert args[:6].tolist() == [0] * 6
 
 
@@ -371,9 +373,9 @@ def test_the_operator_can_be_made_again():
     graph = captured(function, flow.ones(3))
     for node in graph.nodes:
         node.phase = "optimizer"
-    found = [n.operator for n in merge_updates(graph).nodes if isinstance(n.operator, Merged)]
-    assert sorted(o.name for o in found) == ["add_each", "mul_each", "sgd_step_each"]
-    for operator in found:
+    operators = [n.operator for n in merge_updates(graph).nodes if isinstance(n.operator, Merged)]
+    assert sorted(o.name for o in operators) == ["add_each", "mul_each", "sgd_step_each"]
+    for operator in operators:
         where, arguments = operator.recipe
         saved = plain(arguments, "an operator")
         assert read_operator(["recipe", where, json.loads(json.dumps(saved))]) is operator

@@ -147,15 +147,15 @@ class World:
         self.actors, self.shell = _with_rules(rules, self)
         self.plan = plan_of(case)
         assert self.plan.actors, "a graph on one stream"
-        (words,) = [k for k in self.plan.kept if isinstance(k, ActorWords)]
+        (words,) = [k for k in self.plan.references if isinstance(k, ActorWords)]
         self.runtime = words.words
         self.home = int(self.runtime[RUNTIME.HOME])
         self.streams = sorted({actor.stream for actor in self.plan.actors})
-        self.inputs, self.made = len(self.plan.graph.inputs), len(self.plan.made)
+        self.inputs, self.outputs = len(self.plan.graph.inputs), len(self.plan.own_outputs)
         block = self.plan.launching.own["blocks"][0][1]
         self.count = int(self.plan.words[PLAN.OPERANDS])
         self.accesses = [int(a) for a in block[self.count : 2 * self.count]]
-        unread = self.accesses[self.made] == OPERAND.CONST + OPERAND.UNREAD
+        unread = self.accesses[self.outputs] == OPERAND.CONST + OPERAND.UNREAD
         self.bad = -1 if unread else case.bad  # poison that no task looks at is no matter
         self._place()
         self.m[CTL.USED_STREAMS] = STR.LENGTH
@@ -174,7 +174,7 @@ class World:
 
     def _place(self) -> None:
         """Write records, and where the words are that change."""
-        fresh, storage = self.made + self.inputs, 1
+        fresh, storage = self.outputs + self.inputs, 1
         variables = {k: 100 + k for k in range(fresh, self.count)}
         self.storages: list[list[int]] = []
         self.blocks = []
@@ -189,7 +189,7 @@ class World:
             self._record(slots, ENTRY, [block.ctypes.data, self.count])
             self.queue.append((n, slots))
             slots += 1
-            if n == 0 and self.case.released and self.made:
+            if n == 0 and self.case.released and self.outputs:
                 self._record(slots, ENTRY + 1, [own[0]])
                 self.queue.append((-1, slots))
                 slots += 1
@@ -213,7 +213,7 @@ class World:
         self.places = np.array(places)
         self.array[self.places] = 0
         if self.case.bad >= 0:
-            s = self.storages[self.case.bad][self.made]
+            s = self.storages[self.case.bad][self.outputs]
             self.m[STO.AT + s * STO.WORDS + STO.POISON] = 1000
 
     def _record(self, slot: int, entry: int, operands: list[int]) -> None:
@@ -236,12 +236,14 @@ class World:
         """Move a mailbox's messages to its beginning: their place does not matter."""
         for stream in self.streams:
             box = MBX.AT + stream * MBX.WORDS
-            taken, tail = self.m[box + MBX.HEAD], self.m[box + MBX.TAIL]
-            if taken:
+            length, tail = self.m[box + MBX.HEAD], self.m[box + MBX.TAIL]
+            if length:
                 first = box + MBX.FIRST
-                self.array[first : first + MAIL - taken] = self.array[first + taken : first + MAIL]
-                self.array[first + MAIL - taken : first + MAIL] = 0
-                self.m[box + MBX.HEAD], self.m[box + MBX.TAIL] = 0, tail - taken
+                self.array[first : first + MAIL - length] = self.array[
+                    first + length : first + MAIL
+                ]
+                self.array[first + MAIL - length : first + MAIL] = 0
+                self.m[box + MBX.HEAD], self.m[box + MBX.TAIL] = 0, tail - length
 
     def restore(self, state: tuple[Any, ...]) -> None:
         words, runtime, values, pending, self.opened, self.dispatched = state
@@ -357,7 +359,7 @@ class World:
         )
         before = entry[: len(entry) - len(mine)]
         assert entry[len(before) :] == mine, f"task {t} of launch {n} finds {entry}, not {mine}"
-        variable = self.plan.registers[buffer].operand >= self.made + self.inputs
+        variable = self.plan.registers[buffer].operand >= self.outputs + self.inputs
         allowed = self._whole(n, writers) if variable else {()}
         assert before in allowed, f"task {t} of launch {n} finds {before}"
         if isinstance(key, int):
@@ -370,31 +372,31 @@ class World:
         self, launches: int, writers: list[int], status: Sequence[int] = (0,) * LAUNCHES
     ) -> set[tuple[Any, ...]]:
         """Return the possible remains of so many launches: all of each, or nothing if it failed."""
-        found: set[tuple[Any, ...]] = {()}
+        outcomes: set[tuple[Any, ...]] = {()}
         for n in range(launches):
             all_of = tuple(self._written(n, writers))
             may_fail = self.bad == n or (self.case.failing or (-1,))[0] == n or status[n] != 0
-            found = {(*f, *all_of) for f in found} | (found if may_fail else set())
-        return found
+            outcomes = {(*f, *all_of) for f in outcomes} | (outcomes if may_fail else set())
+        return outcomes
 
     # --- the end ----------------------------------------------------------------------------------
 
     def check_end(self) -> None:
         """No step can be taken."""
         m, case = self.m, self.case
-        done = m[STR.AT + self.home * STR.WORDS + STR.DONE]
-        assert done == len(self.queue), f"stuck behind {done} of {self.queue}"
+        finished = m[STR.AT + self.home * STR.WORDS + STR.DONE]
+        assert finished == len(self.queue), f"stuck behind {finished} of {self.queue}"
         status = [
             int(m[INS.AT + slot * INS.WORDS + INS.STATUS]) for n, slot in self.queue if n >= 0
         ]
         failing = -1 if case.failing is None else case.failing[0]
-        variables = self.storages[0][self.made + self.inputs :]
+        variables = self.storages[0][self.outputs + self.inputs :]
         spoiled = [s for s in variables if self._poison(s)]
         for n, ended in enumerate(status):
             behind = n > max(failing, self.bad) >= 0 and bool(spoiled)
             due = STATUS if n == failing else INS.POISONED if n == self.bad or behind else 0
             assert ended == due, f"launch {n} ended with {ended}, not {due}"
-            outputs = self.storages[n][: self.made]
+            outputs = self.storages[n][: self.outputs]
             released = outputs[:1] if case.released and n == 0 else []
             for s in outputs:
                 assert (self._poison(s) != 0) == (ended != 0 and s not in released)
@@ -404,19 +406,19 @@ class World:
                 assert not ran, f"tasks {ran} of a launch that was to be skipped"
         assert m[CTL.ERROR_COUNT] == (failing >= 0)
         for register in self.plan.registers.values():
-            if register.operand >= self.made + self.inputs:
+            if register.operand >= self.outputs + self.inputs:
                 s = self.storages[0][register.operand]
                 writers = self.writers.get(register.buffer, [])
-                left = self.values.get(s, ())
-                assert s in spoiled or left in self._whole(LAUNCHES, writers), f"half: {left}"
-                half = left not in self._whole(LAUNCHES, writers, status)
-                assert half <= (self._torn(s) > 0), f"half written, and called whole: {left}"
+                value = self.values.get(s, ())
+                assert s in spoiled or value in self._whole(LAUNCHES, writers), f"half: {value}"
+                half = value not in self._whole(LAUNCHES, writers, status)
+                assert half <= (self._torn(s) > 0), f"half written, and called whole: {value}"
                 if case.times == 1:  # else those that run together count as begun together
-                    assert (self._torn(s) > 0) <= half, f"whole, and called half written: {left}"
+                    assert (self._torn(s) > 0) <= half, f"whole, and called half written: {value}"
                 if self.bad >= 0 and writers:
                     assert s in spoiled, "a skipped launch poisons all that it writes"
                 if failing >= 0 and writers:
-                    whole = self._written(failing, writers)[-1] in left
+                    whole = self._written(failing, writers)[-1] in value
                     assert s in spoiled or whole, "it looks fine, and is not what it should be"
 
 
@@ -453,7 +455,7 @@ def explore(world: World) -> tuple[int, int]:
 
 
 def _explore(world: World, start: tuple[Any, ...]) -> tuple[int, int]:
-    seen, todo, steps = {start}, [start], 0
+    visited, todo, steps = {start}, [start], 0
     while todo:
         state = todo.pop()
         did, changed = False, True
@@ -466,13 +468,13 @@ def _explore(world: World, start: tuple[Any, ...]) -> tuple[int, int]:
             did = True
             steps += 1
             after = world.state()
-            if after not in seen:
-                seen.add(after)
+            if after not in visited:
+                visited.add(after)
                 todo.append(after)
         if not did:
             world.restore(state)
             world.check_end()
-    return len(seen), steps
+    return len(visited), steps
 
 
 def main(length: int) -> None:
@@ -480,8 +482,8 @@ def main(length: int) -> None:
     for n in range(2, length + 1):
         begun, count, states, steps = time.process_time(), 0, 0, 0
         for case in cases(n):
-            found = explore(World(case))
-            count, states, steps = count + 1, states + found[0], steps + found[1]
+            counts = explore(World(case))
+            count, states, steps = count + 1, states + counts[0], steps + counts[1]
         minutes = (time.process_time() - begun) / 60
         print(
             f"{n} tasks: {count:,} cases, {states:,} states, {steps:,} steps, "

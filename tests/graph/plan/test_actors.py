@@ -42,22 +42,22 @@ def captured(seed: int, length: int = 24, times: int = 1) -> tuple[LogicalGraph,
     variables = [tensor() for _ in range(3)]
     x = tensor()
     with capturing("random", [(x, "x")]) as capture:
-        made = [x, *variables]
+        tensors = [x, *variables]
         for k in range(length):
             capture.repeat = times if 3 <= k < length - 3 else 1
             if times > 1 and k == 3:
-                before = len(made)
+                before = len(tensors)
             if times > 1 and k == length - 3:  # what is another one in each repetition is gone
-                del made[before:-2]
+                del tensors[before:-2]
             stream = rng.choice([None, *STREAMS[:2]])
             with flow.stream(stream):
-                a, b = rng.choice(made), rng.choice(made)
+                a, b = rng.choice(tensors), rng.choice(tensors)
                 if rng.random() < 0.4:
-                    target = rng.choice([t for t in made if t is not x])
+                    target = rng.choice([t for t in tensors if t is not x])
                     update(target, b if b is not target else x, k)
                 else:
-                    made.append(mix(a, b, k))
-        for t in made[-3:]:
+                    tensors.append(mix(a, b, k))
+        for t in tensors[-3:]:
             capture.output(t)
     return capture.graph, variables
 
@@ -128,7 +128,7 @@ def min_number(ready: list[Any]) -> Any:
 
 @pytest.mark.parametrize("left_out", ["_carried", "inputs"])
 def test_the_specification_notices_what_is_missing(left_out, monkeypatch):
-    found = 0
+    count = 0
     for seed in range(12):
         graph = by_actor(captured(seed)[0])
         if left_out == "_carried":
@@ -138,10 +138,10 @@ def test_the_specification_notices_what_is_missing(left_out, monkeypatch):
             if left_out == "inputs" and actor.inputs:
                 actor.inputs.pop()
         rng = random.Random(seed)
-        found += any(
+        count += any(
             Spec(graph, 4).broken_by(played(actors, 4, 2, c)) for c in (rng.choice, max_number)
         )
-    assert found > 6
+    assert count > 6
 
 
 def test_chains_are_cut_where_streams_talk():
@@ -166,8 +166,8 @@ def test_chains_are_cut_where_streams_talk():
 
 
 def runtime(plan: Plan) -> ActorWords:
-    (found,) = [k for k in plan.kept if isinstance(k, ActorWords)]
-    return found
+    (words,) = [k for k in plan.references if isinstance(k, ActorWords)]
+    return words
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -176,16 +176,16 @@ def test_replays_equal_node_by_node(seed):
     start = [v.numpy().copy() for v in variables]
     inputs = [tensor() for _ in range(6)]
     expected = [[t.numpy().copy() for t in interpret(graph, [x])] for x in inputs]
-    left = [v.numpy().copy() for v in variables]
+    final_values = [v.numpy().copy() for v in variables]
     for regst_num in (1, 2, 4):
         plan = compile_plan(replace(graph, regst_num=regst_num))
         for v, values in zip(variables, start, strict=True):
             v.copy_(tensor(values))
-        got = [plan.launch([x]) for x in inputs]  # nobody waits in between
-        assert [[t.numpy().tolist() for t in outs] for outs in got] == [
+        actual = [plan.launch([x]) for x in inputs]  # nobody waits in between
+        assert [[t.numpy().tolist() for t in outs] for outs in actual] == [
             [e.tolist() for e in outs] for outs in expected
         ]
-        assert all((v.numpy() == n).all() for v, n in zip(variables, left, strict=True))
+        assert all((v.numpy() == n).all() for v, n in zip(variables, final_values, strict=True))
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -195,16 +195,16 @@ def test_sections_equal_node_by_node(seed):
     start = [v.numpy().copy() for v in variables]
     inputs = [tensor() for _ in range(3)]
     expected = [[t.numpy().tolist() for t in interpret(graph, [x])] for x in inputs]
-    left = [v.numpy().copy() for v in variables]
+    final_values = [v.numpy().copy() for v in variables]
     copies = 0
     for launches, regst_num in ((1, 2), (2, 1), (3, 2), (8, 2)):
         plan = compile_plan(replace(graph, regst_num=regst_num, in_flight=launches))
         copies = max(copies, *(r.copies for r in plan.registers.values()))
         for v, values in zip(variables, start, strict=True):
             v.copy_(tensor(values))
-        got = [plan.launch([x]) for x in inputs]
-        assert [[t.numpy().tolist() for t in outs] for outs in got] == expected
-        assert all((v.numpy() == n).all() for v, n in zip(variables, left, strict=True))
+        actual = [plan.launch([x]) for x in inputs]
+        assert [[t.numpy().tolist() for t in outs] for outs in actual] == expected
+        assert all((v.numpy() == n).all() for v, n in zip(variables, final_values, strict=True))
         assert {a.times for a in plan.actors} == {1, times}
     assert copies > 1
 
@@ -216,21 +216,21 @@ def test_collectives_of_a_section_have_one_order(abreast, times, monkeypatch):
     order, x = tensor(), tensor()
     with capturing("lane", [(x, "x")]) as capture:
         capture.repeat, capture.phase = times, "forward"
-        made = x
+        total = x
         for k, phase in enumerate(("forward", "forward", "backward", "backward")):
             capture.phase = phase
-            made = mix(made, x, k)
+            total = mix(total, x, k)
             with flow.stream(STREAMS[0]):
-                update(order, made, k)
-                made = mix(made, order, k)
-        capture.output(made)
+                update(order, total, k)
+                total = mix(total, order, k)
+        capture.output(total)
     lane = next(b for b in capture.graph.variables() if b.held is order.storage())
     monkeypatch.setattr(actors_module, "_orders", lambda graph: {lane})
     graph = by_actor(replace(capture.graph, in_flight=3, abreast=abreast))
     actors = actors_of(graph, 2)
     phases = [graph.nodes[actor.first].phase for actor in actors]
     on_lane = [a.number for a in actors if a.stream == STREAMS[0].number]
-    seen = set()
+    visited = set()
     for seed in range(20):
         acted, sequence = [0] * len(actors), []
         rng = random.Random(seed)
@@ -249,14 +249,14 @@ def test_collectives_of_a_section_have_one_order(abreast, times, monkeypatch):
                 sequence.append((phases[actor.number], acted[actor.number]))
             acted[actor.number] += 1
         assert acted == [times] * len(actors), "actors wait for each other"
-        seen.add(tuple(dict.fromkeys(sequence)))
-    (only,) = seen
+        visited.add(tuple(dict.fromkeys(sequence)))
+    (only,) = visited
     deep = min(abreast, times)
-    wanted = [("forward", k) for k in range(deep)]
+    expected = [("forward", k) for k in range(deep)]
     for k in range(times):
-        wanted.append(("backward", k))
-        wanted += [("forward", k + deep)] if k + deep < times else []
-    assert list(only) == wanted
+        expected.append(("backward", k))
+        expected += [("forward", k + deep)] if k + deep < times else []
+    assert list(only) == expected
 
 
 def test_from_another_stream_and_sequentially():
@@ -339,9 +339,9 @@ def test_an_input_that_is_a_variable_waits():
         capture.output(mix(v, v, 0))
     plan = compile_plan(replace(capture.graph, regst_num=4))
     start = v.numpy().copy()
-    got = [plan.launch([v])[0] for _ in range(20)]
+    actual = [plan.launch([v])[0] for _ in range(20)]
     expected = tensor(start)
-    for out in got:
+    for out in actual:
         update(expected, mix(expected, expected, 1), 2)
         assert (out.numpy() == mix(expected, expected, 0).numpy()).all()
 
@@ -504,55 +504,55 @@ def test_the_verifier_looks_into_launches_beside_each_other(record):
     plan = compile_plan(replace(graph, regst_num=3))
     inputs = [tensor() for _ in range(12)]
     if record == "trace":
-        with flow.vm.record() as seen:
+        with flow.vm.record() as recording:
             outs = [plan.launch([x]) for x in inputs]
-        assert flow.vm.verify(seen).pairs > 0
-        last = max(index for index, _ in seen.uses)
-        for key, times in seen.uses.items():
+        assert flow.vm.verify(recording).pairs > 0
+        last = max(index for index, _ in recording.uses)
+        for key, times in recording.uses.items():
             if key[0] == last:  # as if the last launch had been the first to use everything
                 for k, (begun, ended) in enumerate(times):
                     assert 0 < begun <= ended or (begun, ended) == (0, 0)
                     times[k] = min(begun, 1), ended
         with pytest.raises(ScheduleError, match="random"):
-            flow.vm.verify(seen)
+            flow.vm.verify(recording)
     else:
-        with profile() as seen:
+        with profile() as recording:
             outs = [plan.launch([x]) for x in inputs]
-        assert seen.verify().pairs > 0
-        last = seen.run.use_of == seen.run.use_of.max()
-        seen.run.use_times[last & (seen.run.use_times[:, 0] > 0)] = 1
+        assert recording.verify().pairs > 0
+        last = recording.run.use_of == recording.run.use_of.max()
+        recording.run.use_times[last & (recording.run.use_times[:, 0] > 0)] = 1
         with pytest.raises(ScheduleError, match="random"):
-            seen.verify()
+            recording.verify()
     assert len(outs) == 12
 
 
 @pytest.mark.parametrize("several", [False, True])
 def test_a_variable_of_a_failed_launch_is_whole_or_poisoned(several):
     """A variable not begun is unchanged; a half written one raises; a returned one raises once."""
-    done, half, later, given = (flow.zeros(4) for _ in range(4))
+    finished, half, later, inputs = (flow.zeros(4) for _ in range(4))
 
     def step(x, places):
-        done.add_(1)
+        finished.add_(1)
         half.add_(1)
         y = flow.index_select(x, 0, places)
         with flow.stream(STREAMS[0] if several else None):
             z = y * 2
         half.mul_(z)
         later.add_(z)
-        given.add_(z)
-        return y, given
+        inputs.add_(z)
+        return y, inputs
 
     graph = flow.compile(step)
     places = flow.tensor([0, 1, 2, 3])
     graph(flow.ones(4), places)
     assert bool(graph.plan.actors) == several
-    before, returned = later.tolist(), given.tolist()
+    before, returned = later.tolist(), inputs.tolist()
     outs = graph(flow.ones(4), flow.tensor([0, 1, 2, 9]))
     for t in (outs[1], outs[0], half):
         with pytest.raises(OutOfRangeError, match="index 9"):
             t.numpy()
-    assert given.tolist() == outs[1].tolist() == returned
-    assert (done.tolist(), later.tolist()) == ([2] * 4, before)
+    assert inputs.tolist() == outs[1].tolist() == returned
+    assert (finished.tolist(), later.tolist()) == ([2] * 4, before)
     assert any(one.begun for one in flow.vm.restore().lost)
 
 
@@ -591,11 +591,11 @@ def test_the_verifier_knows_that_a_launch_that_was_skipped_used_nothing(record):
             capture.output(mix(total, batch, 0))
         plan = compile_plan(replace(capture.graph, regst_num=2))
         words = runtime(plan).words
-        with flow.vm.record() if record == "trace" else profile() as seen:
+        with flow.vm.record() if record == "trace" else profile() as recording:
             outs = [plan.launch([tensor([1])])[0] for _ in range(2)]
             until(lambda: words[RUNTIME.STARTED] == 2, "both launches are in flight")
             gate.open()
-    checked = flow.vm.verify(seen) if record == "trace" else seen.verify()
+    checked = flow.vm.verify(recording) if record == "trace" else recording.verify()
     assert checked.pairs > 0
     for out in outs:
         with pytest.raises(VMError, match="fail"):

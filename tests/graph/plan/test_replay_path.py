@@ -104,8 +104,8 @@ def test_nan_is_the_same_number_again():
 
 
 def test_results_are_the_trees_that_build_returns():
-    made = (lambda x: Pair(x + 1, [{"k": x * 2, 3: (None, "text", -0.0)}, x]), X)
-    graph = warm(flow.compile(made[0]), X)
+    case = (lambda x: Pair(x + 1, [{"k": x * 2, 3: (None, "text", -0.0)}, x]), X)
+    graph = warm(flow.compile(case[0]), X)
     out = graph(X)
     assert type(out) is Pair
     assert out.a.tolist() == (X + 1).tolist()

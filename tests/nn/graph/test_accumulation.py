@@ -41,7 +41,7 @@ class Train(nn.Graph):
 def eagerly(times: int, steps: int) -> tuple[list[Any], nn.Module]:
     net = model()
     optimizer = flow.optim.AdamW(net.parameters(), lr=0.01)
-    seen = []
+    calls = []
     for _ in range(steps):
         optimizer.zero_grad()
         x, y = flow.tensor(ROWS), flow.tensor(LABELS)
@@ -53,8 +53,8 @@ def eagerly(times: int, steps: int) -> tuple[list[Any], nn.Module]:
             losses.append(loss.item())
             outs.append(out.numpy())
         optimizer.step()
-        seen.append((losses, np.concatenate(outs)))
-    return seen, net
+        calls.append((losses, np.concatenate(outs)))
+    return calls, net
 
 
 @pytest.mark.parametrize("times", [2, 3, 4, 6])
@@ -63,11 +63,11 @@ def test_a_call_is_the_eager_loop_over_micro_batches(times):
     own = model()
     graph = Train(own, flow.optim.AdamW(own.parameters(), lr=0.01), times)
     for losses, outs in expected:
-        got = graph(flow.tensor(ROWS), flow.tensor(LABELS))
-        assert got["loss"].shape == (times,)
-        assert got["out"].shape == (12, 3)
-        np.testing.assert_allclose(got["loss"].numpy(), losses, rtol=1e-5)
-        np.testing.assert_allclose(got["out"].numpy(), outs, rtol=1e-4, atol=1e-6)
+        actual = graph(flow.tensor(ROWS), flow.tensor(LABELS))
+        assert actual["loss"].shape == (times,)
+        assert actual["out"].shape == (12, 3)
+        np.testing.assert_allclose(actual["loss"].numpy(), losses, rtol=1e-5)
+        np.testing.assert_allclose(actual["out"].numpy(), outs, rtol=1e-4, atol=1e-6)
     for (name, a), b in zip(net.state_dict().items(), own.state_dict().values(), strict=True):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
     assert len(graph.plans) == 1
@@ -80,9 +80,9 @@ def test_without_fusion_every_bit_is_the_loop_s():
     graph = Train(own, flow.optim.AdamW(own.parameters(), lr=0.01), 4)
     graph.config.disable(*graph.config.passes)
     for losses, outs in expected:
-        got = graph(flow.tensor(ROWS), flow.tensor(LABELS))
-        assert got["loss"].numpy().tolist() == np.float32(losses).tolist()
-        assert (got["out"].numpy() == outs).all()
+        actual = graph(flow.tensor(ROWS), flow.tensor(LABELS))
+        assert actual["loss"].numpy().tolist() == np.float32(losses).tolist()
+        assert (actual["out"].numpy() == outs).all()
     for a, b in zip(net.state_dict().values(), own.state_dict().values(), strict=True):
         assert (a.numpy() == b.numpy()).all()
 
@@ -96,9 +96,9 @@ def test_dropout_draws_anew_in_each_repetition():
             self.config.set_gradient_accumulation_steps(3)
 
         def build(self, x: Any) -> Any:
-            kept = F.dropout(x * self.w, 0.5)
-            kept.sum().backward()
-            return kept
+            dropped = F.dropout(x * self.w, 0.5)
+            dropped.sum().backward()
+            return dropped
 
     graph = Drop()
     graph(flow.ones(3, 64))
@@ -136,10 +136,10 @@ def test_the_oracle_repeats_too():
     own = model().eval()
     graph = Train(own, flow.optim.SGD(own.parameters(), lr=0.0), 3)
     for _ in range(2):
-        got = graph(flow.tensor(ROWS), flow.tensor(LABELS))
+        actual = graph(flow.tensor(ROWS), flow.tensor(LABELS))
     outs = interpret(graph.graphs[0], [flow.tensor(ROWS), flow.tensor(LABELS)])
-    np.testing.assert_allclose(outs[0].numpy(), got["loss"].numpy(), rtol=1e-6)
-    np.testing.assert_allclose(outs[1].numpy(), got["out"].numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(outs[0].numpy(), actual["loss"].numpy(), rtol=1e-6)
+    np.testing.assert_allclose(outs[1].numpy(), actual["out"].numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_a_frozen_parameter_stays():
@@ -210,9 +210,9 @@ def test_several_streams_are_the_same_loop():
     own = model()
     graph = Streams(own, flow.optim.AdamW(own.parameters(), lr=0.01), 4)
     results = [graph(flow.tensor(ROWS), flow.tensor(LABELS)) for _ in expected]
-    for got, (losses, outs) in zip(results, expected, strict=True):
-        np.testing.assert_allclose(got["loss"].numpy(), losses, rtol=1e-5)
-        np.testing.assert_allclose(got["out"].numpy(), outs, rtol=1e-4, atol=1e-6)
+    for actual, (losses, outs) in zip(results, expected, strict=True):
+        np.testing.assert_allclose(actual["loss"].numpy(), losses, rtol=1e-5)
+        np.testing.assert_allclose(actual["out"].numpy(), outs, rtol=1e-4, atol=1e-6)
     for (name, a), b in zip(net.state_dict().items(), own.state_dict().values(), strict=True):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
     (plan,) = graph.plans

@@ -44,12 +44,12 @@ def test_a_step_is_what_it_is_without_the_check(seed: int) -> None:
     graphs[0].config.check(2)
     assert repr(graphs[0].config) == "(CONFIG: every 2. call checked)"
     x, y = flow.randn(6, 4), flow.tensor([0, 1, 2, 0, 1, 2])
-    left = []
+    arrays = []
     for graph in graphs:
         flow.manual_seed(seed)
         losses = [graph(x, y) for _ in range(5)]
-        left.append(arrays_in([losses, graph.state_dict(), flow.rand(3)]))
-    same_bits(left[0], left[1], f"a checked step, seed {seed}")
+        arrays.append(arrays_in([losses, graph.state_dict(), flow.rand(3)]))
+    same_bits(arrays[0], arrays[1], f"a checked step, seed {seed}")
     assert len(graphs[0].plans) == 1
 
 
@@ -134,12 +134,12 @@ def test_a_pass_that_may_round_is_named_where_it_does_more(monkeypatch: pytest.M
 
 
 def test_what_cannot_be_checked() -> None:
-    kept = flow.zeros(3)
+    total = flow.zeros(3)
 
     @flow.compile
     def function(a: Any) -> Any:
-        kept.add_(a)
-        return kept * 2
+        total.add_(a)
+        return total * 2
 
     function.config.check()
     with pytest.raises(ArgumentError, match="changes tensors besides its arguments"):

@@ -65,7 +65,7 @@ def test_graphs_have_settings_of_their_own():
 
 
 @pytest.mark.parametrize(
-    ("set_it", "error", "said"),
+    ("set_it", "error", "message"),
     [
         (lambda c: c.set_gradient_accumulation_steps(0), ArgumentError, "at least 1, got 0"),
         (lambda c: c.set_gradient_accumulation_steps(2.0), ArgumentTypeError, "int, got float"),
@@ -83,10 +83,10 @@ def test_graphs_have_settings_of_their_own():
         (lambda c: setattr(c, "order", "random"), ArgumentError, "order must be one of"),
     ],
 )
-def test_what_cannot_be_is_refused_and_changes_nothing(set_it, error, said):
+def test_what_cannot_be_is_refused_and_changes_nothing(set_it, error, message):
     config = GraphConfig()
     before = config.key
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         set_it(config)
     assert config.key == before
 

@@ -32,13 +32,13 @@ def without(arrays: list[np.ndarray], size: int) -> list[np.ndarray]:
 
 def results(function: Any, tensors: list[Any]) -> list[np.ndarray]:
     """Return a call's results, and the gradients of their sum."""
-    made = tensors_in(function(*tensors))
-    wanted = [t for t in tensors if t.requires_grad]
-    sums = [r.sum() for r in made if r.requires_grad]
-    if not wanted or not sums:
-        return [*made]
-    grads = flow.autograd.grad(sum(sums[1:], sums[0]), wanted, allow_unused=True)
-    return [*[r.detach() for r in made], *[g for g in grads if g is not None]]
+    tensors_out = tensors_in(function(*tensors))
+    expected = [t for t in tensors if t.requires_grad]
+    sums = [r.sum() for r in tensors_out if r.requires_grad]
+    if not expected or not sums:
+        return [*tensors_out]
+    grads = flow.autograd.grad(sum(sums[1:], sums[0]), expected, allow_unused=True)
+    return [*[r.detach() for r in tensors_out], *[g for g in grads if g is not None]]
 
 
 @pytest.mark.parametrize("op", [op for _, op in NAMED], ids=[name for name, _ in NAMED])
@@ -58,7 +58,7 @@ def test_samples_without_elements(op: Any, seed: int) -> None:
                 held = iter(t.clone() if op.name.endswith("_") else t for t in tensors)
                 return calls.call(op.function, sample, lambda _: next(held))  # noqa: B023
 
-            def made() -> list[Any]:
+            def new_tensors() -> list[Any]:
                 tensors = [calls.as_tensor(a) for a in empty]  # noqa: B023
                 return [
                     t.requires_grad_(True) if op.grad and t.dtype.is_floating_point else t
@@ -72,7 +72,7 @@ def test_samples_without_elements(op: Any, seed: int) -> None:
                 return arrays
 
             try:
-                expected = run(lambda: results(function, made()))
+                expected = run(lambda: results(function, new_tensors()))
             except (FlowError, IndexError, ValueError, TypeError):
                 with contextlib.suppress(FlowError):
                     flow.vm.sync()  # there may be more errors than the one that was read
@@ -81,9 +81,9 @@ def test_samples_without_elements(op: Any, seed: int) -> None:
             graph = flow.compile(lambda *tensors: results(function, list(tensors)))
             for _ in range(2):
                 try:
-                    got = run(lambda: graph(*made()))  # noqa: B023
+                    actual = run(lambda: graph(*new_tensors()))  # noqa: B023
                 except CaptureError as error:
                     if "depends on values" in str(error) or "has no value" in str(error):
                         return
                     raise
-                same_bits(got, expected, f"{shapes} for {calls.shown(op, sample, seed)}")
+                same_bits(actual, expected, f"{shapes} for {calls.shown(op, sample, seed)}")

@@ -18,7 +18,7 @@ from flowvm.nn.graph import explain as graph_status
 nn, F = flow.nn, flow.nn.functional
 
 
-def here():
+def line_of_caller():
     """The next line of the caller."""
     return sys._getframe(1).f_lineno + 1
 
@@ -48,10 +48,10 @@ class Train(nn.Graph):
 
 def called(graph, *args, **kwargs):
     """The warnings of a call."""
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         graph(*args, **kwargs)
-    return [str(w.message) for w in seen if issubclass(w.category, RecaptureWarning)]
+    return [str(w.message) for w in caught if issubclass(w.category, RecaptureWarning)]
 
 
 def test_the_first_capture_is_said_nowhere():
@@ -77,30 +77,30 @@ ARGUMENTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("before", "now", "said"), ARGUMENTS.values(), ids=ARGUMENTS)
-def test_arguments(before, now, said):
+@pytest.mark.parametrize(("before", "now", "message"), ARGUMENTS.values(), ids=ARGUMENTS)
+def test_arguments(before, now, message):
     @flow.compile
     def total(*args):
         """The sum of every tensor and number."""
-        found = flow.zeros(())
-        left = list(args)
-        while left:
-            one = left.pop()
+        total = flow.zeros(())
+        pending = list(args)
+        while pending:
+            one = pending.pop()
             if isinstance(one, dict):
-                left += one.values()
+                pending += one.values()
             elif isinstance(one, (list, tuple)):
-                left += one
+                pending += one
             elif one is not None:
-                found = found + (one.sum() if isinstance(one, flow.Tensor) else one)
-        return found
+                total = total + (one.sum() if isinstance(one, flow.Tensor) else one)
+        return total
 
     assert called(total, *before) == []
     (text,) = called(total, *now)
     cost = r"graph total was captured again \(plan 2, (\d[\d.]* ms|\d+\.\d\d s)\): "
     took = re.match(cost, text)
     assert took
-    assert text[took.end() :] == said
-    assert f"captured again: {said}  {took[1]}" in total.explain()
+    assert text[took.end() :] == message
+    assert f"captured again: {message}  {took[1]}" in total.explain()
     assert called(total, *before) == []
     assert called(total, *now) == []
 
@@ -137,7 +137,7 @@ def change_nothing_but_numbers(graph):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (change_an_option, "option maximize False -> True"),
         (change_to_eval, "model.drop.training True -> False"),
@@ -147,17 +147,17 @@ def change_nothing_but_numbers(graph):
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_what_is_no_argument(change, said):
+def test_what_is_no_argument(change, message):
     graph, x, y = Train(), flow.ones(2, 4), flow.tensor([0, 1])
     for _ in range(3):
         assert called(graph, x, y) == []
     change(graph)
     texts = called(graph, x, y)
-    if said is None:
+    if message is None:
         assert texts == []
         return
-    assert said in texts[0]
-    assert said in graph.explain()
+    assert message in texts[0]
+    assert message in graph.explain()
 
 
 def test_a_number_of_an_optimizer_is_fixed_by_what_it_decides_alone():
@@ -202,11 +202,11 @@ def test_a_decision_by_a_live_number_and_its_line():
 def test_the_warning_is_on_the_users_line_and_explain_has_it():
     graph = flow.compile(lambda x: x + 1)
     graph(flow.ones(2))
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        line = here()
+        line = line_of_caller()
         graph(flow.ones(3))
-    (warning,) = seen
+    (warning,) = caught
     assert warning.category is RecaptureWarning
     assert (warning.filename, warning.lineno) == (__file__, line)
     assert f"test_explain.py:{line}" in graph.explain()
@@ -255,13 +255,13 @@ class Terminal(io.StringIO):
 @contextlib.contextmanager
 def terminal(monkeypatch):
     """stderr is one inside; not a fixture, because pytest puts its own there for each test."""
-    made = Terminal()
+    screen = Terminal()
     with monkeypatch.context() as patch:
-        patch.setattr(sys, "stderr", made)
-        patch.setattr(sys, "__stderr__", made)
+        patch.setattr(sys, "stderr", screen)
+        patch.setattr(sys, "__stderr__", screen)
         patch.delattr(sys, "ps1", raising=False)  # as IPython leaves it
         patch.setattr(graph_status, "PATIENCE", 0.0)
-        yield made
+        yield screen
 
 
 def shown(text):
@@ -272,9 +272,9 @@ def shown(text):
 
 
 def test_a_terminal_shows_the_stages_and_nothing_in_the_end(monkeypatch):
-    with terminal(monkeypatch) as made:
+    with terminal(monkeypatch) as screen:
         flow.compile(lambda x: (x + 1).relu())(flow.ones(3))
-    last, states = shown(made.getvalue())
+    last, states = shown(screen.getvalue())
     assert last == ""
     assert any(s.startswith("graph <lambda>: capturing\N{HORIZONTAL ELLIPSIS}") for s in states)
     assert any("optimizing" in s for s in states)
@@ -290,9 +290,9 @@ def test_kernels_that_are_compiled_are_counted_and_an_error_takes_the_line_away(
                     pass
             raise KeyError
 
-    with terminal(monkeypatch) as made, pytest.raises(KeyError):
+    with terminal(monkeypatch) as screen, pytest.raises(KeyError):
         compile_and_fail()
-    last, states = shown(made.getvalue())
+    last, states = shown(screen.getvalue())
     assert last == ""
     assert "graph Train: capturing, compiling kernel 2\N{HORIZONTAL ELLIPSIS}" in states[-2]
 
@@ -311,10 +311,10 @@ def test_debug_says_more_the_higher_its_level(level, capsys):
     graph = flow.compile(lambda x: (x + 1).relu())
     graph.debug(level)
     graph(flow.ones(3))
-    said = capsys.readouterr().err
-    assert ("captured and compiled, 1 operators" in said) == (level >= 1)
-    assert ("fusion " in said) == (level >= 2)
-    assert ("(GRAPH:" in said) == (level >= 3)
+    output = capsys.readouterr().err
+    assert ("captured and compiled, 1 operators" in output) == (level >= 1)
+    assert ("fusion " in output) == (level >= 2)
+    assert ("(GRAPH:" in output) == (level >= 3)
     graph(flow.ones(3))
     assert capsys.readouterr().err == ""
 
@@ -340,13 +340,13 @@ def test_a_tensor_that_was_replaced_is_said_to_be_another():
     graph.layer.weight = nn.Parameter(flow.rand(3, 3))
     with pytest.warns(RecaptureWarning, match="layer.weight was replaced by another tensor"):
         graph(x)
-    said = str(graph.explain())
-    assert "weight was replaced by another tensor f32[3,3] (of #" in said
-    assert "rand, test_explain.py:" in said
+    text = str(graph.explain())
+    assert "weight was replaced by another tensor f32[3,3] (of #" in text
+    assert "rand, test_explain.py:" in text
 
 
 def test_a_tensor_that_no_machine_holds_says_who_has_the_memory():
-    kept = flow.ones(1000, 250)
+    tensor = flow.ones(1000, 250)
     flow.vm.sync()
     with pytest.raises(flow.errors.OutOfMemoryError) as caught:
         flow.zeros(1 << 21, 1 << 21)
@@ -354,4 +354,4 @@ def test_a_tensor_that_no_machine_holds_says_who_has_the_memory():
     assert "this machine has" in text
     assert "KiB live" in text or "MiB live" in text
     assert "test_explain.py" in text  # the line that made what is kept
-    assert kept.shape == (1000, 250)
+    assert tensor.shape == (1000, 250)

@@ -246,12 +246,12 @@ def test_a_graph_that_changes_a_variable_is_ordered_with_eager_code():
         return w * 10
 
     graph = flow.compile(count)
-    got = []
+    actual = []
     for k in range(6):
-        got.append(graph(flow.ones(1)))
+        actual.append(graph(flow.ones(1)))
         if k % 2:
             w.sub_(1)
-    assert [t.item() for t in got] == [10, 20, 20, 30, 30, 40]
+    assert [t.item() for t in actual] == [10, 20, 20, 30, 30, 40]
     assert w.item() == 3
 
 
@@ -291,12 +291,12 @@ def test_a_learning_rate_set_by_hand_counts():
 
     graph = Down()
     graph.add_optimizer(optimizer)
-    seen = []
+    calls = []
     for lr in (1.0, 1.0, 0.5, 0.25, 2.0):
         optimizer.param_groups[0]["lr"] = lr
         graph()
-        seen.append(w.item())
-    assert seen == [-1, -2, -2.5, -2.75, -4.75]
+        calls.append(w.item())
+    assert calls == [-1, -2, -2.5, -2.75, -4.75]
     assert len(graph.plans) == 1
 
 
@@ -353,14 +353,14 @@ def test_an_option_of_several_live_numbers():
     optimizer = Two([w], (1.0, 2.0))
     graph = stepped(optimizer, w)
     (group,) = optimizer.param_groups
-    left = 0.0
+    expected = 0.0
     changes = [(1.0, 2.0), (1.0, 2.0), (0.5, 0.25), (4.0, 0.0), [3.0, 1.0], (1.0, 2.0, 4.0), (8.0,)]
     plans = []
     for parts in changes:
         group["parts"] = parts
         graph()
-        left -= sum(parts)
-        assert w.item() == left
+        expected -= sum(parts)
+        assert w.item() == expected
         assert group["parts"] is parts
         plans.append(len(graph.plans))
     assert plans == [0, 1, 1, 1, 1, 2, 3]  # the first step is eager; how many there are counts
@@ -444,8 +444,8 @@ def test_code_that_depends_on_values_is_an_error_that_names_the_line(function):
     graph = flow.compile(function)
     with pytest.raises(CaptureError) as caught:
         graph(flow.ones(3))
-    told = "".join(traceback.format_exception(caught.value))
-    assert "test_graph.py" in told.split("in build")[-1]
+    text = "".join(traceback.format_exception(caught.value))
+    assert "test_graph.py" in text.split("in build")[-1]
     assert (flow.ones(2) + 1).tolist() == [2, 2]
     assert flow.compile(lambda x: x + 1)(flow.ones(2)).tolist() == [2, 2]
     flow.vm.sync()
@@ -526,11 +526,11 @@ def test_streams_order_launches_by_their_operands():
         return w + 0
 
     graph = flow.compile(step)
-    got = []
+    actual = []
     for k in range(20):
         with flow.stream(stream) if k % 2 else flow.stream(flow.current_stream()):
-            got.append(graph(flow.ones(4)))
-    assert [t[0].item() for t in got] == list(range(1, 21))
+            actual.append(graph(flow.ones(4)))
+    assert [t[0].item() for t in actual] == list(range(1, 21))
 
 
 def test_what_a_graph_looks_like():

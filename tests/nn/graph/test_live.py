@@ -32,11 +32,11 @@ def leaves(*values):
 )  # fmt: skip
 def test_an_expression_prints_as_python_that_means_it(text):
     names, box = leaves(2.0, 3)
-    made = eval(text, dict(zip("ab", names, strict=True)))
-    assert repr(made) == text
+    value = eval(text, dict(zip("ab", names, strict=True)))
+    assert repr(value) == text
     for values in ([2.0, 3], [0.5, 7]):
         box[:] = values
-        assert made.find() == eval(text, {"a": values[0], "b": values[1]})
+        assert value.find() == eval(text, {"a": values[0], "b": values[1]})
 
 
 def test_equal_expressions_are_one():
@@ -51,7 +51,7 @@ def test_the_same_decision_is_one_guard():
     (a,), _ = leaves(2.0)
     for _ in range(5):
         assert a * 2 > 3
-    assert [(repr(asked), outcome) for asked, outcome in a.guards] == [("a * 2 > 3", True)]
+    assert [(repr(question), outcome) for question, outcome in a.guards] == [("a * 2 > 3", True)]
     assert bool(a)
     assert len(a.guards) == 2
 
@@ -76,9 +76,9 @@ def test_every_function_is_written_as_it_computes():
     for name, (function, form, _) in FUNCTIONS.items():
         operands = (a, b) if form.count("{}") == 2 else (a,)
         own = {}
-        lines, (found,) = live_lines([Live(name, operands, Decisions())], own)
+        lines, (name_of_value,) = live_lines([Live(name, operands, Decisions())], own)
         exec("\n".join(lines), own)
-        assert own[found] == function(*[o.find() for o in operands]), name
+        assert own[name_of_value] == function(*[o.find() for o in operands]), name
 
 
 PLAIN = {

@@ -101,8 +101,8 @@ def other_numbers(number: Any) -> list[Any]:
 def test_every_number_may_be_live(op: Any, seed: int) -> None:
     for sample in op.generate(np.random.default_rng(seed)):
         sample = calls.in_dtype(sample, op.floats[min(1, len(op.floats) - 1)])
-        given = numbers_of((sample.args, sample.kwargs))
-        if given:
+        inputs = numbers_of((sample.args, sample.kwargs))
+        if inputs:
             break
     else:
         return
@@ -118,25 +118,25 @@ def test_every_number_may_be_live(op: Any, seed: int) -> None:
         flow.manual_seed(seed)
         return outcome(lambda: call(*map(calls.as_tensor, arrays)))
 
-    graph = WithNumbers(function, given)
-    ways = [given]
-    for k in range(min(MOST, len(given))):
-        ways += [[*given[:k], n, *given[k + 1 :]] for n in other_numbers(given[k])]
-    for numbers in [*ways, given]:
+    graph = WithNumbers(function, inputs)
+    ways = [inputs]
+    for k in range(min(MOST, len(inputs))):
+        ways += [[*inputs[:k], n, *inputs[k + 1 :]] for n in other_numbers(inputs[k])]
+    for numbers in [*ways, inputs]:
         expected = called(lambda *tensors: function(numbers, *tensors))  # noqa: B023
         graph.set(numbers)
         try:
-            got = called(graph)
+            actual = called(graph)
         except CaptureError as error:
             if "shape of its result depends on values" in str(error) or "has no value" in str(
                 error
             ):
                 return  # the op reads values of a tensor
             raise
-        if isinstance(expected, type) or isinstance(got, type):
-            assert got == expected, f"{numbers} of {what}"
+        if isinstance(expected, type) or isinstance(actual, type):
+            assert actual == expected, f"{numbers} of {what}"
         else:
-            close(got, expected, f"{numbers} of {what}")
+            close(actual, expected, f"{numbers} of {what}")
 
 
 # --- as optimizers are written --------------------------------------------------------------------
@@ -177,7 +177,7 @@ PLAIN = {
 
 @pytest.mark.parametrize("name", [*LIVE, *PLAIN])
 def test_forms_of_an_optimizer(name: str) -> None:
-    form, found = {**LIVE, **PLAIN}[name], []
+    form, weights = {**LIVE, **PLAIN}[name], []
 
     class Formed(flow.optim.Optimizer):
         def __init__(self, params: Any) -> None:
@@ -215,6 +215,6 @@ def test_forms_of_an_optimizer(name: str) -> None:
                 optimizer.zero_grad()
                 (w * x).square().sum().backward()
                 optimizer.step()
-            found.append(w.detach().numpy().copy())
-    close(found[4:], found[:4], name)
+            weights.append(w.detach().numpy().copy())
+    close(weights[4:], weights[:4], name)
     assert (len(graph.plans) == 1) == (name in LIVE)

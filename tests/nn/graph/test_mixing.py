@@ -70,26 +70,26 @@ class Worker:
 
     def run(self, turns: int) -> list[np.ndarray]:
         """Return the values seen on the way, then parameters and buffers."""
-        seen = []
+        calls = []
         for _ in range(turns):
             x, y = self.rng.choice(self.batches)
             what = self.rng.randrange(6)
             if what < 2:
-                seen.append(self.step(x, y, self.captured))
+                calls.append(self.step(x, y, self.captured))
             elif what == 2:
-                seen.append(self.step(x, y, False))
+                calls.append(self.step(x, y, False))
             elif what == 3:
                 self.model.eval()
                 with flow.no_grad():
                     both = self.predict(x) if self.captured else None
-                    seen += both or (self.model(x).argmax(1), self.model(x).sum())
+                    calls += both or (self.model(x).argmax(1), self.model(x).sum())
                 self.model.train()
             elif what == 4:
                 with flow.no_grad():
                     self.model[0].weight.mul_(0.99)
             else:
                 self.optimizer.param_groups[0]["lr"] *= 0.9
-        return arrays_in(seen) + arrays_in(dict(self.model.state_dict()))
+        return arrays_in(calls) + arrays_in(dict(self.model.state_dict()))
 
 
 def test_graph_turns_are_eager_turns(seed: int) -> None:
@@ -142,15 +142,15 @@ def test_two_graphs_share_a_variable_with_eager_code_in_any_order(seed: int) -> 
         first, second = (lambda x, w=w, f=f: f(w, x) for f in (doubled, turned))
         if captured:
             first, second = flow.compile(first), flow.compile(second)
-        streams, seen = [flow.current_stream(), flow.Stream("other")], []
+        streams, values = [flow.current_stream(), flow.Stream("other")], []
         for who, where, k in plan:
             x = flow.full((8, 8), k, dtype=flow.int64)
             with flow.stream(streams[where]):
                 if who == 2:
                     w[k % 8].sub_(x[0])
                 else:
-                    seen.append((first, second)[who](x))
-        results.append(arrays_in([*seen, w]))
+                    values.append((first, second)[who](x))
+        results.append(arrays_in([*values, w]))
     same_bits(results[1], results[0], f"seed {seed}")
 
 
@@ -179,13 +179,13 @@ def test_one_thread_changes_the_mode_while_another_replays() -> None:
 
 def test_graphs_come_and_go_while_others_run(seed: int) -> None:
     x = flow.ones(50, 50)
-    kept = flow.compile(lambda x: x @ x / 50)
-    out = kept(x)
+    function = flow.compile(lambda x: x @ x / 50)
+    out = function(x)
     for k in range(8):
         w = flow.full((50, 50), 0.02)
         graph = flow.compile(lambda a, w=w: (a @ w).relu())
         results = [graph(out) for _ in range(3)]
-        out = kept(results[-1])
+        out = function(results[-1])
         del graph, w, results
         if k % 3 == 0:
             gc.collect()
@@ -202,13 +202,13 @@ def test_a_graph_inside_contexts(inner: str) -> None:
     }
     w = flow.full((3,), 2.0)
     graph = flow.compile(lambda x: x * w + 1)
-    seen = []
+    calls = []
     for k in range(3):
-        seen.append(graph(flow.full((3,), float(k))).tolist())
+        calls.append(graph(flow.full((3,), float(k))).tolist())
         with contexts[inner]():
-            seen.append(graph(flow.full((3,), float(k))).tolist())
+            calls.append(graph(flow.full((3,), float(k))).tolist())
         w.add_(1)
-    assert seen == [[(2 + k) * k + 1] * 3 for k in range(3) for _ in range(2)]
+    assert calls == [[(2 + k) * k + 1] * 3 for k in range(3) for _ in range(2)]
 
 
 def test_more_launches_in_flight_than_the_ring_has_room(seed: int) -> None:

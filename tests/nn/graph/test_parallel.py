@@ -64,7 +64,7 @@ def test_groups_are_of_layers_alike_and_of_inputs_alike():
         named = {f"m.{name}": p for name, p in model.named_parameters()}
         x, y = (flow.zeros(8, 2, placement=where, sbp=(B, B)) for _ in range(2))
         z = flow.zeros(6, 2, placement=where, sbp=(B, B))  # not to be cut by all four
-        search = Search("G", lambda given: None, [x, z, y, flow.ones(8)], named, [], 2, 16)
+        search = Search("G", lambda value: None, [x, z, y, flow.ones(8)], named, [], 2, 16)
         weights, two, one = search.groups
         assert weights.name == "m.#.weight (3 of 8x8)"
         assert weights.members == [layer.weight for layer in model]
@@ -86,7 +86,7 @@ def test_it_goes_down_and_out_of_a_hollow(monkeypatch):
             name: nn.Parameter(flow.zeros(n, 4, placement=where, sbp=B))
             for name, n in (("up", 4), ("down", 6))
         }
-        search = Search("G", lambda given: None, [], named, [], 1, 1)
+        search = Search("G", lambda value: None, [], named, [], 1, 1)
         computing = {B: 8.0, S(0): 4.0, S(1): 4.0}
 
         def price() -> Price:
@@ -99,12 +99,12 @@ def test_it_goes_down_and_out_of_a_hollow(monkeypatch):
 
         monkeypatch.setattr(search, "_price", price)
         search.rates = RATES
-        found = search.run()
-        assert found is not None
-        assert [group.now for group in found.groups] == [(S(1),), (S(0),)]
-        assert found.before == Price(16.0, 0.0)
-        assert found.after == Price(8.0, 3.0)
-        head, measured, down, up = found.lines()
+        result = search.run()
+        assert result is not None
+        assert [group.now for group in result.groups] == [(S(1),), (S(0),)]
+        assert result.before == Price(16.0, 0.0)
+        assert result.after == Price(8.0, 3.0)
+        head, measured, down, up = result.lines()
         assert head.startswith("auto parallel: 1.1e+04 ms (8e+03 computing, 3e+03 exchanging) a ")
         assert "1 GFLOP/s, 1 GB/s; exchanges 10 us and 0.1 GB/s" in measured
         assert (down, up) == ("  down (1 of 6x4): B -> S(1)", "  up (1 of 4x4): B -> S(0)")
@@ -121,7 +121,7 @@ def test_build_that_steps_an_optimizer_is_refused(monkeypatch):
         p = nn.Parameter(flow.zeros(4, 4, placement=where, sbp=B))
         optimizer = flow.optim.SGD([p], lr=0.1)
 
-        def build(given: Any) -> None:
+        def build(value: Any) -> None:
             p.sum().backward()
             optimizer.step()
 

@@ -31,7 +31,7 @@ def seeded_twice(x: Any) -> Any:
     return x + first, flow.rand(3)
 
 
-def kept(x: Any) -> Any:
+def persistent(x: Any) -> Any:
     state = flow.get_rng_state()
     first = flow.rand(3)
     flow.set_rng_state(state)
@@ -88,8 +88,8 @@ def filled(x: Any) -> Any:
 
 
 STEPS = (
-    seeded, seeded_twice, kept, forked, a_generator_of_its_own, initial, mapped, segments, dropped,
-    filled,
+    seeded, seeded_twice, persistent, forked, a_generator_of_its_own, initial, mapped, segments,
+    dropped, filled,
 )  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def test_calls_are_eager_calls(step: Any) -> None:
     results = []
     for call in (step, flow.compile(step)):
         flow.manual_seed(5)
-        state, made = None, []
+        state, arrays = None, []
         for turn in range(5):
             if turn == 1:
                 state = flow.get_rng_state()
@@ -106,8 +106,8 @@ def test_calls_are_eager_calls(step: Any) -> None:
                 flow.set_rng_state(state)
             elif turn == 4:
                 flow.manual_seed(99)
-            made += arrays_in([call(flow.ones(3)), flow.rand(2)])
-        results.append(made)
+            arrays += arrays_in([call(flow.ones(3)), flow.rand(2)])
+        results.append(arrays)
     same_bits(results[1], results[0], step.__name__)
 
 
@@ -169,11 +169,11 @@ def test_micro_batches_seed_in_turn() -> None:
     graph.config.set_gradient_accumulation_steps(2)
     flow.manual_seed(0)
     x = flow.zeros(4, 2)
-    got = arrays_in([graph(x), graph(x)])
+    actual = arrays_in([graph(x), graph(x)])
     flow.manual_seed(0)
     eager = Step()
     expected = [flow.cat([eager.build(x[:2]), eager.build(x[2:])]) for _ in range(2)]
-    same_bits(got, arrays_in(expected), "micro-batches")
+    same_bits(actual, arrays_in(expected), "micro-batches")
 
 
 def test_a_training_step_with_a_checkpoint_that_seeds() -> None:
@@ -188,8 +188,8 @@ def test_a_training_step_with_a_checkpoint_that_seeds() -> None:
 
         def step(x: Any) -> Any:
             linear.weight.grad = None  # noqa: B023
-            made = flow.utils.checkpoint.checkpoint(inner, x, use_reentrant=False)
-            made.sum().backward()
+            result = flow.utils.checkpoint.checkpoint(inner, x, use_reentrant=False)
+            result.sum().backward()
             return linear.weight.grad * 1, flow.rand(2)  # noqa: B023
 
         call = way(step)
@@ -199,8 +199,8 @@ def test_a_training_step_with_a_checkpoint_that_seeds() -> None:
 
 def test_a_seed_of_the_operating_system_is_another_one_in_each_call() -> None:
     graph = flow.compile(lambda: (flow.seed(), flow.rand(2))[1])
-    made = [graph().tolist() for _ in range(3)]
-    assert len({tuple(m) for m in made}) == 3
+    values = [graph().tolist() for _ in range(3)]
+    assert len({tuple(m) for m in values}) == 3
 
 
 def test_vmap_turns_down_draws_in_a_graph_too() -> None:

@@ -156,11 +156,11 @@ def function_of(module: Any) -> Callable[..., Any]:
 
     def function(*inputs: Any) -> Any:
         out = module(*inputs)
-        wanted = [t for t in inputs if t.requires_grad] + list(module.parameters())
+        expected = [t for t in inputs if t.requires_grad] + list(module.parameters())
         if not out.requires_grad:
             return [out]
         weight = flow.arange(1, out.numel() + 1, dtype=out.dtype).reshape(out.shape)
-        grads = flow.autograd.grad((out * weight).sum(), wanted, allow_unused=True)
+        grads = flow.autograd.grad((out * weight).sum(), expected, allow_unused=True)
         return [out.detach(), *[g for g in grads if g is not None]]
 
     return function
@@ -201,8 +201,8 @@ def test_module(name: str, training: bool, seed: int, rng: np.random.Generator) 
 
 def test_every_module_is_here() -> None:
     """Every module is in the cases, or is a part of one, by name of class."""
-    made = [module for make, _ in ALL.values() for module in make(nn).modules()]
-    covered = {type(module).__name__ for module in made}
+    modules = [module for make, _ in ALL.values() for module in make(nn).modules()]
+    covered = {type(module).__name__ for module in modules}
     covered |= {name for name in vars(nn) if name.startswith("Lazy")}  # they become others
     covered |= {"DataParallel"}  # which only calls another
     covered |= {"RNNBase", "RNNCellBase"}  # of which the others are

@@ -105,8 +105,8 @@ class Replay:
             return
         for name, arrays in (("other", other), ("first", self.arrays)):
             if expected[name] is not None:
-                got = self.replayed(graph, arrays)
-                compare(got, expected[name], f"{name} values of {self.what}")
+                actual = self.replayed(graph, arrays)
+                compare(actual, expected[name], f"{name} values of {self.what}")
         assert len(graph.plans) == 1 or self.op.name in READS_VALUES, self.what
 
 

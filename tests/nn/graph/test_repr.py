@@ -81,22 +81,22 @@ def test_operators_stand_under_the_module_that_they_belong_to():
     """Forward stands under the module called, a gradient under the module of its forward."""
     graph = compiled()
     captured = [node for node in graph.graphs[0].nodes if node.phase != "optimizer"]
-    text, stack, found = repr(graph), [], {}
+    text, stack, lines_of = repr(graph), [], {}
     for depth, line in depths(text):
         del stack[depth:]
         stack.append(line)
         if line.startswith("(OPERATOR"):
             modules = [s for s in stack if s.startswith("(MODULE:")]
             inside = re.match(r"\(MODULE:([\w.]*)", modules[-1])[1] if modules else ""
-            found.setdefault(inside, []).append(line)
-    del found[""]  # the optimizer's
+            lines_of.setdefault(inside, []).append(line)
+    del lines_of[""]  # the optimizer's
     for scope in {node.scope for node in captured}:
-        assert len(found[scope]) == sum(node.scope == scope for node in captured), scope
-    assert set(found) == {node.scope for node in captured}
+        assert len(lines_of[scope]) == sum(node.scope == scope for node in captured), scope
+    assert set(lines_of) == {node.scope for node in captured}
     assert {"model.blocks.0.fc", "model.blocks.1.fc", "model.head", "CrossEntropyLoss"} <= set(
-        found
+        lines_of
     )
-    assert any("(OPERATOR backward:" in line for line in found["model.head"])
+    assert any("(OPERATOR backward:" in line for line in lines_of["model.head"])
 
 
 def test_parentheses_close_and_lines_are_no_wider_than_a_page():
@@ -189,12 +189,12 @@ def test_views_in_place_changes_and_code_between_modules():
         h = h.reshape(4, 3).t() * 2
         model[2](h).sum().backward()
 
-    found = scopes(flow.compile(function))
-    forward = [(name, s) for name, phase, s in found if phase == "forward"]
+    scopes_of = scopes(flow.compile(function))
+    forward = [(name, s) for name, phase, s in scopes_of if phase == "forward"]
     assert ("linear", "model.0") in forward
     assert ("linear", "model.2") in forward
     assert ("mul", "") in forward
-    backward = [(name, s) for name, phase, s in found if phase == "backward"]
+    backward = [(name, s) for name, phase, s in scopes_of if phase == "backward"]
     assert [s for name, s in backward if "relu" in name] == ["model.1"]
     products = [s for name, s in backward if "matmul" in name]
     assert products == ["model.2", "model.2", "model.0"]
@@ -208,16 +208,16 @@ def test_code_behind_backward_is_forward_again():
         loss.backward()
         return loss.detach().exp()
 
-    found = scopes(flow.compile(function))
-    assert [phase for name, phase, _ in found if name == "exp"] == ["forward"]
-    assert "backward" in {phase for _, phase, _ in found}
+    nodes = scopes(flow.compile(function))
+    assert [phase for name, phase, _ in nodes if name == "exp"] == ["forward"]
+    assert "backward" in {phase for _, phase, _ in nodes}
 
 
 def test_hooks_and_nested_calls_leave_the_scope_as_it_was():
     outer = nn.Sequential(nn.Sequential(nn.Linear(4, 4)))
     outer[0].register_forward_hook(lambda module, args, out: out * 3)
-    found = scopes(flow.compile(lambda x: outer(x) + 1))
-    assert found == [
+    nodes = scopes(flow.compile(lambda x: outer(x) + 1))
+    assert nodes == [
         ("linear", "forward", "outer.0.0"), ("mul", "forward", "outer.0"), ("add", "forward", ""),
     ]  # fmt: skip
 

@@ -124,10 +124,10 @@ def test_models_of_images_words_and_sequences_go_on_in_a_fresh_process(tmp_path:
     program.write_text(PROGRAM)
     results = []
     for which in ("first", "second"):
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, str(program), which, str(tmp_path)], capture_output=True, text=True
         )
-        assert done.returncode == 0, done.stderr
-        results.append(done.stdout.splitlines())
+        assert process.returncode == 0, process.stderr
+        results.append(process.stdout.splitlines())
     assert len(results[0]) > 40
     assert results[0] == results[1]

@@ -73,14 +73,14 @@ class Calls(nn.Graph):
         self.differentiate = differentiate
 
     def build(self, *inputs: Any) -> Any:
-        left = iter(inputs)
+        tensors = iter(inputs)
         if not self.differentiate:
-            args, kwargs = mapped((self.args, self.kwargs), lambda _: next(left))
+            args, kwargs = mapped((self.args, self.kwargs), lambda _: next(tensors))
             return self.function(*args, **kwargs)
         leaves = []
 
         def leaf(_: Any) -> Any:
-            t = next(left)
+            t = next(tensors)
             if t.dtype.is_floating_point:
                 t = t.detach().requires_grad_()
                 leaves.append(t)
@@ -88,17 +88,17 @@ class Calls(nn.Graph):
 
         with flow.enable_grad():
             args, kwargs = mapped((self.args, self.kwargs), leaf)
-            made = self.function(*args, **kwargs)
-            ends = [size_of(t) for t in tensors_of(made) if t.requires_grad]
+            results = self.function(*args, **kwargs)
+            ends = [size_of(t) for t in tensors_of(results) if t.requires_grad]
             if not ends:
-                return made
+                return results
             total = sum(ends[1:], ends[0])
             gradients = flow.autograd.grad(total, leaves, allow_unused=True)
-        return made, [g for g in gradients if g is not None]
+        return results, [g for g in gradients if g is not None]
 
 
-def bits(made: Any) -> list[Any]:
-    return [(tuple(t.shape), t.dtype, t.detach().numpy().tobytes()) for t in tensors_of(made)]
+def bits(value: Any) -> list[Any]:
+    return [(tuple(t.shape), t.dtype, t.detach().numpy().tobytes()) for t in tensors_of(value)]
 
 
 def goes_round(function: Any, args: Any, kwargs: Any, differentiate: bool) -> None:
@@ -106,10 +106,10 @@ def goes_round(function: Any, args: Any, kwargs: Any, differentiate: bool) -> No
     inputs = tensors_of((args, kwargs))
     first, second = (Calls(function, args, kwargs, differentiate) for _ in range(2))
     flow.manual_seed(5)
-    wanted = bits(first(*inputs))
+    expected = bits(first(*inputs))
     second.load_runtime_state_dict(first.runtime_state_dict())
     flow.manual_seed(5)
-    assert bits(second(*inputs)) == wanted
+    assert bits(second(*inputs)) == expected
     assert len(second.plans) == 1, "captured again"
 
 
@@ -215,12 +215,12 @@ def test_another_call(name: str) -> None:
 
 def test_every_attribute_is_of_some_kind() -> None:
     """Or its first call is an error: a file could say anything."""
-    asked = 0
+    count = 0
     for operator in list(operators):
         if isinstance(operator.infer, Inferred):
             assert len(operator.infer.kinds) == len(operator.infer.attrs)
-            asked += len(operator.infer.kinds)
-    assert asked > 100
+            count += len(operator.infer.kinds)
+    assert count > 100
 
 
 def test_an_attribute_of_no_kind_is_an_error() -> None:
@@ -247,12 +247,12 @@ KINDS: tuple[tuple[Any, tuple[Any, ...], tuple[Any, ...]], ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "right", "wrong"), KINDS)
-def test_a_kind_holds_for_its_values_alone(said: Any, right: Any, wrong: Any) -> None:
+@pytest.mark.parametrize(("message", "right", "wrong"), KINDS)
+def test_a_kind_holds_for_its_values_alone(message: Any, right: Any, wrong: Any) -> None:
     def infer(x: Any, value: Any) -> str:
         return "asked"
 
-    infer.__annotations__["value"] = said
+    infer.__annotations__["value"] = message
     inferred = Inferred(infer, "odd", ("value",), False, None)
     metas = (flow.ones(2, 3)._meta,)
     assert [inferred(metas, (value,)) for value in right] == ["asked"] * len(right)
@@ -272,6 +272,9 @@ for module in pkgutil.walk_packages(flowvm.ops.__path__, "flowvm.ops."):
     importlib.import_module(module.name)
 print(*sorted({o.name for o in operators if o not in known}))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["unscale_", "update_scale_"]  # a GradScaler's, refused by name
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split() == [
+        "unscale_",
+        "update_scale_",
+    ]  # a GradScaler's, refused by name

@@ -98,14 +98,14 @@ def test_a_second_process_goes_on_bit_for_bit_without_a_capture(tmp_path):
     program.write_text(PROGRAM)
     results = []
     for which in ("first", "second"):
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, str(program), which, str(tmp_path)],
             capture_output=True,
             text=True,
             env=dict(os.environ),
         )
-        assert done.returncode == 0, done.stderr
-        results.append(done.stdout.splitlines())
+        assert process.returncode == 0, process.stderr
+        results.append(process.stdout.splitlines())
     assert len(results[0]) == 9
     assert results[0] == results[1]
 
@@ -209,12 +209,12 @@ def test_the_default_dtype_of_then_is_asked_for():
 
 
 def test_numbers_of_optimizers_go_on(no_capture):
-    def made():
+    def model_and_optimizer():
         flow.manual_seed(0)
         model = Net()
         return model, flow.optim.Adam(model.parameters(), lr=0.1)
 
-    (model, optimizer), (other, others) = made(), made()
+    (model, optimizer), (other, others) = model_and_optimizer(), model_and_optimizer()
     first, second = Train(model, optimizer), Train(other, others)
     state = saved(first, X)
     second.load_state_dict(first.state_dict())
@@ -228,14 +228,14 @@ def test_numbers_of_optimizers_go_on(no_capture):
 
 
 def test_functions_and_what_they_close_over(no_capture):
-    def made(scale):
+    def graph_of(scale):
         table = flow.tensor([1.0, 2.0, 3.0]) * scale
         generator = flow.Generator()
         generator.manual_seed(7)
         return flow.compile(lambda x: x * table + flow.rand(3, generator=generator)), table
 
-    first, _ = made(1.0)
-    second, _ = made(10.0)
+    first, _ = graph_of(1.0)
+    second, _ = graph_of(10.0)
     state = saved(first, X)
     second.load_runtime_state_dict(state)
     no_capture()
@@ -246,7 +246,7 @@ def test_functions_and_what_they_close_over(no_capture):
 
 
 def test_what_build_makes_of_numbers_is_in_the_file(no_capture):
-    def made():
+    def new_graph():
         def function(x):
             total = flow.tensor([1.0, 2.0, 4.0])
             total.mul_(x[0])
@@ -254,9 +254,9 @@ def test_what_build_makes_of_numbers_is_in_the_file(no_capture):
 
         return flow.compile(function)
 
-    state = saved(made(), X)
+    state = saved(new_graph(), X)
     assert len(state["constants"]) == 4
-    again = made()
+    again = new_graph()
     again.load_runtime_state_dict(state)
     no_capture()
     for _ in range(2):
@@ -428,17 +428,17 @@ def test_operators_of_the_users_are_told_apart_by_what_they_do():
     with capturing("own", [(X, "x")]) as capture:
         capture.output(declared(2.0)(X))
     (node,) = capture.graph.nodes
-    made = saved_operator(node.operator)
-    assert read_operator(made) is node.operator
+    record = saved_operator(node.operator)
+    assert read_operator(record) is node.operator
     another = declared(3.0)
-    assert saved_operator(operator_of(another)) != made
-    assert read_operator(made) is node.operator
-    made[3] = "another"
+    assert saved_operator(operator_of(another)) != record
+    assert read_operator(record) is node.operator
+    record[3] = "another"
     with pytest.raises(ArgumentError, match="another one"):
-        read_operator(made)
-    made[1] = "never_declared"
+        read_operator(record)
+    record[1] = "never_declared"
     with pytest.raises(ArgumentError, match="import the module"):
-        read_operator(made)
+        read_operator(record)
     with pytest.raises(ArgumentError, match="recipe"):
         read_operator(["recipe", "os:nothing", {"tuple": []}])
 
@@ -452,10 +452,10 @@ def test_every_operator_has_a_saved_form():
         if operator.name in ("nothing", "times_for_saving"):
             continue
         try:
-            found = read_operator(json.loads(json.dumps(saved_operator(operator))))
+            copy = read_operator(json.loads(json.dumps(saved_operator(operator))))
         except DeviceError:
             continue  # made for a simulated device by another test, and there is none now
-        if (found.name, found.inputs, found.outputs) != (
+        if (copy.name, copy.inputs, copy.outputs) != (
             operator.name, operator.inputs, operator.outputs
         ):  # fmt: skip
             wrong.append(operator.name)
@@ -501,9 +501,9 @@ def test_a_graph_with_numbers_goes_to_text_and_back():
     graph = optimize(capture.graph)
     numbers = saving.Numbers()
     text = json.dumps([saving.saved_graph(graph, numbers, lambda b, line: "w"), numbers.table])
-    kept, table = json.loads(text)
+    described, table = json.loads(text)
     again = saving.ReadNumbers(table, Decisions(), lambda key: (box, (0,)))
-    read = saving.read_graph(kept, again, lambda name, nbytes: w.storage())
+    read = saving.read_graph(described, again, lambda name, nbytes: w.storage())
     read.check()
     assert "lr * (1 - 0.9 ** lr) / 2" in repr(read)
     assert repr(read) == repr(graph)

@@ -239,7 +239,7 @@ class Halved(flow.optim.SGD):
 def test_a_step_of_the_subclass_own_is_noticed(of_the_instance):
     """The graph took it once more, behind build."""
 
-    def made():
+    def new_optimizer():
         w = nn.Parameter(flow.ones(3))
         if not of_the_instance:
             return w, Halved([w], lr=1.0)
@@ -260,7 +260,7 @@ def test_a_step_of_the_subclass_own_is_noticed(of_the_instance):
             self.own.step()
             return loss
 
-    w, optimizer = made()
+    w, optimizer = new_optimizer()
     own = vars(optimizer).get("step")
     graph = Graph(w, optimizer)
     for n in range(1, 4):

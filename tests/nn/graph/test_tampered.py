@@ -409,11 +409,11 @@ def test_attributes_are_those_that_a_call_can_have(name):
 
             def change(plan, place=place, value=value):
                 operators = plan["graph"]["operators"]
-                found = next(
+                node = next(
                     n for n in plan["graph"]["nodes"] if operators[n["operator"]][1] == name
                 )
                 value = {"tuple": value} if isinstance(value, list) else value
-                found["attrs"]["tuple"][place] = value
+                node["attrs"]["tuple"][place] = value
 
             graph._plans.clear()
             with pytest.raises(ArgumentError, match=name):

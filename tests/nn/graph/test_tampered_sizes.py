@@ -101,11 +101,11 @@ class Saved:
             attrs = saved["attrs"]["tuple"]
             for k, name in enumerate(node.operator.attrs):
                 if name not in FREE and node.operator.recipe is None:
-                    here = [(attrs, k)] if is_plain(attrs[k]) else [*places(attrs[k])]
+                    own_sizes = [(attrs, k)] if is_plain(attrs[k]) else [*places(attrs[k])]
                     if (node.operator.name, name) == ("arrange", "stride"):
                         shape = node.inputs[0].meta.shape  # a step along one element is any
-                        here = [(holder, d) for holder, d in here if shape[d] > 1]
-                    sizes += here
+                        own_sizes = [(holder, d) for holder, d in own_sizes if shape[d] > 1]
+                    sizes += own_sizes
         return sizes
 
 
@@ -135,9 +135,9 @@ def saved(request: Any) -> Saved:
 
 
 def test_no_size_is_another(saved: Saved) -> None:
-    found = saved.sizes()
-    assert found
-    for holder, k in found:
+    sizes = saved.sizes()
+    assert sizes
+    for holder, k in sizes:
         old = holder[k]
         for value in WRONG:
             holder[k] = value

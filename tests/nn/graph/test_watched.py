@@ -22,6 +22,7 @@ import functools
 import gc
 import itertools
 import logging
+import math
 import operator
 import os
 import random
@@ -866,6 +867,56 @@ def dict_order():
 
 
 @kind
+def generator_of_numpys():
+    k = np.random.default_rng(1)
+    before = k.bit_generator.state
+    return lambda x: x * k.random(), lambda: setattr(k.bit_generator, "state", before)
+
+
+@kind
+def keys_of_a_dict_kept():
+    d = {"a": 2.0}
+    k = d.keys()
+    return lambda x: x * (2 if "b" in k else 3), lambda: d.update(b=9.0)
+
+
+@kind
+def values_of_a_dict_kept():
+    d = {"a": 2.0}
+    k = d.values()
+    return lambda x: x * sum(k), lambda: d.update(a=9.0)
+
+
+@kind
+def class_registered_later():
+    kind_of = abc.ABCMeta("kind_of", (), {})
+
+    class Thing:
+        pass
+
+    return lambda x: x * (2 if isinstance(Thing(), kind_of) else 3), lambda: kind_of.register(Thing)
+
+
+@kind
+def recursion_limit():
+    limit = sys.getrecursionlimit()
+
+    def k(x):
+        return x * (2 if sys.getrecursionlimit() == limit else 3)
+
+    def change():
+        sys.setrecursionlimit(limit + 1)
+
+    return k, change
+
+
+@kind
+def gradient_kept_later():
+    k = flow.ones(3, requires_grad=True) * 1
+    return lambda x: x * (2 if k.retains_grad else 3), k.retain_grad
+
+
+@kind
 def dict_as_keywords():
     k = {"v": 2.0}
     scaled = lambda x, v: x * v  # noqa: E731
@@ -1320,7 +1371,7 @@ class Shared(nn.Graph):
 
 SHARED_GRAPH = Shared()
 WAYS = {"compile": flow.compile, "Graph": Around}
-CAPTURED_AT_EACH_CALL = {"generator_of_random_numbers"}
+CAPTURED_AT_EACH_CALL = {"generator_of_random_numbers", "generator_of_numpys"}
 
 
 @pytest.fixture(autouse=True)
@@ -1328,7 +1379,9 @@ def _cleared(monkeypatch):
     """Restore the values that the kinds change."""
     monkeypatch.setattr(Shared, "k", 2.0)
     monkeypatch.setitem(os.environ, "FLOWVM_TEST_WATCHED", "")
+    limit = sys.getrecursionlimit()
     yield
+    sys.setrecursionlimit(limit)
     globals().pop("abs", None)
 
 
@@ -1406,11 +1459,11 @@ def alike_at_each_call(make, calls=4):
     """Check that a graph does the same as eager code, call by call, and has the same effects."""
     x = flow.arange(1.0, 4.0)
     eager, left_by_eager = make()
-    replayed, left = make()
+    replayed, rest_of = make()
     graph = flow.compile(replayed)
     for _ in range(calls):
         assert graph(x).tolist() == eager(x).tolist()
-        assert left() == left_by_eager()
+        assert rest_of() == left_by_eager()
     return graph
 
 
@@ -1433,10 +1486,10 @@ def test_a_counter_that_is_read_and_set_back_counts_again():
 
 @pytest.mark.parametrize("how", ["function", "method", "any arguments"])
 def test_what_a_signal_handler_reads_is_not_the_codes(how):
-    seen, limits = [], Plain(factor=1)
+    calls, limits = [], Plain(factor=1)
 
     def note(frame):
-        seen.append((frame.f_lineno, limits.factor))
+        calls.append((frame.f_lineno, limits.factor))
 
     def plain(signum, frame):
         note(frame)
@@ -1448,7 +1501,7 @@ def test_what_a_signal_handler_reads_is_not_the_codes(how):
     ways = {
         "function": plain,
         "method": Handler().handle,
-        "any arguments": lambda *given: note(given[1]),
+        "any arguments": lambda *args: note(args[1]),
     }
 
     def build(x):
@@ -1462,8 +1515,8 @@ def test_what_a_signal_handler_reads_is_not_the_codes(how):
         assert graph(x).tolist() == [2.0, 2.0]
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert seen
-    seen.append("changed")
+    assert calls
+    calls.append("changed")
     limits.factor = 2
     with warnings.catch_warnings():
         warnings.simplefilter("error", RecaptureWarning)
@@ -1512,14 +1565,14 @@ def test_no_guard_keeps_the_frames_of_an_error():
     """An error that the code raises keeps no guard on its frames; values of an error from elsewhere
     are watched.
     """
-    known, kept = ValueError(2.0), []
+    known, references = ValueError(2.0), []
 
     class Held:
         pass
 
     def fail():
         held = Held()
-        kept.append(weakref.ref(held))
+        references.append(weakref.ref(held))
         raise KeyError(3.0)
 
     def build(x):
@@ -1535,7 +1588,7 @@ def test_no_guard_keeps_the_frames_of_an_error():
     gc.disable()
     try:
         assert graph(flow.ones(2)).tolist() == [6.0, 6.0]
-        assert [ref() for ref in kept] == [None]
+        assert [ref() for ref in references] == [None]
     finally:
         gc.enable()
     known.args = (5.0,)
@@ -1596,11 +1649,11 @@ def test_a_value_that_comes_back_finds_its_plan():
 
 def test_what_the_code_makes_itself_is_not_watched():
     def function(x):
-        made, table = Plain(k=2.0), {"a": [1.0]}
-        made.k += 1
-        table["a"].append(made.k)
-        made.rows = list(table["a"])
-        return x * sum(made.rows)
+        plain, table = Plain(k=2.0), {"a": [1.0]}
+        plain.k += 1
+        table["a"].append(plain.k)
+        plain.rows = list(table["a"])
+        return x * sum(plain.rows)
 
     graph, x = flow.compile(function), flow.ones(2)
     for _ in range(4):
@@ -1672,11 +1725,11 @@ def test_a_failing_build_leaves_no_trace_function():
 UNWATCHED = {}
 
 
-def unwatched(said):
+def unwatched(message):
     """Return a decorator that enters a function whose reads no call can check, and its message."""
 
     def enter(make):
-        UNWATCHED[make.__name__] = make, said
+        UNWATCHED[make.__name__] = make, message
         return make
 
     return enter
@@ -1766,6 +1819,29 @@ def count_from_outside():
     return lambda x: x * next(numbers)
 
 
+def _exhausted(use):
+    def make():
+        numbers = iter([1.0, 2.0, 3.0])
+        return lambda x: x * use(numbers)
+
+    return make
+
+
+for _name, _use in {
+    "summed": sum, "listed": lambda k: len(list(k)), "unpacked": lambda k: len([*k]),
+    "mapped": lambda k: len(list(map(float, k))), "asked": lambda k: 2.0 in k,
+    "extending": lambda k: len([].__iadd__(k)), "keys": lambda k: len(dict.fromkeys(k)),
+    "spread": lambda k: (lambda *items: len(items))(*k), "added": math.fsum,
+}.items():  # fmt: skip
+    UNWATCHED[f"iterator_{_name}"] = (_exhausted(_use), r"next\(\) of (numbers|k)")
+
+
+@unwatched(r"the pairs of k")
+def pairs_of_a_dict_kept():
+    k = {"a": 2.0}.items()
+    return lambda x: x * sum(value for _, value in k)
+
+
 @unwatched(r"answers from a cache")
 def cached_function():
     @functools.lru_cache
@@ -1789,16 +1865,16 @@ def large_array():
 
 @pytest.mark.parametrize("name", UNWATCHED)
 def test_what_cannot_be_watched_is_said_when_it_is_captured(name):
-    make, said = UNWATCHED[name]
+    make, text = UNWATCHED[name]
     function = make()
     graph, x = flow.compile(function), flow.ones(2)
-    with pytest.warns(CaptureWarning, match=said) as seen:
+    with pytest.warns(CaptureWarning, match=text) as caught:
         graph(x)
     first = function.__code__.co_firstlineno
     assert any(
         w.category is CaptureWarning
         and (os.path.basename(w.filename), first <= w.lineno) == ("test_watched.py", True)
-        for w in seen
+        for w in caught
     )
     assert "not watched" in graph.explain()
     with warnings.catch_warnings():

@@ -100,7 +100,7 @@ def test_plans():
 
 
 def test_body_layouts():
-    views = [seen(np.zeros((2, 3))), seen(np.zeros(()))]
+    views = [view_of(np.zeros((2, 3))), view_of(np.zeros(()))]
     words = body_layout(views, [7, 0.5, True], scratch=64)
     half = int(np.float64(0.5).view(np.int64))
     assert words.tolist() == [2, 3, 3, 1, 7, half, 1, 64]
@@ -408,13 +408,13 @@ def numbers(dtype, rng):
     return np.concatenate([bits.view(dtype), *(np.asarray(r, dtype) for r in (edges, *ranges))])
 
 
-def errors(got, exact, dtype):
+def errors(actual, exact, dtype):
     """Units in the last place; 0 where both are the same number or both NaN."""
     with np.errstate(all="ignore"):
         want = exact.astype(dtype)
         ulp = np.spacing(np.abs(want)).astype(np.longdouble)
-        error = np.abs(got.astype(np.longdouble) - exact) / ulp
-    error[(got == want) | (np.isnan(got) & np.isnan(want))] = 0
+        error = np.abs(actual.astype(np.longdouble) - exact) / ulp
+    error[(actual == want) | (np.isnan(actual) & np.isnan(want))] = 0
     return np.where(np.isfinite(error), error, np.inf)
 
 
@@ -488,10 +488,10 @@ def test_functions_with_zeros_of_their_own(dtype, rng):
     exact = np.logaddexp(x.astype(np.float64), y.astype(np.float64))
     np.testing.assert_allclose(out, exact, rtol=tolerance, atol=tolerance)
     inf = np.array([np.inf, -np.inf, np.inf, np.nan], dtype)
-    got = np.empty_like(inf)
+    actual = np.empty_like(inf)
     other = np.array([np.inf, -np.inf, 0, 0], dtype)
-    assert elementwise("logaddexp(x, y)", [got], [inf, other]) == 0
-    np.testing.assert_array_equal(got, inf)
+    assert elementwise("logaddexp(x, y)", [actual], [inf, other]) == 0
+    np.testing.assert_array_equal(actual, inf)
     assert elementwise("lgamma(x)", [out], [x]) == 0
     exact = each(_lgamma)(x.astype(np.float64)).astype(np.float64)
     np.testing.assert_allclose(out, exact, rtol=20 * tolerance, atol=20 * tolerance)
@@ -584,9 +584,9 @@ class Sizes(NamedTuple):
     turned: bool
 
 
-def seen(a, given=None):
+def view_of(a, has_value=None):
     strides = tuple(s // a.itemsize for s in a.strides)
-    return View(dtype_named(str(a.dtype)), a.shape, strides, given)
+    return View(dtype_named(str(a.dtype)), a.shape, strides, has_value)
 
 
 def run_body(body, arrays, consts=(), units=1, scalars=(), scratch=None, splits=(), more=(), **kw):
@@ -594,7 +594,7 @@ def run_body(body, arrays, consts=(), units=1, scalars=(), scratch=None, splits=
 
     `more` are views of optional operands; the given ones are the last of `arrays`.
     """
-    views = [*map(seen, arrays[: len(arrays) - sum(v.given for v in more)]), *more]
+    views = [*map(view_of, arrays[: len(arrays) - sum(v.given for v in more)]), *more]
     address = body_kernel(
         body, [Operand.of(v) for v in views], [kind_of(c) for c in consts],
         [kind_of(s) for s in scalars], **kw,
@@ -637,20 +637,20 @@ def twice_body(out, x, lo, hi):
 
 
 def test_a_loop_over_the_range_is_vectorized(monkeypatch, rng):
-    said = []
+    text = []
 
     def load(make, name):
         lowered = make()
         module = jit._linked(lowered, "symbol")
         jit._optimize(module, lowered.loops_only)
-        said.append(str(module))
+        text.append(str(module))
         return 0
 
     monkeypatch.setattr(bodies.jit, "load", load)
     operands = (Operand("float32", 1, True),) * 2
     bodies.kernel_of.__wrapped__(bodies.Body(twice_body, operands, (), (), False, False))
-    assert re.search(r"load <\d+ x float>", said[0])
-    assert "gather" not in said[0]
+    assert re.search(r"load <\d+ x float>", text[0])
+    assert "gather" not in text[0]
 
 
 def ranges_body(out, start, stop, step, lo, hi):
@@ -725,13 +725,13 @@ def test_operands_that_a_call_may_lack(rng):
     for has_bias, has_turn in itertools.product([False, True], repeat=2):
         out = np.empty_like(x)
         more = [
-            View.optional(seen(bias) if has_bias else None, dtype_named("float32")),
-            View.optional(seen(turn) if has_turn else None, dtype_named("int64"), 2),
+            View.optional(view_of(bias) if has_bias else None, dtype_named("float32")),
+            View.optional(view_of(turn) if has_turn else None, dtype_named("int64"), 2),
         ]
         arrays = [out, x, *([bias] * has_bias), *([turn] * has_turn)]
         assert run_body(optional_body, arrays, units=5, more=more)[0] == 0
         np.testing.assert_allclose(out, x + bias * has_bias + 18 * has_turn, rtol=1e-6)
-        operands = tuple(Operand.of(v) for v in [seen(out), seen(x), *more])
+        operands = tuple(Operand.of(v) for v in [view_of(out), view_of(x), *more])
         kernels.add(body_kernel(optional_body, operands))
     assert len(kernels) == 1
 

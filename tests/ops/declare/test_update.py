@@ -47,7 +47,7 @@ def blended(x, g, state, rate, beta, step, flip):
 @pytest.mark.parametrize(("step", "flip"), [(3, False), (3, True), (90, 0)])
 def test_an_update_is_its_program(rng, n, step, flip):
     x, g, state = (rng.standard_normal(n) for _ in range(3))
-    wanted = blended(x, g, state, 0.1, 0.9, step, flip)
+    expected = blended(x, g, state, 0.1, 0.9, step, flip)
     for dtype, atol in (("float64", 1e-14), ("float32", 1e-6), ("bfloat16", 0.05)):
         kind = getattr(flow, dtype)
         a, b, c = (flow.tensor(v).to(kind) for v in (x, g, state))
@@ -55,16 +55,16 @@ def test_an_update_is_its_program(rng, n, step, flip):
         assert blend_(a, b, c, 0.1, 0.9, step, flip) is a
         changed = [t.version > v for t, v in zip((a, b, c), versions, strict=True)]
         assert changed == [True, False, True]
-        np.testing.assert_allclose(a.double().numpy(), wanted[0], rtol=atol, atol=atol)
-        np.testing.assert_allclose(c.double().numpy(), wanted[1], rtol=atol, atol=atol)
+        np.testing.assert_allclose(a.double().numpy(), expected[0], rtol=atol, atol=atol)
+        np.testing.assert_allclose(c.double().numpy(), expected[1], rtol=atol, atol=atol)
 
 
 def test_operands_that_are_not_dense(rng):
     x, g, state = (rng.standard_normal((6, 5)) for _ in range(3))
     a, b, c = flow.tensor(x).t(), flow.tensor(g).t(), flow.tensor(np.repeat(state, 2, 0))[::2].t()
     blend_(a, b, c, 0.1, 0.9, 3, False)
-    for got, wanted in zip((a, c), blended(x, g, state, 0.1, 0.9, 3, False), strict=True):
-        np.testing.assert_allclose(got.numpy(), wanted.T, rtol=1e-14, atol=1e-14)
+    for actual, expected in zip((a, c), blended(x, g, state, 0.1, 0.9, 3, False), strict=True):
+        np.testing.assert_allclose(actual.numpy(), expected.T, rtol=1e-14, atol=1e-14)
 
 
 def test_another_number_is_not_another_entry():

@@ -30,7 +30,7 @@ def named(argument):
     return str(argument).replace(" ", "")
 
 
-def given(name, library, kind):
+def input_of(name, library, kind):
     array = R if name.rstrip("2n") in OF_REAL else Z
     array = array.astype({"f": "float", "c": "complex"}[array.dtype.kind] + kind[array.dtype.kind])
     return torch.from_numpy(array) if library is torch else flow.tensor(array)
@@ -48,7 +48,7 @@ def test_values_and_gradients_are_pytorchs(name, options):
     for kind, tolerance in (({"f": "32", "c": "64"}, 1e-5), ({"f": "64", "c": "128"}, 1e-12)):
         results, grads = [], []
         for library in (flow, torch):
-            x = given(name, library, kind).requires_grad_(True)
+            x = input_of(name, library, kind).requires_grad_(True)
             out = getattr(library.fft, name)(x, **options)
             weight = np.random.default_rng(4).standard_normal(tuple(out.shape))
             make = torch.tensor if library is torch else flow.tensor
@@ -73,8 +73,8 @@ def test_every_length(n):
 def test_rows_longer_than_a_threads_memory():
     x = _numbers.standard_normal((2, 1 << 18))
     want = np.fft.fft(x)
-    got = flow.fft.fft(flow.tensor(x)).numpy()
-    assert np.abs(got - want).max() / np.abs(want).max() < 1e-14
+    actual = flow.fft.fft(flow.tensor(x)).numpy()
+    assert np.abs(actual - want).max() / np.abs(want).max() < 1e-14
 
 
 def test_there_and_back():
@@ -152,9 +152,9 @@ def test_powers_of_two_are_transformed_in_parts(rng, n):
     x = rng.standard_normal((3, n)) + 1j * rng.standard_normal((3, n))
     for dtype, most in ((flow.complex64, 1e-6), (flow.complex128, 1e-15)):
         for ours, theirs in ((flow.fft.fft, np.fft.fft), (flow.fft.ifft, np.fft.ifft)):
-            wanted = theirs(x)
-            found = ours(flow.tensor(x, dtype=dtype)).numpy()
-            assert np.abs(found - wanted).max() <= 4 * most * np.abs(wanted).max()
+            expected = theirs(x)
+            result = ours(flow.tensor(x, dtype=dtype)).numpy()
+            assert np.abs(result - expected).max() <= 4 * most * np.abs(expected).max()
 
 
 def test_the_passes_mean_in_python_what_their_vectors_do(rng):
@@ -166,9 +166,9 @@ def test_the_passes_mean_in_python_what_their_vectors_do(rng):
     butterflies.by_four(y, x, roots, m, stride, 1.0)
     parts = numbers.reshape(4, m, stride)
     turns = np.exp(-2j * np.pi * np.outer(np.arange(4), np.arange(4)) / 4)
-    wanted = np.einsum("jk,kpq->pjq", turns, parts)
-    wanted *= roots[np.arange(m)[:, None] * np.arange(4) * stride][:, :, None]
-    np.testing.assert_allclose(y[:n] + 1j * y[n:], wanted.ravel(), rtol=1e-12)
+    expected = np.einsum("jk,kpq->pjq", turns, parts)
+    expected *= roots[np.arange(m)[:, None] * np.arange(4) * stride][:, :, None]
+    np.testing.assert_allclose(y[:n] + 1j * y[n:], expected.ravel(), rtol=1e-12)
     first = np.empty(2 * n)
     butterflies.first_by_four(first, numbers, roots, n // 4, 1.0)
     again = np.empty(2 * n)

@@ -38,15 +38,17 @@ def called(library, name, array, options):
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: ",".join(options))
 @pytest.mark.parametrize("array", [X, X[0]], ids=["signals", "signal"])
 def test_there_and_back(array, options):
-    there = {**options, "return_complex": True}
-    frames, theirs = (called(library, "stft", array, there) for library in (flow, torch))
+    complex_options = {**options, "return_complex": True}
+    frames, theirs = (called(library, "stft", array, complex_options) for library in (flow, torch))
     for a, b in zip(frames, theirs, strict=True):
         close(a, b)
-    found = theirs[0].detach().numpy()
+    spectrum = theirs[0].detach().numpy()
     for length in (None, 80):
         back = {**options, "length": length}
         for a, b in zip(
-            called(flow, "istft", found, back), called(torch, "istft", found, back), strict=True
+            called(flow, "istft", spectrum, back),
+            called(torch, "istft", spectrum, back),
+            strict=True,
         ):
             close(a, b)
 

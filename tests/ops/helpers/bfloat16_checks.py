@@ -49,13 +49,13 @@ def check(op, seed, place=as_tensor):
     sample = first_sample(op, seed)
     if sample is None:
         pytest.skip("no floating arguments")
-    got = results(calls.call(op.function, sample, place))
+    actual = results(calls.call(op.function, sample, place))
     with np.errstate(all="ignore"):
         want = results(calls.call(op.reference, sample, rounded))
     where = calls.shown(op, sample, seed)
-    assert len(got) == len(want), where
-    given = max(float(np.abs(rounded(a)).max()) for a in calls.arrays_of(sample) if a.size)
-    for g, w in zip(got, want, strict=True):
+    assert len(actual) == len(want), where
+    inputs = max(float(np.abs(rounded(a)).max()) for a in calls.arrays_of(sample) if a.size)
+    for g, w in zip(actual, want, strict=True):
         assert not isinstance(g, Tensor) or g.dtype is bf or not g.dtype.is_floating_point, where
         a, b = values(g), np.asarray(w)
         text = f"{where}\ngot:\n{a!r}\nexpected:\n{b!r}"
@@ -65,7 +65,7 @@ def check(op, seed, place=as_tensor):
             continue
         b = np.asarray(rounded(b.astype(np.float64)))  # what overflows, overflows on both sides
         finite = np.abs(b[np.isfinite(b)])
-        scale = max(1.0, given, float(finite.max(initial=0.0)))
+        scale = max(1.0, inputs, float(finite.max(initial=0.0)))
         error = ROUNDINGS * STEP
         close = np.allclose(a, b, max(error, op.rtol), max(error * scale, op.atol), equal_nan=True)
         assert close, text

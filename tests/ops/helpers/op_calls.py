@@ -27,8 +27,8 @@ TOLERANCES = {"float64": (1e-10, 1e-12), "float32": (1e-5, 1e-6), "float16": (4e
 
 def modules() -> list[types.ModuleType]:
     """Import every module of flowvm.ops: the import declares its samples."""
-    found = pkgutil.walk_packages(flowvm.ops.__path__, "flowvm.ops.")
-    return [importlib.import_module(name) for name in sorted(m.name for m in found)]
+    modules = pkgutil.walk_packages(flowvm.ops.__path__, "flowvm.ops.")
+    return [importlib.import_module(name) for name in sorted(m.name for m in modules)]
 
 
 ALL_MODULES = modules()
@@ -58,11 +58,11 @@ def tensors_in(result: Any) -> list[Tensor]:
 
 def all_samples() -> list[Any]:
     """(name, samples), the name unique; in the order of the names."""
-    seen: dict[str, int] = {}
+    results: dict[str, int] = {}
     named = []
     for op in sorted(SAMPLES, key=lambda s: s.name):
-        seen[op.name] = seen.get(op.name, 0) + 1
-        named.append((op.name if seen[op.name] == 1 else f"{op.name}#{seen[op.name]}", op))
+        results[op.name] = results.get(op.name, 0) + 1
+        named.append((op.name if results[op.name] == 1 else f"{op.name}#{results[op.name]}", op))
     return named
 
 
@@ -71,9 +71,9 @@ class _Flow:
 
     def __getattr__(self, name: str) -> Any:
         for place in (flowvm, *ALL_MODULES):
-            found = getattr(place, name, None)
-            if found is not None and not isinstance(found, types.ModuleType):
-                return found
+            function = getattr(place, name, None)
+            if function is not None and not isinstance(function, types.ModuleType):
+                return function
         raise AttributeError(f"neither flowvm nor flowvm.ops has {name!r}")
 
 
@@ -96,9 +96,9 @@ def mapped(value: Any, f: Callable[[Array], Any]) -> Any:
 
 def arrays_of(sample: Sample) -> list[Array]:
     """The arrays of a sample, in order."""
-    found: list[Array] = []
-    mapped((sample.args, sample.kwargs), found.append)
-    return found
+    arrays: list[Array] = []
+    mapped((sample.args, sample.kwargs), arrays.append)
+    return arrays
 
 
 def is_float(a: Array) -> bool:

@@ -39,20 +39,20 @@ class Checks:
             if not calls.has_floats(original) and dtype != self.op.floats[0]:
                 continue  # integers only: once is enough
             sample = calls.in_dtype(original, dtype)
-            got = results(call(self.op.function, sample, as_tensor))
+            actual = results(call(self.op.function, sample, as_tensor))
             want = results(call(self.op.reference, sample, calls.widened))
-            self.same(sample, got, want, dtype)
-            for g in got:
+            self.same(sample, actual, want, dtype)
+            for g in actual:
                 self.meta(sample, g)
         if not floating and dtype != self.op.floats[0]:
             pytest.skip("no floating arguments")
 
     def same(
-        self, sample: Sample, got: list[Any], want: list[Any], dtype: str, exact: bool = False
+        self, sample: Sample, actual: list[Any], want: list[Any], dtype: str, exact: bool = False
     ) -> None:
         where = calls.shown(self.op, sample, self.seed)
-        assert len(got) == len(want), f"{where}\n{len(got)} results, expected {len(want)}"
-        for i, (g, w) in enumerate(zip(got, want, strict=True)):
+        assert len(actual) == len(want), f"{where}\n{len(actual)} results, expected {len(want)}"
+        for i, (g, w) in enumerate(zip(actual, want, strict=True)):
             a, b = values(g), values(w)
             text = f"result {i} of {where}\ngot:\n{a!r}\nexpected:\n{b!r}"
             assert a.shape == b.shape, f"shape {a.shape}, expected {b.shape}\n{text}"
@@ -91,21 +91,21 @@ class Checks:
             sample = calls.in_dtype(original, self.op.floats[0])
             want = results(call(self.op.function, sample, as_tensor))
             for way in (calls.transposed, calls.stepped):
-                got = results(call(self.op.function, sample, way))
-                self.same(sample, got, [values(w) for w in want], self.op.floats[0])
+                actual = results(call(self.op.function, sample, way))
+                self.same(sample, actual, [values(w) for w in want], self.op.floats[0])
 
     def sequential(self) -> None:
         """The threaded VM and the plain loop agree in every bit."""
         dtype = self.op.floats[-1 if len(self.op.floats) == 1 else 1]
-        made = [calls.in_dtype(s, dtype) for s in self.samples()]
+        samples = [calls.in_dtype(s, dtype) for s in self.samples()]
         threaded = [
-            [values(r) for r in results(call(self.op.function, s, as_tensor))] for s in made
+            [values(r) for r in results(call(self.op.function, s, as_tensor))] for s in samples
         ]
         with engine.run_sequentially():
             plain = [
-                [values(r) for r in results(call(self.op.function, s, as_tensor))] for s in made
+                [values(r) for r in results(call(self.op.function, s, as_tensor))] for s in samples
             ]
-        for sample, t, p in zip(made, threaded, plain, strict=True):
+        for sample, t, p in zip(samples, threaded, plain, strict=True):
             self.same(sample, t, p, dtype, exact=True)
 
     # --- gradients ----------------------------------------------------------------------------
@@ -128,8 +128,8 @@ class Checks:
                 t.requires_grad_(calls.is_float(a))
 
             def function(*tensors: Tensor, sample: Sample = sample) -> Any:
-                given = iter(tensors)
-                out = results(call(self.op.function, sample, lambda a: next(given)))
+                inputs = iter(tensors)
+                out = results(call(self.op.function, sample, lambda a: next(inputs)))
                 return tuple(o for o in out if isinstance(o, Tensor))
 
             tried += 1
@@ -189,16 +189,16 @@ class Checks:
                 refused.append(error)
                 continue
             with no_grad():
-                got = results(call(self.op.function, sample, as_tensor))
+                actual = results(call(self.op.function, sample, as_tensor))
             compared += 1
             where = calls.shown(self.op, sample, self.seed)
-            for g, w in zip(got, want, strict=False):
+            for g, w in zip(actual, want, strict=False):
                 if isinstance(g, Tensor) and isinstance(w, torch.Tensor):
                     name = str(w.dtype).removeprefix("torch.")
                     assert g.dtype.name == name, (
                         f"dtype {g.dtype.name}, PyTorch has {name}\n{where}"
                     )
-            self.same(sample, got, want, "float32")
+            self.same(sample, actual, want, "float32")
         if not compared:
             pytest.skip(f"PyTorch takes none of the samples: {refused[0]}")
 

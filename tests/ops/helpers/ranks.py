@@ -13,8 +13,9 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import CommunicationError
 from flowvm.meta import placements
 from flowvm.ops.placed import boxing
+from flowvm.ops.placed import calls as calls_of_ops
 
-_here = threading.local()
+_local = threading.local()
 PATIENCE = 100  # seconds that a rank waits for the others: then one of them has gone another way
 
 
@@ -24,12 +25,12 @@ class _Meeting:
     def __init__(self, size):
         self.size = size
         self.lock = threading.Condition()
-        self.left = {}
+        self.slots = {}
         self.error = None
 
     def meet(self, key, rank, ranks, value):
         with self.lock:
-            table = self.left.setdefault(key, {})
+            table = self.slots.setdefault(key, {})
             assert rank not in table, f"rank {rank} came to {key} twice"
             table[rank] = value
             self.lock.notify_all()
@@ -40,17 +41,28 @@ class _Meeting:
                 raise RuntimeError(f"rank {rank} waits at {key} for others") from self.error
             return [table[r] for r in ranks]
 
+    def put(self, key, rank, value):
+        """Leave an array at the table, and wait for nobody."""
+        with self.lock:
+            self.slots.setdefault(key, {})[rank] = value
+            self.lock.notify_all()
+
     def fail(self, error):
         with self.lock:
             self.error = self.error or error
             self.lock.notify_all()
 
 
-def _meet(name, ranks, value):
-    state = _here.state
+def _next_key(name, ranks):
+    state = _local.state
     state.calls += [(name, ranks)]
     count = state.counts[ranks] = state.counts.get(ranks, 0) + 1
-    return state.meeting.meet((ranks, count), state.rank, ranks, (name, value))
+    return ranks, count
+
+
+def _meet(name, ranks, value):
+    state = _local.state
+    return state.meeting.meet(_next_key(name, ranks), state.rank, ranks, (name, value))
 
 
 def _arrays(name, x, ranks, *more):
@@ -64,8 +76,8 @@ def _tensor(array, like):
 
 
 def all_reduce(x, op="sum", group=None):
-    assert op == "sum"
-    return _tensor(sum(a for (a,) in _arrays("all_reduce", x, group)), x)
+    total = {"sum": sum, "max": lambda arrays: np.max([*arrays], 0)}[op]
+    return _tensor(total(a for (a,) in _arrays("all_reduce", x, group)), x)
 
 
 def all_gather(x, group=None, sizes=None, dim=0):
@@ -77,11 +89,11 @@ def all_gather(x, group=None, sizes=None, dim=0):
 def reduce_scatter(x, op="sum", group=None, sizes=None, dim=0):
     total = sum(a for (a,) in _arrays("reduce_scatter", x, group))
     ends = np.cumsum(sizes)[:-1]
-    return _tensor(np.split(total, ends, dim)[group.index(_here.state.rank)], x)
+    return _tensor(np.split(total, ends, dim)[group.index(_local.state.rank)], x)
 
 
 def all_to_all(x, group=None, split_dim=0, concat_dim=0, split_sizes=None, concat_sizes=None):
-    k = group.index(_here.state.rank)
+    k = group.index(_local.state.rank)
     ends = np.cumsum(split_sizes)[:-1]
     parts = [np.split(a, ends, split_dim)[k] for (a,) in _arrays("all_to_all", x, group)]
     assert [p.shape[concat_dim] for p in parts] == list(concat_sizes)
@@ -95,18 +107,18 @@ def broadcast(x, src, group=None, meta=None):
 
 
 def send(x, dst, group=None):
-    pair = (_here.state.rank, dst)
-    _meet("send", pair, x.detach().clone())
+    state, pair = _local.state, (_local.state.rank, dst)
+    state.meeting.put(_next_key("send", pair), state.rank, ("send", x.detach().clone()))
 
 
 def recv(meta, src, group=None):
-    value = _meet("recv", (src, _here.state.rank), None)[0][1]
+    value = _meet("recv", (src, _local.state.rank), None)[0][1]
     assert tuple(value.shape) == tuple(meta.shape)
     return _tensor(value.numpy(), value)
 
 
 def barrier(group=None, text="barrier()"):
-    state = _here.state
+    state = _local.state
     count = state.counts[group, "barrier"] = state.counts.get((group, "barrier"), 0) + 1
     texts = state.meeting.meet((group, "barrier", count), state.rank, group, text)
     if len({*texts}) > 1:
@@ -119,6 +131,10 @@ TRANSPORT = boxing.Transport(
 )  # fmt: skip
 
 
+def _unheard(*_):
+    """Nothing: these ranks share each op's table of choices, so one op is new to one of them."""
+
+
 class _State:
     def __init__(self, rank, size, meeting):
         self.rank, self.size, self.meeting = rank, size, meeting
@@ -126,7 +142,7 @@ class _State:
 
 
 def _world():
-    state = getattr(_here, "state", None)
+    state = getattr(_local, "state", None)
     return (0, 1) if state is None else (state.rank, state.size)
 
 
@@ -138,7 +154,7 @@ def run(size, function):
     meeting, results, errors = _Meeting(size), [None] * size, []
 
     def rank(k):
-        _here.state = _State(k, size, meeting)
+        _local.state = _State(k, size, meeting)
         try:
             results[k] = function(k)
         except BaseException as error:
@@ -147,6 +163,7 @@ def run(size, function):
 
     placements.world.append(_world)
     boxing.transport.append(lambda: TRANSPORT)
+    noted, calls_of_ops.note = calls_of_ops.note, _unheard
     try:
         threads = [threading.Thread(target=rank, args=(k,)) for k in range(size)]
         for t in threads:
@@ -156,6 +173,7 @@ def run(size, function):
     finally:
         placements.world.pop()
         boxing.transport.pop()
+        calls_of_ops.note = noted
     if errors:
         raise errors[0]
     return results
@@ -163,7 +181,7 @@ def run(size, function):
 
 def calls():
     """The collectives that this rank has made: (name, ranks)."""
-    return _here.state.calls
+    return _local.state.calls
 
 
 def whole(array, where, requires_grad=False):
@@ -203,7 +221,7 @@ def check_parts(parts, values, where, sbp):
 
 def barriers():
     """Return how many barriers this rank has come to."""
-    return sum(n for key, n in _here.state.counts.items() if key[-1] == "barrier")
+    return sum(n for key, n in _local.state.counts.items() if key[-1] == "barrier")
 
 
 def each_sbp(ndim, axes=1):

@@ -81,19 +81,19 @@ def same(mine, theirs, what):
     tolerance = TOLERANCES.get(name, 0.0)
     wide = theirs.detach().resolve_conj().resolve_neg()
     array = (wide.float() if name == "bfloat16" else wide).numpy(force=True)
-    got = mine.detach()
+    actual = mine.detach()
     np.testing.assert_allclose(
-        (got.float() if name == "bfloat16" else got).numpy(), array, tolerance, tolerance,
+        (actual.float() if name == "bfloat16" else actual).numpy(), array, tolerance, tolerance,
         err_msg=what,
     )  # fmt: skip
 
 
 def function_of(name):
     """flowvm's function under an op's name, such as "nn.functional.pad"; None without one."""
-    found = flow
+    member = flow
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+        member = getattr(member, part, None)
+    return member
 
 
 def called(op):
@@ -131,14 +131,14 @@ def run(op, dtype, count):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             want = flat(op(sample.input, *sample.args, **sample.kwargs))
-        got = flat(function(mine[0], *mine[1], **mine[2]))
+        actual = flat(function(mine[0], *mine[1], **mine[2]))
         what = f"{op.name} of {mine}"
-        assert len(got) == len(want), f"{what}: {len(got)} results, PyTorch has {len(want)}"
-        for g, w in zip(got, want, strict=True):
+        assert len(actual) == len(want), f"{what}: {len(actual)} results, PyTorch has {len(want)}"
+        for g, w in zip(actual, want, strict=True):
             same(g, w, what)
         compared += 1
         pairs = [
-            (g, w) for g, w in zip(got, want, strict=True)
+            (g, w) for g, w in zip(actual, want, strict=True)
             if isinstance(w, torch.Tensor) and w.requires_grad
         ]  # fmt: skip
         if not (backward and pairs):

@@ -159,19 +159,19 @@ def test_it_is_pytorchs(name, dtype):
     close = 2e-3 if dtype == "complex64" else 1e-9
     xs = [torch.tensor(a, requires_grad=True) for a in arrays]
     ys = [flow.tensor(a).requires_grad_() for a in arrays]
-    want, got = listed(function(torch, *xs)), listed(function(flow, *ys))
-    total, made = 0, 0
+    want, actual = listed(function(torch, *xs)), listed(function(flow, *ys))
+    total, loss = 0, 0
     rng = np.random.default_rng(3)
-    for w, g in zip(want, got, strict=True):
+    for w, g in zip(want, actual, strict=True):
         assert str(w.dtype)[6:] == g.dtype.name
         np.testing.assert_allclose(
             g.detach().numpy(), w.detach().resolve_conj().numpy(), rtol=close, atol=close
         )
         k = np.array(rng.standard_normal(tuple(w.shape)))
         total = total + (torch.tensor(k) * (w.abs() + w.real if w.is_complex() else w)).sum()
-        made = made + (flow.tensor(k) * (g.abs() + g.real if g.dtype.is_complex else g)).sum()
+        loss = loss + (flow.tensor(k) * (g.abs() + g.real if g.dtype.is_complex else g)).sum()
     total.backward()
-    made.backward()
+    loss.backward()
     for x, y in zip(xs, ys, strict=True):
         assert y.grad.dtype.name == dtype
         size = max(1.0, float(x.grad.abs().max()))
@@ -220,12 +220,12 @@ def test_factors_multiply_to_the_matrix(shape, full):
 @pytest.mark.parametrize("shape", [(5, 3), (3, 5), (60, 40), (40, 60)], ids=str)
 def test_least_squares(shape, driver):
     a, b = c(2, *shape), c(2, shape[0], 2)
-    got = flow.linalg.lstsq(flow.tensor(a), flow.tensor(b), driver=driver)
+    actual = flow.linalg.lstsq(flow.tensor(a), flow.tensor(b), driver=driver)
     want = torch.linalg.lstsq(torch.tensor(a), torch.tensor(b), driver=driver)
-    for g, w in zip(got, want, strict=True):
+    for g, w in zip(actual, want, strict=True):
         assert g.dtype.name == str(w.dtype)[6:]
         np.testing.assert_allclose(g.numpy(), w.numpy(), atol=1e-9)
-    np.testing.assert_allclose(got.solution.numpy(), np.linalg.pinv(a) @ b, atol=1e-9)
+    np.testing.assert_allclose(actual.solution.numpy(), np.linalg.pinv(a) @ b, atol=1e-9)
 
 
 @pytest.mark.parametrize("hermitian", [True, False])
@@ -259,15 +259,15 @@ def test_eigenvalues_of_any_matrices(name, what):
     a = EIGEN[name] / 4
     x = torch.tensor(a, requires_grad=True)
     y = flow.tensor(a).requires_grad_()
-    total, made = 0, 0
+    total, loss = 0, 0
     for w, g in zip(listed(OF_EIGEN[what](torch, x)), listed(OF_EIGEN[what](flow, y)), strict=True):
         assert g.dtype.name == str(w.dtype)[6:]
         np.testing.assert_allclose(g.detach().numpy(), w.detach().numpy(), atol=1e-10)
         k = np.random.default_rng(3).standard_normal(tuple(w.shape))
         total = total + (torch.tensor(k) * (w.abs() + w.real)).sum()
-        made = made + (flow.tensor(k) * (g.abs() + g.real)).sum()
+        loss = loss + (flow.tensor(k) * (g.abs() + g.real)).sum()
     total.backward()
-    made.backward()
+    loss.backward()
     assert y.grad.dtype is y.dtype
     np.testing.assert_allclose(y.grad.numpy(), x.grad.resolve_conj().numpy(), atol=1e-8)
     again = OF_EIGEN[what](flow, y.detach())
@@ -356,13 +356,13 @@ def test_bad_matrices_are_named():
 def test_graphs_and_threads_change_nothing():
     x = flow.tensor(c(40, 5, 5))
 
-    def made(a):
+    def parts_of(a):
         return flow.linalg.svd(a).Vh, flow.linalg.inv(a), flow.linalg.slogdet(a)[0]
 
-    shared = [t.numpy() for t in made(x)]
+    shared = [t.numpy() for t in parts_of(x)]
     with flow.vm.sequential():
-        alone = [t.numpy() for t in made(x)]
-    compiled = [t.numpy() for t in flow.compile(made)(x)]
+        alone = [t.numpy() for t in parts_of(x)]
+    compiled = [t.numpy() for t in flow.compile(parts_of)(x)]
     for a, b, d in zip(shared, alone, compiled, strict=True):
         np.testing.assert_array_equal(a, b)
         np.testing.assert_array_equal(a, d)

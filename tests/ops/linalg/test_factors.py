@@ -16,9 +16,9 @@ def tensor(array, **options):
     return flow.tensor(np.array(array), **options)
 
 
-def check(got, want, dtype="float64"):
-    assert got.dtype.name == dtype
-    np.testing.assert_allclose(got.numpy(), want, rtol=CLOSE[dtype], atol=CLOSE[dtype])
+def check(actual, want, dtype="float64"):
+    assert actual.dtype.name == dtype
+    np.testing.assert_allclose(actual.numpy(), want, rtol=CLOSE[dtype], atol=CLOSE[dtype])
 
 
 def symmetric(rng, n=3):
@@ -154,12 +154,12 @@ def test_gradients(rng, name):
     shape, function = GRADIENTS[name]
     x = tensor(spread(rng, *shape)).requires_grad_()
 
-    def made(t):
+    def factors_of(t):
         out = function(t)
         return tuple(out) if isinstance(out, (list, tuple)) else out
 
-    assert autograd.gradcheck(made, (x,))
-    assert autograd.gradgradcheck(made, (x,), atol=1e-4)
+    assert autograd.gradcheck(factors_of, (x,))
+    assert autograd.gradgradcheck(factors_of, (x,), atol=1e-4)
 
 
 def test_gradients_of_equal_values():
@@ -217,8 +217,8 @@ def test_calls_that_cannot_be():
 def test_out(rng):
     x = tensor(rng.standard_normal((3, 2)))
     q, r = flow.empty(3, 2, dtype=x.dtype), flow.empty(2, 2, dtype=x.dtype)
-    made = L.qr(x, out=(q, r))
-    assert made.Q is q
+    result = L.qr(x, out=(q, r))
+    assert result.Q is q
     check(q @ r, x.numpy())
     values = flow.empty(0, dtype=x.dtype)
     assert L.svdvals(x, out=values) is values

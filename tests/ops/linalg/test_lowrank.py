@@ -57,10 +57,10 @@ def test_eigenvalues_of_one_end(largest, general):
     values, vectors = flow.lobpcg(
         flow.tensor(a), 2, B=flow.tensor(b) if general else None, largest=largest, tol=1e-10
     )
-    for one, found, v in zip(a, values.numpy(), vectors.numpy(), strict=True):
+    for one, singular, v in zip(a, values.numpy(), vectors.numpy(), strict=True):
         all_of_them = scipy.linalg.eigh(one, b)[0]
-        np.testing.assert_allclose(found, all_of_them[::-1][:2] if largest else all_of_them[:2])
-        np.testing.assert_allclose(one @ v, b @ v * found, atol=1e-7)
+        np.testing.assert_allclose(singular, all_of_them[::-1][:2] if largest else all_of_them[:2])
+        np.testing.assert_allclose(one @ v, b @ v * singular, atol=1e-7)
 
 
 def test_the_gradient_of_eigenvalues():

@@ -73,11 +73,11 @@ def test_empty_systems():
 @pytest.fixture
 def threads_of_openblas():
     """Return functions to ask for and to set OpenBLAS's threads; set them back after the test."""
-    found = openblas_threads()
-    if found is None:
+    threads = openblas_threads()
+    if threads is None:
         pytest.skip("SciPy has no OpenBLAS of its own")
-    ask = ctypes.CFUNCTYPE(ctypes.c_int)(found[0])
-    tell = ctypes.CFUNCTYPE(None, ctypes.c_int)(found[1])
+    ask = ctypes.CFUNCTYPE(ctypes.c_int)(threads[0])
+    tell = ctypes.CFUNCTYPE(None, ctypes.c_int)(threads[1])
     before = ask()
     yield ask, tell
     flow.vm.sync()
@@ -88,8 +88,8 @@ def test_the_library_has_its_threads_back(threads_of_openblas, rng):
     ask, tell = threads_of_openblas
     tell(2)
     a = rng.standard_normal((5, 40, 40)) + 40 * np.eye(40)
-    for made in (flow.inverse, flow.det):
-        made(tensor(a)).numpy()
+    for function in (flow.inverse, flow.det):
+        function(tensor(a)).numpy()
         assert ask() == 2
     with pytest.raises(LinAlgError):
         flow.inverse(flow.zeros(3, 3)).numpy()
@@ -124,7 +124,7 @@ def test_ranks_and_singular_values_are_of_the_matrices_that_were_given(driver):
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((1, 4, 3)), rng.standard_normal((2, 4, 2))
-    found = flow.linalg.lstsq(flow.tensor(a), flow.tensor(b), driver=driver)
+    results = flow.linalg.lstsq(flow.tensor(a), flow.tensor(b), driver=driver)
     expected = torch.linalg.lstsq(torch.tensor(a), torch.tensor(b), driver=driver)
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(results, expected, strict=True):
         np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-9, atol=1e-12)

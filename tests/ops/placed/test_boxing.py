@@ -113,12 +113,12 @@ def test_every_other_placement(source):
     values = array((5, 2))
 
     def rank(k):
-        here = flow.placement("cpu", source)
-        axes = len(here.shape)
-        for there in PLACEMENTS:
-            to = flow.placement("cpu", there)
+        where = flow.placement("cpu", source)
+        axes = len(where.shape)
+        for ranks_of_target in PLACEMENTS:
+            to = flow.placement("cpu", ranks_of_target)
             for before, after in ((S(0), B), (B, S(1)), (P, S(0)), (S(0), S(0)), (P, P)):
-                x = ranks.held(values, here, (before,) * axes)
+                x = ranks.held(values, where, (before,) * axes)
                 y = x.to_global(to, (after,) * len(to.shape))
                 assert y.placement is to
                 assert y.shape == x.shape

@@ -34,9 +34,9 @@ def called(op, sample, make):
     return results, op_calls.tensors_in(op.function(*args, **kwargs))
 
 
-def gradients(made, results, upstream):
+def gradients(operands, results, upstream):
     outs = [r for r in results if r.requires_grad]
-    leaves = [t for t in made if t.requires_grad]
+    leaves = [t for t in operands if t.requires_grad]
     if not outs or not leaves:
         return []
     grads = flow.autograd.grad(outs, leaves, upstream(outs), allow_unused=True)
@@ -49,9 +49,9 @@ class Case:
     def __init__(self, op, sample, seed):
         self.op, self.sample, self.seed = op, sample, seed
         rng = np.random.default_rng(seed)
-        made, results = called(op, sample, self._local)
+        operands, results = called(op, sample, self._local)
         self.upstream = [rng.standard_normal(r.shape) for r in results if r.requires_grad]
-        self.grads = gradients(made, results, lambda outs: [
+        self.grads = gradients(operands, results, lambda outs: [
             flow.tensor(g, dtype=o.dtype) for g, o in zip(self.upstream, outs, strict=True)
         ])  # fmt: skip
         self.values = [r.numpy() for r in results]
@@ -68,16 +68,16 @@ class Case:
         """Check `size` ranks, by the cheapest signatures or by number `pick` of each call."""
         if pick is not None:  # calls that have an entry of their own are not asked
             for operator in tuple(operators):
-                operator.kept.forget()
+                operator.lru.forget()
         for values, grads in ranks.run(size, lambda rank: self._on_rank(size, pick)):
             assert len(values) == len(self.values)
-            for got, wanted in zip(values, self.values, strict=True):
-                assert got.dtype == wanted.dtype
-                np.testing.assert_allclose(got, wanted, rtol=1e-7, atol=1e-9)
-            for got, wanted in zip(grads, self.grads, strict=True):
-                zero = np.zeros(()) if got is None or wanted is None else None
-                got, wanted = (zero if g is None else g for g in (got, wanted))
-                np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-8)
+            for actual, expected in zip(values, self.values, strict=True):
+                assert actual.dtype == expected.dtype
+                np.testing.assert_allclose(actual, expected, rtol=1e-7, atol=1e-9)
+            for actual, expected in zip(grads, self.grads, strict=True):
+                zero = np.zeros(()) if actual is None or expected is None else None
+                actual, expected = (zero if g is None else g for g in (actual, expected))
+                np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-8)
 
     def _on_rank(self, size, pick):
         where = flow.placement("cpu", list(range(size)))
@@ -95,9 +95,9 @@ class Case:
             return pick % len(legal)
 
         with choice.forced.within(None if pick is None else chosen):
-            made, results = called(self.op, self.sample, make)
+            operands, results = called(self.op, self.sample, make)
             assert all(r.is_global for r in results)
-            grads = gradients(made, results, lambda outs: [
+            grads = gradients(operands, results, lambda outs: [
                 ranks.whole(np.asarray(g, o.dtype.numpy), where)
                 for g, o in zip(self.upstream, outs, strict=True)
             ])  # fmt: skip

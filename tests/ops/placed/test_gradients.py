@@ -45,29 +45,29 @@ def test_sums_over_ranks_share_exchanges(monkeypatch, seed, most, exchanges):
         where, rng = flow.placement("cpu", [0, 1]), np.random.default_rng(seed)
         arrays, parameters = layers(rng, where)
         x, target = rng.standard_normal((6, 4)), rng.integers(0, 3, 6)
-        given = [ranks.whole(v, where).to_global(sbp=sbp.split(0)) for v in (x, target)]
+        inputs = [ranks.whole(v, where).to_global(sbp=sbp.split(0)) for v in (x, target)]
         before = len(ranks.calls())
         for _ in range(2):  # the second time it is added to
-            backward(parameters, *given)
-        made = [name for name, _ in ranks.calls()[before:]]
-        assert made == ["all_reduce"] * len(made)
-        assert len(made) == 2 * (1 + exchanges)
+            backward(parameters, *inputs)
+        names = [name for name, _ in ranks.calls()[before:]]
+        assert names == ["all_reduce"] * len(names)
+        assert len(names) == 2 * (1 + exchanges)
         assert all(p.grad.sbp == (sbp.broadcast,) for p in parameters)
-        for p, wanted in zip(parameters, expected(arrays, x, target), strict=True):
-            np.testing.assert_allclose(p.grad.numpy(), 2 * wanted, rtol=1e-9, atol=1e-12)
+        for p, right in zip(parameters, expected(arrays, x, target), strict=True):
+            np.testing.assert_allclose(p.grad.numpy(), 2 * right, rtol=1e-9, atol=1e-12)
 
     ranks.run(SIZE, on_rank)
 
 
 def test_who_listens_to_a_leaf_sees_its_gradient():
     def on_rank(rank):
-        where, seen = flow.placement("cpu", [0, 1]), []
+        where, calls = flow.placement("cpu", [0, 1]), []
         w = ranks.whole(np.ones((2, 2)), where, requires_grad=True)
         b = ranks.whole(np.ones(2), where, requires_grad=True)
-        w.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.to_local().numpy()))
+        w.register_post_accumulate_grad_hook(lambda p: calls.append(p.grad.to_local().numpy()))
         x = ranks.whole(np.arange(8.0).reshape(4, 2), where).to_global(sbp=sbp.split(0))
         F.linear(x, w, b).sum().backward()
-        np.testing.assert_array_equal(seen[0], [[12, 16], [12, 16]])
+        np.testing.assert_array_equal(calls[0], [[12, 16], [12, 16]])
         np.testing.assert_array_equal(b.grad.numpy(), [4, 4])
 
     ranks.run(SIZE, on_rank)
@@ -96,23 +96,23 @@ def test_a_class_loss_of_parts(seed, shape, held, reduction):
         return [loss.detach().numpy(), first.detach().numpy(), second.numpy()]
 
     theirs = torch.tensor(x, requires_grad=True), torch.tensor(target)
-    wanted = derived(*theirs, torch.autograd.grad, torch.nn.functional.cross_entropy)
+    expected = derived(*theirs, torch.autograd.grad, torch.nn.functional.cross_entropy)
 
     def on_rank(rank):
         where = flow.placement("cpu", [0, 1])
         mine = ranks.held(x, where, (held[0],)).detach().requires_grad_()
         classes = ranks.held(target, where, (held[1],))
-        found = derived(mine, classes, flow.autograd.grad, F.cross_entropy)
+        slopes = derived(mine, classes, flow.autograd.grad, F.cross_entropy)
         F.cross_entropy(mine, classes, reduction=reduction).sum().backward()
-        return [*found, mine.grad.numpy()]
+        return [*slopes, mine.grad.numpy()]
 
     leaf = torch.tensor(x, requires_grad=True)
     torch.nn.functional.cross_entropy(
         leaf, torch.tensor(target), reduction=reduction
     ).sum().backward()
-    for found in ranks.run(SIZE, on_rank):
-        for got, right in zip(found, [*wanted, leaf.grad.numpy()], strict=True):
-            np.testing.assert_allclose(got, right, rtol=1e-9, atol=1e-11)
+    for arrays in ranks.run(SIZE, on_rank):
+        for actual, right in zip(arrays, [*expected, leaf.grad.numpy()], strict=True):
+            np.testing.assert_allclose(actual, right, rtol=1e-9, atol=1e-11)
 
 
 def test_calls_on_global_tensors_have_traces():

@@ -41,11 +41,11 @@ def launched(folder, ranks, program, *args):
     if ranks > 1:
         pytest.importorskip("mpi4py")
         command = [sys.executable, "-m", "flowvm", "launch", "-n", str(ranks), str(script), *args]
-    done = subprocess.run(
+    process = subprocess.run(
         command, capture_output=True, text=True, timeout=300, env={**os.environ}, check=False
     )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    lines = [line[line.index("[") :] for line in done.stdout.splitlines() if "[" in line]
+    assert process.returncode == 0, f"{process.stdout}\n{process.stderr}"
+    lines = [line[line.index("[") :] for line in process.stdout.splitlines() if "[" in line]
     lines = [line.split("] ", 1)[1] if line.startswith("[0] ") else line for line in lines]
     return [json.loads(line) for line in lines]
 
@@ -229,7 +229,7 @@ def auto(width, rows, as_graph):
         if world_size() == 1:
             assert held == [((B,), (B,))] * 2, said
         elif rows > width:  # each rank has rows, or a part of the products
-            assert step._found.after.total < 0.7 * step._found.before.total, said
+            assert step._search_result.after.total < 0.7 * step._search_result.before.total, said
         else:
             assert held == [((S(0),), (S(1),))] * 2, said
             assert "m.#.#.weight (2 of 128x32): B -> S(0)" in said, said
@@ -258,8 +258,8 @@ KINDS = ["mlp", "tensor parallel", "cnn", "transformer", "zero 1", "zero 2", "ze
 def trained(ranks):
     """Return, for each kind of model, the losses of eager code and of a graph."""
     with tempfile.TemporaryDirectory() as folder:
-        said = launched(folder, ranks, TRAIN, *KINDS)
-    return {kind: losses for kind, *losses in said}
+        text = launched(folder, ranks, TRAIN, *KINDS)
+    return {kind: losses for kind, *losses in text}
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
@@ -287,12 +287,12 @@ def test_the_tutorial_says_the_same_in_every_mix(ranks, mix):
 def _tutorial(ranks, mix):
     pytest.importorskip("mpi4py")
     command = [sys.executable, "-m", "flowvm", "launch", "-n", str(ranks), str(TUTORIAL)]
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, "--steps", "3", *mix.split()],
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    losses = re.findall(r"loss (\S+)", done.stdout)
+    assert process.returncode == 0, f"{process.stdout}\n{process.stderr}"
+    losses = re.findall(r"loss (\S+)", process.stdout)
     assert len(losses) == 3
     return [float(loss) for loss in losses]
 

@@ -53,8 +53,8 @@ def computed(steps, values, change):
     """The sum of all results, the results, and the gradients of the first two values."""
     known = list(values)
     for name, operands, changes in steps:
-        made = {**UNARY, **BINARY}[name](*(known[k] for k in operands))
-        known.append(change(made) if changes else made)
+        result = {**UNARY, **BINARY}[name](*(known[k] for k in operands))
+        known.append(change(result) if changes else result)
     loss = sum((known[k] ** 2).mean() for k in range(2, len(known)))
     grads = flow.autograd.grad(loss, values, allow_unused=True)
     return [loss, *known[2:]], grads
@@ -68,7 +68,7 @@ def test_a_random_program(grid, number, seed):
     arrays = [rng.standard_normal((4, 6)) for _ in range(2)]
     local = [flow.tensor(a).requires_grad_() for a in arrays]
     results, grads = computed(steps, local, lambda x: x)
-    wanted = [r.detach().numpy() for r in results]
+    expected = [r.detach().numpy() for r in results]
     slopes = [None if g is None else g.numpy() for g in grads]
     options = ranks.each_sbp(2, np.ndim(grid))
 
@@ -81,13 +81,13 @@ def test_a_random_program(grid, number, seed):
 
         values = [ranks.held(a, where, held()).detach().requires_grad_() for a in arrays]
         results, grads = computed(steps, values, lambda x: x.to_global(sbp=held()))
-        got = [r.numpy() for r in results]
-        return got, [None if g is None else g.numpy() for g in grads]
+        actual = [r.numpy() for r in results]
+        return actual, [None if g is None else g.numpy() for g in grads]
 
-    for got, found in ranks.run(np.size(grid), rank):
-        for a, b in zip(got, wanted, strict=True):
+    for result, gradients in ranks.run(np.size(grid), rank):
+        for a, b in zip(result, expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10, err_msg=f"{steps}")
-        for a, b in zip(found, slopes, strict=True):
+        for a, b in zip(gradients, slopes, strict=True):
             assert (a is None) == (b is None)
             if a is not None:
                 np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-9, err_msg=f"{steps}")

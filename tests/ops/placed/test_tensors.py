@@ -41,20 +41,20 @@ MAKERS = {
 def test_what_is_made_does_not_depend_on_the_placement(name, size):
     make = MAKERS[name]
     flow.manual_seed(3)
-    wanted = make().numpy()
+    expected = make().numpy()
 
     def rank(k):
-        for sbp in (B, S(0), P, *((S(1),) if wanted.ndim == 2 else ())):
-            made = (
+        for sbp in (B, S(0), P, *((S(1),) if expected.ndim == 2 else ())):
+            tensor = (
                 make(placement=on(size), sbp=sbp, generator=flow.Generator().manual_seed(3))
                 if name.startswith(("rand", "normal"))
                 else make(placement=on(size), sbp=sbp)
             )
-            assert made.is_global
-            assert made.sbp == (sbp,)
-            assert made.placement is on(size)
-            assert made.dtype is flow.tensor(wanted).dtype
-            np.testing.assert_array_equal(made.numpy(), wanted)
+            assert tensor.is_global
+            assert tensor.sbp == (sbp,)
+            assert tensor.placement is on(size)
+            assert tensor.dtype is flow.tensor(expected).dtype
+            np.testing.assert_array_equal(tensor.numpy(), expected)
 
     ranks.run(size, rank)
 
@@ -80,7 +80,7 @@ def test_what_is_made_like_another_is_held_like_it(name):
 
 def test_random_numbers_in_place_do_not_depend_on_the_placement():
     flow.manual_seed(5)
-    wanted = [
+    expected = [
         nn.init.kaiming_uniform_(flow.empty(5, 4)).numpy(),
         nn.init.xavier_normal_(flow.empty(5, 4)).numpy(),
     ]
@@ -90,9 +90,9 @@ def test_random_numbers_in_place_do_not_depend_on_the_placement():
             g = flow.Generator().manual_seed(5)
             x = flow.empty(5, 4, placement=on(3), sbp=sbp)
             nn.init.kaiming_uniform_(x, generator=g)
-            np.testing.assert_array_equal(x.numpy(), wanted[0])
+            np.testing.assert_array_equal(x.numpy(), expected[0])
             nn.init.xavier_normal_(x, generator=g)
-            np.testing.assert_array_equal(x.numpy(), wanted[1])
+            np.testing.assert_array_equal(x.numpy(), expected[1])
             assert x.sbp == (sbp,)
 
     ranks.run(3, rank)
@@ -100,10 +100,10 @@ def test_random_numbers_in_place_do_not_depend_on_the_placement():
 
 def test_dropout_draws_the_mask_of_one_rank():
     flow.manual_seed(11)
-    wanted = nn.functional.dropout(flow.ones(6, 5), 0.5).numpy()
+    expected = nn.functional.dropout(flow.ones(6, 5), 0.5).numpy()
     flow.manual_seed(11)
     x = flow.ones(6, 5, placement=on(1), sbp=S(0))  # more ranks: test_processes.py
-    np.testing.assert_array_equal(nn.functional.dropout(x, 0.5).numpy(), wanted)
+    np.testing.assert_array_equal(nn.functional.dropout(x, 0.5).numpy(), expected)
 
 
 def test_local_parts_become_a_global_tensor_and_back():
@@ -140,8 +140,8 @@ def test_gradients_go_through_to_global_and_to_local():
         x = ranks.held(values, where, (S(0),)).requires_grad_()
         (x.to_local() * (k + 2)).sum().backward()
         assert x.grad.sbp == (S(0),)
-        wanted = np.array([[2.0], [2.0], [3.0]]) * np.ones((3, 2))
-        np.testing.assert_allclose(x.grad.numpy(), wanted)
+        expected = np.array([[2.0], [2.0], [3.0]]) * np.ones((3, 2))
+        np.testing.assert_allclose(x.grad.numpy(), expected)
 
     ranks.run(2, rank)
 
@@ -290,14 +290,14 @@ def test_explained():
     def rank(k):
         a = flow.ones(4, 6, placement=on(2), sbp=S(1))
         b = flow.ones(6, 3, placement=on(2), sbp=B)
-        said = flow.sbp.explain(lambda: (a @ b).relu())
-        matmul, relu = said.lines
+        text = flow.sbp.explain(lambda: (a @ b).relu())
+        matmul, relu = text.lines
         assert repr(matmul.choice.signatures[0]) == "S(1), S(0) -> P"
         assert relu.choice.bytes == 24
-        assert said.bytes == 24
-        assert "reduce" not in str(said)
-        assert "P -> S(0)" in str(said)
-        np.testing.assert_array_equal(said.result.numpy(), np.full((4, 3), 6.0, np.float32))
+        assert text.bytes == 24
+        assert "reduce" not in str(text)
+        assert "P -> S(0)" in str(text)
+        np.testing.assert_array_equal(text.result.numpy(), np.full((4, 3), 6.0, np.float32))
 
     ranks.run(2, rank)
 
@@ -311,8 +311,8 @@ def test_a_call_without_communication_has_an_entry_of_its_own():
         call(*inputs)
         key = tuple(t._meta for t in inputs)
         (entry,) = {o.cache[key] for o in tuple(operators) if key in o.cache and o.name == name}
-        assert entry[1].sbp == (S(0),)
-        assert call(*inputs)._meta is entry[1]
+        assert entry.outputs[0].sbp == (S(0),)
+        assert call(*inputs)._meta is entry.outputs[0]
     assert (x @ w).requires_grad
     assert not (x + x).requires_grad
 
@@ -349,8 +349,8 @@ def trained(name, options, place):
 @pytest.mark.parametrize("sbp", [B, S(0)], ids=repr)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_each_rank_updates_its_part(name, sbp):
-    wanted, _ = trained(name, OPTIMIZERS[name], lambda *all: all)
-    values = [p.numpy() for p in wanted.parameters()]
+    expected, _ = trained(name, OPTIMIZERS[name], lambda *all: all)
+    values = [p.numpy() for p in expected.parameters()]
 
     def rank(k):
         def place(layer, x, y):
@@ -381,8 +381,8 @@ def test_parts_of_more_than_eight_dimensions():
         local = flow.full(shape, float(k))
         return local.to_global(flow.placement("cpu", [0, 1]), flow.sbp.split(0)).numpy()
 
-    for got in ranks.run(2, rank):
-        np.testing.assert_array_equal(got, np.repeat([0.0, 1.0], 2).reshape(4, *[1] * 9))
+    for actual in ranks.run(2, rank):
+        np.testing.assert_array_equal(actual, np.repeat([0.0, 1.0], 2).reshape(4, *[1] * 9))
 
 
 GIVEN = {
@@ -442,5 +442,5 @@ def test_transforms_of_global_tensors(transform):
 
     for results in ranks.run(3, rank):
         for result in results:
-            for got, wanted in zip(result, expected, strict=True):
-                np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-9)
+            for actual, target in zip(result, expected, strict=True):
+                np.testing.assert_allclose(actual, target, rtol=1e-9, atol=1e-9)

@@ -78,8 +78,8 @@ def test_writes_to_a_view_reach_its_base(view, dtype):
         }
 
     for results in ranks.run(2, rank):
-        for (name, sbp), got in results.items():
-            np.testing.assert_array_equal(got, expected[name], err_msg=f"{name} of {sbp}")
+        for (name, sbp), actual in results.items():
+            np.testing.assert_array_equal(actual, expected[name], err_msg=f"{name} of {sbp}")
 
 
 OPTIMIZERS = {
@@ -112,5 +112,5 @@ def test_steps_of_an_optimizer_are_taken_once(optimizer, dtype):
         return [train(p.requires_grad_()) for p in both]
 
     for results in ranks.run(2, rank):
-        for got in results:
-            np.testing.assert_array_equal(got, expected)
+        for actual in results:
+            np.testing.assert_array_equal(actual, expected)

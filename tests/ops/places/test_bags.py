@@ -13,17 +13,17 @@ import flowvm as flow
 def both(arguments: dict[str, Any], **options: Any) -> None:
     """Check that both libraries give the same result, table afterwards and gradients."""
     torch = pytest.importorskip("torch")
-    found = []
+    results = []
     for lib in (flow, torch):
-        given = {k: lib.tensor(v) for k, v in arguments.items()}
-        leaves = [t for t in given.values() if t.dtype in (lib.float64, lib.float32)]
+        values = {k: lib.tensor(v) for k, v in arguments.items()}
+        leaves = [t for t in values.values() if t.dtype in (lib.float64, lib.float32)]
         for leaf in leaves:
             leaf.requires_grad_(True)
-        out = lib.nn.functional.embedding_bag(**given, **options)
+        out = lib.nn.functional.embedding_bag(**values, **options)
         weight = np.cos(np.arange(out.numel())).reshape(tuple(out.shape))
         (out * lib.tensor(weight)).sum().backward()
-        found.append([t.detach().numpy() for t in (out, *leaves, *(x.grad for x in leaves))])
-    for ours, theirs in zip(*found, strict=True):
+        results.append([t.detach().numpy() for t in (out, *leaves, *(x.grad for x in leaves))])
+    for ours, theirs in zip(*results, strict=True):
         np.testing.assert_allclose(ours, theirs, 1e-12, 1e-12)
 
 
@@ -41,9 +41,9 @@ def test_random_bags(rng, mode, padding_idx):
 
 
 def test_factors_and_their_gradient(rng):
-    given = {**arguments(rng), "per_sample_weights": rng.standard_normal(200)}
-    both(given, mode="sum")
-    both(given, mode="sum", padding_idx=5)
+    options = {**arguments(rng), "per_sample_weights": rng.standard_normal(200)}
+    both(options, mode="sum")
+    both(options, mode="sum", padding_idx=5)
 
 
 def test_gradients_divided_by_frequency():
@@ -59,11 +59,11 @@ def test_gradients_divided_by_frequency():
 
 def test_rows_scaled_down_to_a_norm(rng):
     table = flow.tensor(rng.standard_normal((20, 7)))
-    given = arguments(rng)
-    offsets = flow.tensor(given["offsets"])
-    flow.nn.functional.embedding_bag(flow.tensor(given["input"]), table, offsets, max_norm=1.0)
+    inputs = arguments(rng)
+    offsets = flow.tensor(inputs["offsets"])
+    flow.nn.functional.embedding_bag(flow.tensor(inputs["input"]), table, offsets, max_norm=1.0)
     norms = np.linalg.norm(table.numpy(), axis=1)
-    assert (norms[np.unique(given["input"])] <= 1 + 1e-9).all()
+    assert (norms[np.unique(inputs["input"])] <= 1 + 1e-9).all()
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])

@@ -31,28 +31,28 @@ def test_scatter_nd(k, rng):
     at = tuple(np.moveaxis(index, -1, 0))
     expected = np.zeros(shape)
     np.add.at(expected, at, update)
-    given = flow.tensor(update, requires_grad=True)
-    out = flow.scatter_nd(flow.tensor(index), given, shape)
+    inputs = flow.tensor(update, requires_grad=True)
+    out = flow.scatter_nd(flow.tensor(index), inputs, shape)
     np.testing.assert_allclose(out.detach().numpy(), expected, 1e-12, 1e-12)
     g = rng.normal(size=shape)
     out.backward(flow.tensor(g))
-    np.testing.assert_array_equal(given.grad.numpy(), g[at])
+    np.testing.assert_array_equal(inputs.grad.numpy(), g[at])
 
 
 def test_tensor_scatter_nd_update(rng):
     x, new = rng.normal(size=(6, 3)), rng.normal(size=(2, 3))
     index = np.array([[4], [1]])
-    ours, given = flow.tensor(x, requires_grad=True), flow.tensor(new, requires_grad=True)
-    out = flow.tensor_scatter_nd_update(ours, flow.tensor(index), given)
+    ours, inputs = flow.tensor(x, requires_grad=True), flow.tensor(new, requires_grad=True)
+    out = flow.tensor_scatter_nd_update(ours, flow.tensor(index), inputs)
     expected = x.copy()
     expected[[4, 1]] = new
     np.testing.assert_array_equal(out.detach().numpy(), expected)
     g = rng.normal(size=(6, 3))
     out.backward(flow.tensor(g))
-    np.testing.assert_array_equal(given.grad.numpy(), g[[4, 1]])
-    left = g.copy()
-    left[[4, 1]] = 0
-    np.testing.assert_array_equal(ours.grad.numpy(), left)
+    np.testing.assert_array_equal(inputs.grad.numpy(), g[[4, 1]])
+    gradient = g.copy()
+    gradient[[4, 1]] = 0
+    np.testing.assert_array_equal(ours.grad.numpy(), gradient)
     np.testing.assert_array_equal(ours.detach().numpy(), x)
 
 
@@ -71,10 +71,10 @@ def test_in_top_k(rng):
     scores, targets = rng.normal(size=(20, 6)), rng.integers(0, 6, 20)
     order = np.argsort(-scores, axis=1)
     for k in (1, 2, 6):
-        found = flow.in_top_k(flow.tensor(targets, dtype=flow.int32), flow.tensor(scores), k)
-        assert found.dtype is flow.bool
+        result = flow.in_top_k(flow.tensor(targets, dtype=flow.int32), flow.tensor(scores), k)
+        assert result.dtype is flow.bool
         expected = [t in o[:k] for t, o in zip(targets, order, strict=True)]
-        np.testing.assert_array_equal(found.numpy(), expected)
+        np.testing.assert_array_equal(result.numpy(), expected)
     even = flow.ones(2, 3)
     even[1, 0] = float("inf")
     assert flow.in_top_k(flow.tensor([2, 1]), even, 1).tolist() == [True, False]
@@ -131,7 +131,7 @@ def test_misuse(call, error, message):
 def test_broadcast_like():
     x = flow.tensor([[1], [2]])
     assert flow.broadcast_like(x, flow.ones(4, 2, 3)).shape == (4, 2, 3)
-    found = flow.broadcast_like(flow.tensor([1, 2]), flow.ones(3, 2, 4), (0, -1))
-    np.testing.assert_array_equal(found.numpy(), np.broadcast_to([[1], [2]], (3, 2, 4)))
-    kept = flow.broadcast_like(flow.ones(3, 1, 1), flow.ones(3, 3, 3), broadcast_axes=(1, 2))
-    assert kept.shape == (3, 3, 3)
+    result = flow.broadcast_like(flow.tensor([1, 2]), flow.ones(3, 2, 4), (0, -1))
+    np.testing.assert_array_equal(result.numpy(), np.broadcast_to([[1], [2]], (3, 2, 4)))
+    broadcast = flow.broadcast_like(flow.ones(3, 1, 1), flow.ones(3, 3, 3), broadcast_axes=(1, 2))
+    assert broadcast.shape == (3, 3, 3)

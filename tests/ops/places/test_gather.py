@@ -24,7 +24,7 @@ LAYOUTS = [
 DTYPES = ["float32", "float64", "int64", "int32", "uint8", "int8"]
 
 
-def made(rng, shape, dtype="float64"):
+def values_of(rng, shape, dtype="float64"):
     if dtype.startswith("float"):
         return rng.standard_normal(shape).astype(dtype)
     return rng.integers(0, 100, shape).astype(dtype)
@@ -55,23 +55,23 @@ def layout(request, rng):
 @pytest.mark.parametrize("dtype", ["float32", "int64", "uint8", "float16", "bool"])
 def test_index_select(layout, dtype, rng):
     shape, dim, index, _ = layout
-    x = made(rng, shape, dtype)
-    got = flow.index_select(flow.tensor(x), dim, flow.tensor(index)).numpy()
-    np.testing.assert_array_equal(got, np.take(x, index, dim))
+    x = values_of(rng, shape, dtype)
+    actual = flow.index_select(flow.tensor(x), dim, flow.tensor(index)).numpy()
+    np.testing.assert_array_equal(actual, np.take(x, index, dim))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64", "uint8", "float16"])
 def test_gather(layout, dtype, rng):
     shape, dim, _, index = layout
-    x = made(rng, shape, dtype)
-    got = flow.gather(flow.tensor(x), dim, flow.tensor(index)).numpy()
-    np.testing.assert_array_equal(got, np.take_along_axis(x, index, dim))
+    x = values_of(rng, shape, dtype)
+    actual = flow.gather(flow.tensor(x), dim, flow.tensor(index)).numpy()
+    np.testing.assert_array_equal(actual, np.take_along_axis(x, index, dim))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_index_add_and_copy(layout, dtype, rng):
     shape, dim, index, _ = layout
-    x, source = made(rng, shape, dtype), made(rng, along(shape, dim, len(index)), dtype)
+    x, source = values_of(rng, shape, dtype), values_of(rng, along(shape, dim, len(index)), dtype)
     added = np.moveaxis(x.copy(), dim, 0)
     np.add.at(added, index, np.moveaxis(source, dim, 0))
     args = (flow.tensor(x), dim, flow.tensor(index), flow.tensor(source))
@@ -85,39 +85,41 @@ def test_index_add_and_copy(layout, dtype, rng):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_scatter_add(layout, dtype, rng):
     shape, dim, _, index = layout
-    x, source = made(rng, shape, dtype), made(rng, index.shape, dtype)
-    wanted = x.copy()
-    np.add.at(wanted, at_elements(index, dim), source)
-    got = flow.scatter_add(flow.tensor(x), dim, flow.tensor(index), flow.tensor(source))
-    np.testing.assert_array_equal(got.numpy(), wanted)
+    x, source = values_of(rng, shape, dtype), values_of(rng, index.shape, dtype)
+    expected = x.copy()
+    np.add.at(expected, at_elements(index, dim), source)
+    actual = flow.scatter_add(flow.tensor(x), dim, flow.tensor(index), flow.tensor(source))
+    np.testing.assert_array_equal(actual.numpy(), expected)
 
 
 @pytest.mark.parametrize("reduce", ["amax", "amin", "prod"])
 def test_scatter_reduce(layout, reduce, rng):
     shape, dim, _, index = layout
-    x, source = made(rng, shape), made(rng, index.shape)
+    x, source = values_of(rng, shape), values_of(rng, index.shape)
     rule = {"amax": np.maximum, "amin": np.minimum, "prod": np.multiply}[reduce]
-    wanted = x.copy()
-    rule.at(wanted, at_elements(index, dim), source)
-    got = flow.scatter_reduce(flow.tensor(x), dim, flow.tensor(index), flow.tensor(source), reduce)
-    np.testing.assert_array_equal(got.numpy(), wanted)
+    expected = x.copy()
+    rule.at(expected, at_elements(index, dim), source)
+    actual = flow.scatter_reduce(
+        flow.tensor(x), dim, flow.tensor(index), flow.tensor(source), reduce
+    )
+    np.testing.assert_array_equal(actual.numpy(), expected)
 
 
 def test_scatter_of_a_number(layout, rng):
     shape, dim, _, index = layout
-    x = made(rng, shape)
-    wanted = x.copy()
-    wanted[at_elements(index, dim)] = 7.0
-    got = flow.scatter(flow.tensor(x), dim, flow.tensor(index), 7.0)
-    np.testing.assert_array_equal(got.numpy(), wanted)
+    x = values_of(rng, shape)
+    expected = x.copy()
+    expected[at_elements(index, dim)] = 7.0
+    actual = flow.scatter(flow.tensor(x), dim, flow.tensor(index), 7.0)
+    np.testing.assert_array_equal(actual.numpy(), expected)
 
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_writes_come_in_the_order_of_the_indices(layout, workers, rng):
     shape, dim, index, each = layout
     x = flow.zeros(shape)
-    source = flow.tensor(made(rng, along(shape, dim, len(index)), "float32"))
-    sources = flow.tensor(made(rng, each.shape, "float32"))
+    source = flow.tensor(values_of(rng, along(shape, dim, len(index)), "float32"))
+    sources = flow.tensor(values_of(rng, each.shape, "float32"))
 
     def results():
         return (
@@ -134,22 +136,22 @@ def test_writes_come_in_the_order_of_the_indices(layout, workers, rng):
 
 
 def test_embedding_and_its_gradient(rng):
-    weight = flow.tensor(made(rng, (70, 90)), requires_grad=True)
+    weight = flow.tensor(values_of(rng, (70, 90)), requires_grad=True)
     index = rng.integers(0, 70, (40, 200))
     out = F.embedding(flow.tensor(index), weight, padding_idx=3)
     np.testing.assert_array_equal(out.detach().numpy(), weight.detach().numpy()[index])
-    g = made(rng, (40, 200, 90))
+    g = values_of(rng, (40, 200, 90))
     out.backward(flow.tensor(g))
-    wanted = np.zeros((70, 90))
-    np.add.at(wanted, index, g)
-    wanted[3] = 0
-    np.testing.assert_allclose(weight.grad.numpy(), wanted, rtol=1e-12, atol=1e-12)
+    expected = np.zeros((70, 90))
+    np.add.at(expected, index, g)
+    expected[3] = 0
+    np.testing.assert_allclose(weight.grad.numpy(), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_negative_zero_and_nan_are_moved_as_they_are():
     x = np.array([0.0, -0.0, np.nan, -np.nan])
-    got = flow.index_select(flow.tensor(x), 0, flow.tensor([1, 3, 0, 2])).numpy()
-    assert got.tobytes() == x[[1, 3, 0, 2]].tobytes()
+    actual = flow.index_select(flow.tensor(x), 0, flow.tensor([1, 3, 0, 2])).numpy()
+    assert actual.tobytes() == x[[1, 3, 0, 2]].tobytes()
 
 
 # --- nothing and outside ------------------------------------------------------------------------

@@ -46,6 +46,9 @@ ADVANCED = [
     np.s_[:, None, at(1, 2), None],
     np.s_[..., at(1, 4)],
     np.s_[at(1), ..., at(0, 1, 2)],
+    ((0, 1),),
+    (slice(None), (0, 0, 2)),
+    ((),),
     np.s_[True],
     np.s_[False],
     np.s_[:, np.array(1)],
@@ -65,9 +68,9 @@ def key_of(key, f=as_tensor):
     )
 
 
-def check(got, expected):
-    assert got.shape == expected.shape
-    assert np.array_equal(got.numpy(), expected)
+def check(actual, expected):
+    assert actual.shape == expected.shape
+    assert np.array_equal(actual.numpy(), expected)
 
 
 @pytest.mark.parametrize("key", BASIC + ADVANCED, ids=str)

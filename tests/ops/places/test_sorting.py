@@ -41,9 +41,9 @@ def order_of(a, descending):
     return np.lexsort((places, number, nan), axis=-1)
 
 
-def same_bits(got, wanted):
-    assert got.dtype == wanted.dtype
-    assert got.tobytes() == np.ascontiguousarray(wanted).tobytes()
+def same_bits(actual, expected):
+    assert actual.dtype == expected.dtype
+    assert actual.tobytes() == np.ascontiguousarray(expected).tobytes()
 
 
 def check_sorted(a):
@@ -205,10 +205,10 @@ def test_what_is_out_of_range():
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
 def test_unique(inverse, counts, dtype, rng):
     a = rng.integers(0, 40 if dtype != "bool" else 2, (31, 70)).astype(dtype)
-    got = flow.unique(flow.tensor(a), return_inverse=inverse, return_counts=counts)
-    wanted = np.unique(a, return_inverse=True, return_counts=True)
-    chosen = [wanted[0], *([wanted[1].reshape(a.shape)] * inverse), *([wanted[2]] * counts)]
-    for one, other in zip(got if inverse or counts else [got], chosen, strict=True):
+    actual = flow.unique(flow.tensor(a), return_inverse=inverse, return_counts=counts)
+    expected = np.unique(a, return_inverse=True, return_counts=True)
+    chosen = [expected[0], *([expected[1].reshape(a.shape)] * inverse), *([expected[2]] * counts)]
+    for one, other in zip(actual if inverse or counts else [actual], chosen, strict=True):
         np.testing.assert_array_equal(one.numpy(), other)
 
 
@@ -235,18 +235,18 @@ def test_unique_consecutive(rng):
 def test_searchsorted(n, right, rng):
     row = np.sort(np.append(rng.integers(-5, 6, n) / 2.0, [np.nan, np.inf] * (n > 2)))
     values = np.append(rng.integers(-12, 13, 777) / 4.0, [np.nan, np.inf, -np.inf, -0.0])
-    got = flow.searchsorted(flow.tensor(row), flow.tensor(values), right=right)
+    actual = flow.searchsorted(flow.tensor(row), flow.tensor(values), right=right)
     np.testing.assert_array_equal(
-        got.numpy(), np.searchsorted(row, values, "right" if right else "left")
+        actual.numpy(), np.searchsorted(row, values, "right" if right else "left")
     )
 
 
 def test_searchsorted_in_rows(rng):
     rows = np.sort(rng.integers(0, 50, (40, 30)), -1)
     values = rng.integers(0, 50, (40, 700))
-    wanted = [np.searchsorted(r, v) for r, v in zip(rows, values, strict=True)]
+    expected = [np.searchsorted(r, v) for r, v in zip(rows, values, strict=True)]
     np.testing.assert_array_equal(
-        flow.searchsorted(flow.tensor(rows), flow.tensor(values)).numpy(), wanted
+        flow.searchsorted(flow.tensor(rows), flow.tensor(values)).numpy(), expected
     )
 
 

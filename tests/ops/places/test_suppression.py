@@ -14,9 +14,9 @@ def test_many_boxes(threshold: float, rng: np.random.Generator) -> None:
     corners = rng.uniform(0, 10, (300, 2, 2))
     boxes = np.concatenate([corners.min(1), corners.max(1)], 1)
     scores = rng.integers(0, 40, 300) / 4
-    kept = flow.nms(flow.tensor(boxes), flow.tensor(scores), threshold)
-    assert kept.dtype is flow.int64
-    assert kept.tolist() == _reference(boxes, scores, threshold).tolist()
+    boxes_left = flow.nms(flow.tensor(boxes), flow.tensor(scores), threshold)
+    assert boxes_left.dtype is flow.int64
+    assert boxes_left.tolist() == _reference(boxes, scores, threshold).tolist()
 
 
 def test_an_overlap_equal_to_the_threshold_removes_nothing() -> None:
@@ -32,9 +32,9 @@ def test_boxes_without_an_area_and_equal_scores() -> None:
 
 def test_scores_that_are_no_numbers_come_first_and_nothing_is_differentiated() -> None:
     boxes = flow.tensor([[0.0, 0, 1, 1], [5, 5, 6, 6]], requires_grad=True)
-    kept = flow.nms(boxes, flow.tensor([1.0, np.nan]), 0.5)
-    assert kept.tolist() == [1, 0]
-    assert not kept.requires_grad
+    boxes_left = flow.nms(boxes, flow.tensor([1.0, np.nan]), 0.5)
+    assert boxes_left.tolist() == [1, 0]
+    assert not boxes_left.requires_grad
 
 
 def test_in_a_graph(rng: np.random.Generator) -> None:

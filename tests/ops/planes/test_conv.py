@@ -110,6 +110,19 @@ def test_transposed_undoes_the_shape(rng):
     assert tuple(back.shape) == (2, 1, 7, 6)
 
 
+def test_a_transposed_result_may_have_size_0():
+    weight = flow.ones(4, 3, 1, 1, requires_grad=True)
+    for shape in ((2, 4, 2, 3), (0, 4, 2, 2)):
+        x = flow.ones(*shape, requires_grad=True)
+        y = flow.nn.functional.conv_transpose2d(x, weight, padding=1)
+        assert y.shape == (shape[0], 3, 0, shape[3] - 2)
+        y.sum().backward()
+        assert x.grad.shape == shape
+    assert not weight.grad.any()
+    with pytest.raises(ShapeError, match="would have size -1"):
+        flow.nn.functional.conv_transpose2d(flow.ones(2, 4, 1, 1), weight, padding=1)
+
+
 def test_no_samples():
     w = leaf(np.ones((2, 3, 2, 2)))
     flow.conv2d(flow.ones(0, 3, 4, 4, dtype=flow.float64), w).sum().backward()
@@ -171,9 +184,9 @@ def _agree_with_definition(rng, n, size, kernel, options, dtype):
     for i, like in enumerate((x, w)):
         other = rng.standard_normal(like.shape)
         moved = _conv_reference(*(other if j == i else v for j, v in enumerate((x, w))), **options)
-        found = (other * leaves[i].grad.numpy()).sum()
+        slope = (other * leaves[i].grad.numpy()).sum()
         scale = np.abs(other).mean() * np.abs(leaves[i].grad.numpy()).sum()
-        assert abs((moved * g).sum() - found) <= (1e-12 if dtype == "float64" else 1e-5) * scale
+        assert abs((moved * g).sum() - slope) <= (1e-12 if dtype == "float64" else 1e-5) * scale
     places = (0, *range(2, n + 2))
     np.testing.assert_allclose(leaves[2].grad.numpy(), g.astype("f8").sum(places), **tolerance)
 
@@ -352,11 +365,11 @@ def test_every_tap_takes_part_in_one_phase(kernel, stride, padding, gap):
     for back in (False, True):
         plan = strips_of(shape, "float32", back)
         phases = plan.results_h * plan.results_w
-        said = taps_of(plan)
-        assert sum(said[:phases]) == taps
-        assert sorted(said[phases : phases + taps]) == list(range(taps))
+        text = taps_of(plan)
+        assert sum(text[:phases]) == taps
+        assert sorted(text[phases : phases + taps]) == list(range(taps))
         lines = plan.sources_h * plan.sources_w * plan.pitch
-        assert all(0 <= shift < lines for shift in said[phases + taps :])
+        assert all(0 <= shift < lines for shift in text[phases + taps :])
     shifts = shifts_of(tiles_of(shape, "float32"))
     assert len(set(shifts)) == len(shifts) == taps
 
@@ -452,11 +465,11 @@ def test_pools_against_their_definition(rng, case, dtype):
     x = rng.permutation(int(np.prod(size))).reshape(size).astype(dtype)
     leaves = leaf(x), leaf(x)
     out = flow.max_pool2d(leaves[0], *options), flow.avg_pool2d(leaves[1], *options, False, False)
-    for fold, found in zip((np.nanmax, np.nanmean), out, strict=True):
-        np.testing.assert_allclose(found.numpy(), _pooled(fold, x, *two), rtol=1e-4)
+    for fold, result in zip((np.nanmax, np.nanmean), out, strict=True):
+        np.testing.assert_allclose(result.numpy(), _pooled(fold, x, *two), rtol=1e-4)
     g = rng.standard_normal(tuple(out[0].shape))
-    for found in out:
-        found.backward(tensor(g.astype(dtype)))
+    for result in out:
+        result.backward(tensor(g.astype(dtype)))
     other = rng.standard_normal(size)
     moved = (_pooled(np.nanmean, other, *two) * g).sum()
     np.testing.assert_allclose(

@@ -97,7 +97,7 @@ def bodies(launch, monkeypatch):
         launch.body, [Operand.of(v) for v in launch.views], [kind_of(c) for c in launch.consts]
     )
     jobs = []
-    monkeypatch.setattr(stand_in.jit, "found", lambda *args: None)
+    monkeypatch.setattr(stand_in.jit, "load_if_cached", lambda *args: None)
     monkeypatch.setattr(stand_in.helpers, "can_help", lambda: True)
     monkeypatch.setattr(stand_in.helpers, "later", lambda *job, pressing: jobs.append(job))
     stand_in._short.cache_clear()
@@ -133,10 +133,10 @@ def test_the_same_bits(rng, monkeypatch, dtype, back):
         kernel, short, jobs = bodies(launch, monkeypatch)
         assert kernel != short
         assert len(jobs) == 1
-        exact, found = (run(k, launch, arrays) for k in (kernel, short))
+        exact, actual = (run(k, launch, arrays) for k in (kernel, short))
         bits = f"int{8 * exact.itemsize}"
-        same = (exact.view(bits) == found.view(bits)) | (np.isnan(exact) & np.isnan(found))
-        assert same.all(), (shape, exact[~same][:4], found[~same][:4])
+        same = (exact.view(bits) == actual.view(bits)) | (np.isnan(exact) & np.isnan(actual))
+        assert same.all(), (shape, exact[~same][:4], actual[~same][:4])
         tried += 1
 
 
@@ -147,9 +147,9 @@ def test_one_does_an_instruction(rng, monkeypatch):
     monkeypatch.setattr(conv_ops, "GAIN", np.inf)
     launch, sizes = launched(shape, False, "float32", True)
     arrays = [rng.standard_normal(size).astype("float32") for size in sizes]
-    kernel, short, ((job, made),) = bodies(launch, monkeypatch)
+    kernel, short, ((job, work),) = bodies(launch, monkeypatch)
     exact = run(kernel, launch, arrays)
-    assert (run(short, launch, arrays, made) == exact).all()  # the short one goes on
+    assert (run(short, launch, arrays, work) == exact).all()  # the short one goes on
     called = []
     monkeypatch.setattr(stand_in, "kernel_of", called.append)
     module, name, text = job.split(":")
@@ -193,20 +193,23 @@ def test_until_a_helper_has_it(tmp_path, monkeypatch):
     if not stand_in.helpers.can_help():
         pytest.skip("a helper needs a second core")
 
-    def said(when: str) -> str:
-        done = subprocess.run(
+    def text(when: str) -> str:
+        process = subprocess.run(
             [sys.executable, "-c", PROGRAM, when], capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert process.returncode == 0, process.stderr
+        return process.stdout
 
-    assert said("cold") == said("warm")
+    assert text("cold") == text("warm")
 
 
-def test_large_ones_wait_for_the_kernel():
-    x, weight = (TensorMeta.of(s, flow.float32, cpu) for s in ((8, 16, 32, 32), (16, 16, 3, 3)))
+@pytest.mark.parametrize(("samples", "short"), [(8, True), (16, False)])
+def test_large_ones_wait_for_the_kernel(samples, short):
+    x, weight = (
+        TensorMeta.of(s, flow.float32, cpu) for s in ((samples, 16, 32, 32), (16, 16, 3, 3))
+    )
     shape = conv_ops._shape(
         x.shape, weight.shape, (32, 32), conv_ops.How((1, 1, 1), (0, 1, 1), (1, 1, 1), 1)
     )
-    out = x.with_shape((8, 16, 32, 32))
-    assert conv_ops._strips(out, shape, False, x, weight).stand_in is None
+    launch = conv_ops._strips(x, shape, False, x, weight)
+    assert (launch.stand_in is not None) == short

@@ -1,4 +1,6 @@
-"""Convolutions by windows, turned weights and plain products, against PyTorch's in float64."""
+"""Convolutions by windows, turned weights, plain products and with channels side by side, against
+PyTorch's in float64.
+"""
 
 import numpy as np
 import pytest
@@ -7,10 +9,20 @@ import flowvm as flow
 from flowvm.meta.device import cpu
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.planes.cpu import conv_ways
+from flowvm.ops.planes.cpu.conv_depthwise import depthwise_body
 from flowvm.ops.planes.cpu.conv_plan import Shape
 from flowvm.ops.planes.cpu.conv_strips import strips_body
-from flowvm.ops.planes.cpu.conv_ways import PRODUCT, STRIPS, TURNING, WINDOWS, Way, best_way
+from flowvm.ops.planes.cpu.conv_ways import (
+    DEPTHWISE,
+    PRODUCT,
+    STRIPS,
+    TURNING,
+    WINDOWS,
+    Way,
+    best_way,
+)
 from flowvm.ops.planes.cpu.conv_windows import windows_body
+from flowvm.ops.planes.cpu.depthwise_plan import depthwise_of
 from flowvm.ops.planes.cpu.windows_plan import FORWARD, INPUT, TURNED, WEIGHT, windows_of
 from flowvm.ops.planes.parts import conv_ops
 
@@ -25,14 +37,16 @@ def leaf(array):
 def _geometry(rng, way):
     """Shapes and options of a convolution that a way can do."""
     n, groups = int(rng.integers(1, 4)), int(rng.choice([1, 1, 2]))
+    if way == DEPTHWISE:
+        n, groups = 2, int(rng.integers(16, 70))
     kernel, dilation, padding = (rng.integers(a, b, n) for a, b in ((1, 4), (1, 3), (0, 3)))
     stride = rng.integers(1, 4, n)
-    if way != WINDOWS:
+    if way not in (WINDOWS, DEPTHWISE):
         stride[:] = 1
     if way == PRODUCT:
         kernel[:], dilation[:], padding[:] = 1, 1, 0
     size = dilation * (kernel - 1) + 8 + rng.integers(0, (40, 12, 3)[n - 1], n)
-    channels, outputs = rng.integers(8, 40, 2)
+    channels, outputs = rng.integers(8, 40, 2) if way != DEPTHWISE else (1, 1)
     shapes = (
         (int(rng.integers(1, 12)), int(channels) * groups, *map(int, size)),
         (int(outputs) * groups, int(channels), *map(int, kernel)),
@@ -48,6 +62,8 @@ def _forced(monkeypatch, way):
     """Have all directions computed in a way, those that it does not have by windows."""
 
     def forced(s, dtype, direction, gain=1.0):
+        if way == DEPTHWISE:
+            return Way(DEPTHWISE, None, depthwise_of(s, dtype))
         if way == PRODUCT and direction != WEIGHT:
             return Way(PRODUCT)
         if way == TURNING and direction == INPUT:
@@ -58,7 +74,7 @@ def _forced(monkeypatch, way):
     monkeypatch.setattr(conv_ops, "FEW", -1)
 
 
-@pytest.mark.parametrize("way", [WINDOWS, TURNING, PRODUCT])
+@pytest.mark.parametrize("way", [WINDOWS, TURNING, PRODUCT, DEPTHWISE])
 @pytest.mark.parametrize("case", range(4))
 def test_random_geometries(seed, way, case, monkeypatch):
     rng = np.random.default_rng([seed, way, case])
@@ -94,6 +110,7 @@ SIZES = {
     "a sample's positions in parts": (WINDOWS, 1, 64, 64, 23, 3),
     "turned": (TURNING, 7, 64, 40, 7, 3),
     "one by one": (PRODUCT, 4, 64, 64, 8, 1),
+    "side by side": (DEPTHWISE, 24, 1, 100, 6, 3),
 }
 
 
@@ -101,12 +118,13 @@ SIZES = {
 def test_the_same_bits_with_any_number_of_workers(rng, case, monkeypatch):
     way, samples, inputs, outputs, size, kernel = SIZES[case]
     _forced(monkeypatch, way)
-    x = rng.standard_normal((samples, inputs, size, size)).astype("float32")
+    groups = outputs if way == DEPTHWISE else 1
+    x = rng.standard_normal((samples, groups * inputs, size, size)).astype("float32")
     w = rng.standard_normal((outputs, inputs, kernel, kernel)).astype("float32")
 
     def step():
         leaves = leaf(x), leaf(w)
-        out = flow.conv2d(*leaves, padding=kernel // 2)
+        out = flow.conv2d(*leaves, padding=kernel // 2, groups=groups)
         (out * out).sum().backward()
         return [t.numpy() for t in (out, *(v.grad for v in leaves))]
 
@@ -148,24 +166,46 @@ def _shape(samples, channels, outputs, groups, size, kernel):
 
 
 def test_the_way_follows_the_shape():
-    """Planes of few pixels go by windows, depthwise ones and large planes by strips."""
-    small, large = _shape(2, 512, 512, 1, 2, 3), _shape(1, 1, 1, 64, 56, 3)
+    """Planes of few pixels go by windows or side by side, large ones by strips."""
+    small, large = _shape(2, 512, 512, 1, 2, 3), _shape(1, 3, 8, 1, 56, 3)
+    apart = _shape(8, 1, 1, 960, 3, 3)
     for direction in (FORWARD, WEIGHT):
         assert best_way(small, "float32", direction).way == WINDOWS
     assert best_way(small, "float32", INPUT).way in (WINDOWS, TURNING)
     for direction in (FORWARD, INPUT, WEIGHT):
         assert best_way(large, "float32", direction).way == STRIPS
+        assert best_way(apart, "float32", direction).way == DEPTHWISE
+    assert best_way(_shape(8, 1, 1, 32, 112, 3), "float32", FORWARD).way == STRIPS
     ways = {way.way for way in conv_ways.ways_of(_shape(1, 64, 64, 1, 8, 1), "float32", INPUT)}
     assert ways == {STRIPS, WINDOWS, TURNING, PRODUCT}
     assert best_way(_shape(0, 64, 64, 1, 8, 1), "float32", FORWARD) == Way(STRIPS)
 
 
-def _launch(samples, inputs, outputs, size):
+@pytest.mark.parametrize("stride", [1, 2])
+def test_side_by_side_has_the_bits_of_strips(rng, stride, monkeypatch):
+    """Forward and by the input; sums by the weight go over samples in another order."""
+    x = rng.standard_normal((3, 37, 7, 5)).astype("float32")
+    w, b = (rng.standard_normal(s).astype("float32") for s in ((37, 1, 3, 3), (37,)))
+
+    def step(samples):
+        pixels = leaf(x[:samples])
+        out = flow.conv2d(pixels, leaf(w), leaf(b), stride=stride, padding=1, groups=37)
+        (out * out).sum().backward()
+        return out.numpy()[:2], pixels.grad.numpy()[:2]
+
+    by_strips = step(3)
+    _forced(monkeypatch, DEPTHWISE)
+    for a, other in zip(step(2), by_strips, strict=True):
+        np.testing.assert_array_equal(a.view("int32"), other.view("int32"))
+
+
+def _launch(samples, inputs, outputs, size, groups=1):
     """The launch of a convolution 3x3."""
-    shapes = (samples, inputs, size, size), (outputs, inputs, 3, 3)
+    channels = inputs // groups, outputs // groups
+    shapes = (samples, inputs, size, size), (outputs, channels[0], 3, 3)
     x, w = (TensorMeta.of(shape, flow.float32, cpu) for shape in shapes)
     out = x.with_shape((samples, outputs, size, size))
-    return conv_ops._strips(out, _shape(samples, inputs, outputs, 1, size, 3), False, x, w)
+    return conv_ops._strips(out, _shape(samples, *channels, groups, size, 3), False, x, w)
 
 
 def test_a_small_one_keeps_the_short_body():
@@ -174,3 +214,4 @@ def test_a_small_one_keeps_the_short_body():
     assert launch.body is strips_body
     assert launch.stand_in is not None
     assert _launch(2, 256, 256, 4).body is windows_body
+    assert _launch(8, 960, 960, 3, groups=960).body is depthwise_body

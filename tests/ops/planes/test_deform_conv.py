@@ -33,17 +33,17 @@ def arguments(rng: np.random.Generator, groups: int, apart: int, kernel: int) ->
 def test_values_and_gradients(
     groups: int, apart: int, kernel: int, rng: np.random.Generator
 ) -> None:
-    given = arguments(rng, groups, apart, kernel)
-    tensors = {k: flow.tensor(v, requires_grad=True) for k, v in given.items()}
+    inputs = arguments(rng, groups, apart, kernel)
+    tensors = {k: flow.tensor(v, requires_grad=True) for k, v in inputs.items()}
     out = F.deform_conv2d(**tensors)
     upstream = rng.standard_normal(tuple(out.shape))
     out.backward(flow.tensor(upstream))
-    one = {k: v[:1] if k in ("input", "offset", "mask") else v for k, v in given.items()}
+    one = {k: v[:1] if k in ("input", "offset", "mask") else v for k, v in inputs.items()}
     np.testing.assert_allclose(
         out[:1].detach().numpy(), _reference(one.pop("input"), **one), 1e-9, 1e-10
     )
     with flow.no_grad():
-        for name, value in given.items():
+        for name, value in inputs.items():
             way = rng.standard_normal(value.shape)
             ends = []
             for step in (1e-6, -1e-6):
@@ -59,10 +59,10 @@ def test_values_and_gradients(
 def test_without_offsets_it_is_a_convolution(options: Any, rng: np.random.Generator) -> None:
     x = flow.tensor(rng.standard_normal((2, 4, 9, 8)))
     weight, bias = flow.tensor(rng.standard_normal((6, 2, 3, 2))), flow.tensor(rng.random(6))
-    wanted = F.conv2d(x, weight, bias, *options, groups=2)
-    offset = flow.zeros(2, 12, *wanted.shape[2:], dtype=flow.float64)
+    expected = F.conv2d(x, weight, bias, *options, groups=2)
+    offset = flow.zeros(2, 12, *expected.shape[2:], dtype=flow.float64)
     out = F.deform_conv2d(x, offset, weight, bias, *options)
-    np.testing.assert_allclose(out.numpy(), wanted.numpy(), 1e-10, 1e-12)
+    np.testing.assert_allclose(out.numpy(), expected.numpy(), 1e-10, 1e-12)
 
 
 def test_whole_offsets_and_places_outside() -> None:
@@ -96,20 +96,20 @@ def test_what_is_not_read_does_not_count() -> None:
 
 
 def test_any_number_of_threads_gives_the_same_bits(rng: np.random.Generator) -> None:
-    given = {k: v.astype(np.float32) for k, v in arguments(rng, 2, 1, 2).items()}
-    found, threads = [], flow.get_num_threads()
+    options = {k: v.astype(np.float32) for k, v in arguments(rng, 2, 1, 2).items()}
+    outcomes, threads = [], flow.get_num_threads()
     try:
         for count in (1, 3):
             flow.set_num_threads(count)
-            tensors = {k: flow.tensor(v, requires_grad=True) for k, v in given.items()}
+            tensors = {k: flow.tensor(v, requires_grad=True) for k, v in options.items()}
             out = F.deform_conv2d(**tensors)
             out.pow(2).sum().backward()
             grads = [t.grad for t in tensors.values()]
-            found.append([t.detach().numpy().tobytes() for t in (out, *grads) if t is not None])
+            outcomes.append([t.detach().numpy().tobytes() for t in (out, *grads) if t is not None])
     finally:
         flow.set_num_threads(threads)
-    assert len(found[0]) == 6
-    assert found[0] == found[1]
+    assert len(outcomes[0]) == 6
+    assert outcomes[0] == outcomes[1]
 
 
 def test_second_derivatives(rng: np.random.Generator) -> None:

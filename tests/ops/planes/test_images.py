@@ -28,11 +28,11 @@ def like_torch(function: Any, array: np.ndarray, rtol: float, atol: float) -> No
     if smooth:
         x.requires_grad_(True), y.requires_grad_(True)
     ours, theirs = function(F, x), function(torch.nn.functional, y)
-    found, wanted = ours.detach().numpy(), theirs.detach().numpy()
-    assert found.dtype == wanted.dtype
-    np.testing.assert_allclose(found, wanted, rtol, atol)
+    actual, expected = ours.detach().numpy(), theirs.detach().numpy()
+    assert actual.dtype == expected.dtype
+    np.testing.assert_allclose(actual, expected, rtol, atol)
     if smooth:
-        weight = np.cos(np.arange(wanted.size)).reshape(wanted.shape).astype(array.dtype)
+        weight = np.cos(np.arange(expected.size)).reshape(expected.shape).astype(array.dtype)
         (ours * flow.tensor(weight)).sum().backward()
         (theirs * torch.from_numpy(weight)).sum().backward()
         np.testing.assert_allclose(x.grad.numpy(), y.grad.numpy(), rtol, atol)
@@ -45,10 +45,10 @@ def test_interpolate_to_random_sizes(rng, mode, corners, n, dtype):
     for _ in range(6):
         space, size = rng.integers(1, 40 >> n, n), rng.integers(1, 60 >> n, n)
         array = rng.standard_normal((2, 3, *space)).astype(dtype)
-        wanted = tuple(int(s) for s in size)
+        expected = tuple(int(s) for s in size)
 
-        def resized(lib: Any, x: Any, wanted: Any = wanted) -> Any:
-            return lib.interpolate(x, wanted, mode=mode, align_corners=corners)
+        def resized(lib: Any, x: Any, expected: Any = expected) -> Any:
+            return lib.interpolate(x, expected, mode=mode, align_corners=corners)
 
         like_torch(resized, array, tolerance, tolerance)
 

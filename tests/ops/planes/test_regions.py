@@ -17,17 +17,17 @@ Call = tuple[float, int, int, int, bool]
 
 def weights_of(start: float, each: float, bins: int, grid: int, size: int) -> Any:
     """Return (bins, size): the weight of each element in each bin, point by point."""
-    found = np.zeros((bins, size))
+    matrix = np.zeros((bins, size))
     for k in range(bins):
         for i in range(grid):
             p = start + (k + (i + 0.5) / grid) * each
             if -1 <= p <= size:
                 p = min(max(p, 0.0), size - 1)
                 low = int(p)
-                found[k, low] += (1 - (p - low)) / grid
+                matrix[k, low] += (1 - (p - low)) / grid
                 if p > low:
-                    found[k, low + 1] += (p - low) / grid
-    return found
+                    matrix[k, low + 1] += (p - low) / grid
+    return matrix
 
 
 def matrices(roi: Any, x: Any, call: Call) -> tuple[Any, Any]:
@@ -37,11 +37,11 @@ def matrices(roi: Any, x: Any, call: Call) -> tuple[Any, Any]:
     sizes = [bottom - top, right - left]
     if not aligned:
         sizes = [max(size, 1.0) for size in sizes]
-    made = []
+    matrices = []
     for start, size, bins, n in zip((top, left), sizes, (ph, pw), x.shape[2:], strict=True):
         grid = ratio if ratio > 0 else max(0, math.ceil(size / bins))
-        made.append(weights_of(start, size / bins, bins, grid, n))
-    return made[0], made[1]
+        matrices.append(weights_of(start, size / bins, bins, grid, n))
+    return matrices[0], matrices[1]
 
 
 def regions_of(rng: np.random.Generator, count: int, images: int, reach: float) -> Any:
@@ -64,18 +64,18 @@ CALLS: list[Call] = [
 def test_values_and_gradient(call: Call, rng: np.random.Generator) -> None:
     x = rng.standard_normal((3, 11, 9, 13))  # channels of two of backward's blocks
     rois = regions_of(rng, 25, 3, 12 / (abs(call[0]) or 1))
-    given = flow.tensor(x, requires_grad=True)
-    out = flow.roi_align(given, flow.tensor(rois), *call)
+    inputs = flow.tensor(x, requires_grad=True)
+    out = flow.roi_align(inputs, flow.tensor(rois), *call)
     upstream = rng.standard_normal(tuple(out.shape))
     out.backward(flow.tensor(upstream))
-    wanted, gradient = np.zeros(upstream.shape), np.zeros(x.shape)
+    expected, gradient = np.zeros(upstream.shape), np.zeros(x.shape)
     for r, roi in enumerate(rois):
         down, along = matrices(roi, x, call)
         image = int(roi[0])
-        wanted[r] = down @ x[image] @ along.T
+        expected[r] = down @ x[image] @ along.T
         gradient[image] += down.T @ upstream[r] @ along
-    np.testing.assert_allclose(out.detach().numpy(), wanted, 1e-10, 1e-11)
-    np.testing.assert_allclose(given.grad.numpy(), gradient, 1e-10, 1e-11)
+    np.testing.assert_allclose(out.detach().numpy(), expected, 1e-10, 1e-11)
+    np.testing.assert_allclose(inputs.grad.numpy(), gradient, 1e-10, 1e-11)
 
 
 @pytest.mark.parametrize("call", CALLS[:3])
@@ -122,9 +122,9 @@ def test_an_image_that_there_is_not(image: float) -> None:
     out = flow.roi_align(x, rois, 1.0, 1, 1, 1, True)
     with pytest.raises(IndexError, match=f"index {int(image)} .* size 2"):
         out.detach().numpy()
-    given = regions.Regions(1.0, 1, 1)
+    inputs = regions.Regions(1.0, 1, 1)
     with pytest.raises(IndexError, match=f"index {int(image)} .* size 2"):
-        regions._back(flow.ones(2, 1, 1, 1), rois, (2, 1, 3, 3), given).numpy()
+        regions._back(flow.ones(2, 1, 1, 1), rois, (2, 1, 3, 3), inputs).numpy()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30])
@@ -156,21 +156,21 @@ def test_weights_stay_in_their_part(rng: np.random.Generator) -> None:
         grid = int(rng.integers(1, 6)) if rng.random() < 0.5 else max(0, math.ceil(each))
         spans, weights = np.full(2 * bins, -1), np.zeros(size + 2 * bins)
         _weigh(weights, spans, float(start), float(each), grid, size)
-        found, at = np.zeros((bins, size)), 0
+        matrix, at = np.zeros((bins, size)), 0
         for k, (low, high) in enumerate(spans.reshape(-1, 2)):
             assert 0 <= low <= high <= size
-            found[k, low:high] = weights[at : at + high - low]
+            matrix[k, low:high] = weights[at : at + high - low]
             at += high - low
         assert at <= size + 2 * bins
-        np.testing.assert_allclose(found, weights_of(start, each, bins, grid, size), 1e-9, 1e-9)
+        np.testing.assert_allclose(matrix, weights_of(start, each, bins, grid, size), 1e-9, 1e-9)
 
 
 def test_numbers_that_are_tensors_or_of_numpy_and_such_that_are_none() -> None:
     x, rois = flow.ones(1, 1, 4, 4), flow.tensor([[0.0, 0.0, 0.0, 2.0, 2.0]])
     for scale, count in ((np.float32(0.5), np.int64(2)), (flow.tensor(0.5), flow.tensor(2))):
         assert flow.roi_align(x, rois, scale, count, count, count, True).shape == (1, 1, 2, 2)
-        kept = flow.nms(rois[:, 1:], flow.ones(1), scale)
-        assert kept.tolist() == [0]
+        boxes_left = flow.nms(rois[:, 1:], flow.ones(1), scale)
+        assert boxes_left.tolist() == [0]
     for wrong in (np.nan, np.inf):
         with pytest.raises(ValueError, match="spatial_scale is finite"):
             flow.roi_align(x, rois, wrong, 1, 1, 1, True)
@@ -190,17 +190,17 @@ def test_planes_without_room_for_their_weights() -> None:
 
 def test_any_number_of_threads_gives_the_same_bits(rng: np.random.Generator) -> None:
     x, rois = rng.standard_normal((2, 40, 16, 16)), regions_of(rng, 60, 2, 16)
-    found, threads = [], flow.get_num_threads()
+    outcomes, threads = [], flow.get_num_threads()
     try:
         for count in (1, 3):
             flow.set_num_threads(count)
-            given = flow.tensor(x, dtype=flow.float32, requires_grad=True)
-            out = flow.roi_align(given, flow.tensor(rois).float(), 1.0, 7, 7, 2, True)
+            inputs = flow.tensor(x, dtype=flow.float32, requires_grad=True)
+            out = flow.roi_align(inputs, flow.tensor(rois).float(), 1.0, 7, 7, 2, True)
             (out * out).sum().backward()
-            found.append((out.detach().numpy().tobytes(), given.grad.numpy().tobytes()))
+            outcomes.append((out.detach().numpy().tobytes(), inputs.grad.numpy().tobytes()))
     finally:
         flow.set_num_threads(threads)
-    assert found[0] == found[1]
+    assert outcomes[0] == outcomes[1]
 
 
 def test_in_a_graph(rng: np.random.Generator) -> None:

@@ -33,10 +33,10 @@ TWO = {
 
 
 def gradients(t, function, arrays):
-    given = [t.tensor(array).requires_grad_() for array in arrays]
-    out = function(t, *given)
+    inputs = [t.tensor(array).requires_grad_() for array in arrays]
+    out = function(t, *inputs)
     seed = t.arange(1, out.numel() + 1, dtype=t.float32)
-    return [g.numpy() for g in t.autograd.grad([out], given, [seed])]
+    return [g.numpy() for g in t.autograd.grad([out], inputs, [seed])]
 
 
 @pytest.mark.parametrize("name", ONE)

@@ -56,19 +56,19 @@ def laid_out(array, layout):
 LAYOUTS = ("rows", "columns", "wide rows", "gaps")
 
 
-def close(got, want, scale, depth, dtype):
+def close(actual, want, scale, depth, dtype):
     """Every sum of `depth` products, whose sizes sum to `scale`, is within its error bound."""
     bound = (depth + 8) * np.finfo(dtype).eps * (scale + np.abs(want)) + np.finfo(dtype).tiny
-    assert got.shape == want.shape
-    worst = np.max(np.abs(got - want) - bound, initial=-1)
+    assert actual.shape == want.shape
+    worst = np.max(np.abs(actual - want) - bound, initial=-1)
     assert worst <= 0, f"beyond its error bound by {worst}"
 
 
 def check(a, b, dtype, layouts=("rows", "rows")):
     a, b = a.astype(dtype), b.astype(dtype)
-    got = (laid_out(a, layouts[0]) @ laid_out(b, layouts[1])).numpy()
+    actual = (laid_out(a, layouts[0]) @ laid_out(b, layouts[1])).numpy()
     a, b = a.astype("float64"), b.astype("float64")
-    close(got, a @ b, np.abs(a) @ np.abs(b), a.shape[-1], dtype)
+    close(actual, a @ b, np.abs(a) @ np.abs(b), a.shape[-1], dtype)
 
 
 def plan_of(a, b):
@@ -159,9 +159,9 @@ def test_float16_is_summed_in_float32_whatever_its_layout(rng, shapes):
     want = a.astype("float64") @ b.astype("float64")
     for left in LAYOUTS if a.ndim > 1 else ("rows", "gaps"):
         for right in LAYOUTS if b.ndim > 1 else ("rows", "gaps"):
-            got = laid_out(a, left) @ laid_out(b, right)
-            assert got.dtype is flow.float16
-            error = np.abs(got.numpy().astype("float64") - want)
+            actual = laid_out(a, left) @ laid_out(b, right)
+            assert actual.dtype is flow.float16
+            error = np.abs(actual.numpy().astype("float64") - want)
             assert (error <= 1.01 * 2**-11 * np.abs(want) + 1e-4).all()
 
 
@@ -189,8 +189,8 @@ def test_blocks_fit_the_arena(rng, monkeypatch):
 def test_heads_of_attention_are_multiplied_where_they_lie(rng):
     x = rng.standard_normal((2, 50, 3, 16)).astype("float32")
     heads = tensor(x).transpose(1, 2)
-    got = (heads @ heads.transpose(-1, -2)).numpy()
-    np.testing.assert_allclose(got, np.einsum("bqhd,bkhd->bhqk", x, x), rtol=1e-4, atol=1e-4)
+    actual = (heads @ heads.transpose(-1, -2)).numpy()
+    np.testing.assert_allclose(actual, np.einsum("bqhd,bkhd->bhqk", x, x), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("size", [(5, 6, 7), (40, 300, 50), (1, 40, 600), (9, 600, 2)], ids=str)
@@ -199,13 +199,13 @@ def test_nan_and_infinity_are_not_skipped(size):
     for right in ("rows", "columns"):
         a, b = np.zeros((m, k), "float32"), np.ones((k, n), "float32")
         b[k // 2, n // 2] = np.inf
-        got = (tensor(a) @ laid_out(b, right)).numpy()
-        assert np.isnan(got[:, n // 2]).all()
-        assert not np.isnan(np.delete(got, n // 2, 1)).any()
+        actual = (tensor(a) @ laid_out(b, right)).numpy()
+        assert np.isnan(actual[:, n // 2]).all()
+        assert not np.isnan(np.delete(actual, n // 2, 1)).any()
         a[m // 2, k - 1] = np.nan
-        got = (tensor(a) @ laid_out(np.ones((k, n), "float32"), right)).numpy()
-        assert np.isnan(got[m // 2]).all()
-        assert (np.delete(got, m // 2, 0) == 0).all()
+        actual = (tensor(a) @ laid_out(np.ones((k, n), "float32"), right)).numpy()
+        assert np.isnan(actual[m // 2]).all()
+        assert (np.delete(actual, m // 2, 0) == 0).all()
 
 
 @pytest.mark.parametrize(
@@ -247,16 +247,16 @@ def test_the_short_walk_gives_the_same_bits(rng, monkeypatch, dtype):
         (9, 8, 70, (3, 2)),
     ):
         a, b = rng.standard_normal((*batch, m, k)), rng.standard_normal((*batch, k, n))
-        for left in ("rows", "columns"):
+        for layout in ("rows", "columns"):
             for shape in ((n,), (m, 1), (*batch, m, n)):
                 addend = rng.standard_normal(shape)
-                sides = laid_out(a.astype(dtype), left), laid_out(b.astype(dtype), "rows")
+                sides = laid_out(a.astype(dtype), layout), laid_out(b.astype(dtype), "rows")
                 cases.append((*sides, tensor(addend.astype(dtype))))
-    found = [added("in_place")(*case).numpy() for case in cases]
+    results = [added("in_place")(*case).numpy() for case in cases]
     short = []
     monkeypatch.setattr(gemm, "is_in_place", lambda plan: short.append(is_in_place(plan)))
-    for case, got in zip(cases, found, strict=True):
-        np.testing.assert_array_equal(added("by_blocks")(*case).numpy(), got, strict=True)
+    for case, actual in zip(cases, results, strict=True):
+        np.testing.assert_array_equal(added("by_blocks")(*case).numpy(), actual, strict=True)
     assert any(short)
 
 
@@ -302,27 +302,27 @@ def test_epilogues(rng, act, alpha, beta):
             for shape in ((n,), (m, 1), (1, 1), (m, n)):
                 for layout in ("rows", "columns", "gaps") if len(shape) == 2 else ("rows",):
                     c = rng.standard_normal(shape)
-                    got = with_addend(left, other, laid_out(c, layout)).numpy()
+                    actual = with_addend(left, other, laid_out(c, layout)).numpy()
                     want = exact(alpha * (a @ b) + beta * c)
-                    np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
+                    np.testing.assert_allclose(actual, want, rtol=1e-9, atol=1e-12)
 
 
 def test_addends_of_batches(rng):
     a, b = rng.standard_normal((3, 20, 30)), rng.standard_normal((3, 30, 40))
     for shape in ((3, 20, 40), (3, 1, 40), (20, 40), (40,), (3, 20, 1), ()):
         c = rng.standard_normal(shape)
-        got = flow.baddbmm(tensor(c), tensor(a), tensor(b)).numpy()
-        np.testing.assert_allclose(got, c + a @ b, rtol=1e-9, atol=1e-12)
-        got = flow.baddbmm(tensor(c), tensor(a), tensor(b), beta=0.5, alpha=-1).numpy()
-        np.testing.assert_allclose(got, 0.5 * c - a @ b, rtol=1e-9, atol=1e-12)
+        actual = flow.baddbmm(tensor(c), tensor(a), tensor(b)).numpy()
+        np.testing.assert_allclose(actual, c + a @ b, rtol=1e-9, atol=1e-12)
+        actual = flow.baddbmm(tensor(c), tensor(a), tensor(b), beta=0.5, alpha=-1).numpy()
+        np.testing.assert_allclose(actual, 0.5 * c - a @ b, rtol=1e-9, atol=1e-12)
 
 
 def test_linear_of_any_shape(rng):
     w, bias = rng.standard_normal((70, 33)), rng.standard_normal(70)
     for shape in ((33,), (1, 33), (5, 33), (2, 3, 33), (0, 33), (200, 33)):
         x = rng.standard_normal(shape)
-        got = flow.linear(tensor(x), tensor(w), tensor(bias)).numpy()
-        np.testing.assert_allclose(got, x @ w.T + bias, rtol=1e-9, atol=1e-12)
+        actual = flow.linear(tensor(x), tensor(w), tensor(bias)).numpy()
+        np.testing.assert_allclose(actual, x @ w.T + bias, rtol=1e-9, atol=1e-12)
         spread = flow.linear(tensor(x), tensor(w), tensor(bias[:1]).expand(70)).numpy()
         np.testing.assert_allclose(spread, x @ w.T + bias[0], rtol=1e-9, atol=1e-12)
 
@@ -395,8 +395,8 @@ def test_tiles(rng, vector_code, dtype):
                     at(b), columns, 0, at(c), columns, kind, at(start), columns, rows, columns,
                 )  # fmt: skip
                 assert (c[-3:] == 7).all()
-                got = c[:-3].reshape(rows, columns)
-                np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+                actual = c[:-3].reshape(rows, columns)
+                np.testing.assert_allclose(actual, want, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

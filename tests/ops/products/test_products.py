@@ -30,11 +30,13 @@ LAYOUTS = ("rows", "columns", "wide rows", "gaps")
 
 
 def check(a, b, dtype="float32", layouts=("rows", "rows")):
-    got = laid_out(a.astype(dtype), layouts[0]) @ laid_out(b.astype(dtype), layouts[1])
+    actual = laid_out(a.astype(dtype), layouts[0]) @ laid_out(b.astype(dtype), layouts[1])
     want = a.astype(dtype).astype("float64") @ b.astype(dtype).astype("float64")
-    assert got.dtype.name == dtype
-    assert tuple(got.shape) == want.shape
-    np.testing.assert_allclose(got.numpy(), want.astype(dtype), rtol=RTOL[dtype], atol=RTOL[dtype])
+    assert actual.dtype.name == dtype
+    assert tuple(actual.shape) == want.shape
+    np.testing.assert_allclose(
+        actual.numpy(), want.astype(dtype), rtol=RTOL[dtype], atol=RTOL[dtype]
+    )
 
 
 @pytest.mark.parametrize("layouts", list(itertools.product(LAYOUTS, LAYOUTS)), ids="-".join)
@@ -77,15 +79,15 @@ def test_sizes(rng, shapes):
 def test_expanded_operand(rng):
     a = rng.standard_normal((1, 40)).astype("float32")
     b = rng.standard_normal((40, 30)).astype("float32")
-    got = tensor(a).expand(30, 40) @ tensor(b)
-    np.testing.assert_allclose(got.numpy(), np.repeat(a @ b, 30, 0), rtol=1e-4, atol=1e-5)
+    actual = tensor(a).expand(30, 40) @ tensor(b)
+    np.testing.assert_allclose(actual.numpy(), np.repeat(a @ b, 30, 0), rtol=1e-4, atol=1e-5)
 
 
 def test_float16_sums_in_float32():
     a = flow.ones(1, 4096, dtype=flow.float16)
-    got = a @ a.t()
-    assert got.dtype is flow.float16
-    assert got.item() == 4096.0
+    actual = a @ a.t()
+    assert actual.dtype is flow.float16
+    assert actual.item() == 4096.0
 
 
 def test_results_do_not_depend_on_threads(rng):
@@ -127,8 +129,8 @@ def test_matmul_refuses():
 
 def test_linear_takes_any_strides(rng):
     x, w, b = (rng.standard_normal(s) for s in ((5, 4, 30), (20, 30), 20))
-    got = flow.linear(tensor(x.transpose(1, 0, 2)).transpose(0, 1), tensor(w.T).t(), tensor(b))
-    np.testing.assert_allclose(got.numpy(), x @ w.T + b, rtol=1e-10)
+    actual = flow.linear(tensor(x.transpose(1, 0, 2)).transpose(0, 1), tensor(w.T).t(), tensor(b))
+    np.testing.assert_allclose(actual.numpy(), x @ w.T + b, rtol=1e-10)
     no_bias = flow.linear(tensor(x.transpose(1, 0, 2)).transpose(0, 1), tensor(w))
     np.testing.assert_allclose(no_bias.numpy(), x @ w.T, rtol=1e-10)
 
@@ -158,8 +160,8 @@ def test_einsum_labels(rng):
 
 def test_einsum_broadcasts_dots(rng):
     a, b = rng.standard_normal((3, 1, 2, 4)), rng.standard_normal((5, 4, 2))
-    got = flow.einsum("...ij,...jk->...ik", tensor(a), tensor(b))
-    np.testing.assert_allclose(got.numpy(), a @ b, rtol=1e-10)
+    actual = flow.einsum("...ij,...jk->...ik", tensor(a), tensor(b))
+    np.testing.assert_allclose(actual.numpy(), a @ b, rtol=1e-10)
 
 
 def test_addmm_without_beta_ignores_input():
@@ -170,9 +172,9 @@ def test_addmm_without_beta_ignores_input():
 @pytest.mark.parametrize("dtype", ["int64", "uint8"])
 def test_linear_of_integers(rng, dtype):
     x, w, b = (rng.integers(0, 9, s).astype(dtype) for s in ((2, 3, 4), (5, 4), 5))
-    got = flow.linear(tensor(x), tensor(w), tensor(b))
-    assert got.dtype.name == dtype
-    np.testing.assert_array_equal(got.numpy(), x @ w.T + b)
+    actual = flow.linear(tensor(x), tensor(w), tensor(b))
+    assert actual.dtype.name == dtype
+    np.testing.assert_array_equal(actual.numpy(), x @ w.T + b)
     np.testing.assert_array_equal(flow.linear(tensor(x), tensor(w)).numpy(), x @ w.T)
     with pytest.raises(DTypeError, match="bias"):
         flow.linear(tensor(x), tensor(w), flow.ones(5))
@@ -182,9 +184,9 @@ def test_linear_of_integers(rng, dtype):
 
 def test_sums_with_products_of_integers_stay_integers():
     ones = flow.ones(1, 2, 2, dtype=flow.int64)
-    got = flow.baddbmm(ones, ones, ones, beta=1.9, alpha=2.5)
-    assert got.dtype is flow.int64
-    assert got.tolist() == [[[5, 5], [5, 5]]]
+    actual = flow.baddbmm(ones, ones, ones, beta=1.9, alpha=2.5)
+    assert actual.dtype is flow.int64
+    assert actual.tolist() == [[[5, 5], [5, 5]]]
     assert flow.addmm(ones[0], ones[0], ones[0], alpha=0.5).tolist() == [[1, 1], [1, 1]]
     assert flow.addmv(ones[0, 0], ones[0], ones[0, 0], alpha=2.5, beta=1.9).tolist() == [5, 5]
     with pytest.raises(DTypeError, match="ints"):
@@ -195,8 +197,8 @@ def test_einsum_of_operands_with_lists_of_labels():
     a, b = flow.arange(24.0).reshape(2, 3, 4), flow.arange(8.0).reshape(4, 2)
     want = flow.einsum("bij,jk->kb", a, b).numpy()
     other = flow.einsum(a, (51, 7, 0), b, (0, 9), (9, 51))
-    for got in (flow.einsum(a, [0, 1, 2], b, [2, 3], [3, 0]), other):
-        np.testing.assert_array_equal(got.numpy(), want)
+    for actual in (flow.einsum(a, [0, 1, 2], b, [2, 3], [3, 0]), other):
+        np.testing.assert_array_equal(actual.numpy(), want)
     spread = flow.einsum(a, [..., 0], b, [0, 1], [..., 1])
     np.testing.assert_array_equal(spread.numpy(), (a @ b).numpy())
     # without a list for the output, labels that come once, in the order of their numbers

@@ -44,9 +44,9 @@ def test_philox_known_answers(block, call, key, words):
 def test_uniform_numbers_are_the_documented_words():
     flow.manual_seed(5)
     flow.rand(3)  # call 0
-    made = flow.rand(6).numpy()
+    draws = flow.rand(6).numpy()
     words = [*philox(0, 1, 5), *philox(1, 1, 5)]
-    np.testing.assert_array_equal(made, np.array([(w >> 8) * 2.0**-24 for w in words[:6]], "f4"))
+    np.testing.assert_array_equal(draws, np.array([(w >> 8) * 2.0**-24 for w in words[:6]], "f4"))
 
 
 DRAWS = [
@@ -103,8 +103,8 @@ def test_normal_numbers_are_the_documented_words():
         flow.manual_seed(9)
         radius = np.sqrt(-2 * np.log(((w[::2] >> np.uint64(1)) + 0.5) / 2**31))
         angle = w[1::2] * (2 * np.pi / 2**32)
-        wanted = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1).ravel()[:n]
-        np.testing.assert_allclose(flow.randn(n).numpy(), wanted, rtol=2e-6, atol=2e-6)
+        expected = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1).ravel()[:n]
+        np.testing.assert_allclose(flow.randn(n).numpy(), expected, rtol=2e-6, atol=2e-6)
 
 
 def test_wide_normal_numbers_are_the_documented_words():
@@ -112,34 +112,34 @@ def test_wide_normal_numbers_are_the_documented_words():
     size = ((w[::4] << np.uint64(21)) | (w[1::4] >> np.uint64(11))) + 0.5
     radius = np.sqrt(-2 * np.log(size / 2**53))
     angle = ((w[2::4] << np.uint64(32)) | w[3::4]) * (2 * np.pi / 2**64)
-    wanted = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1).ravel()[:777]
-    made = flow.randn(777, dtype=flow.float64).numpy()
-    np.testing.assert_allclose(made, wanted, rtol=1e-12, atol=1e-13)
+    expected = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1).ravel()[:777]
+    draws = flow.randn(777, dtype=flow.float64).numpy()
+    np.testing.assert_allclose(draws, expected, rtol=1e-12, atol=1e-13)
 
 
 def test_exponential_numbers_are_the_documented_words():
     w = _fresh()
-    wanted = -np.log(((w >> np.uint64(1)) + 0.5) / 2**31)[:1500]
-    np.testing.assert_allclose(flow.empty(1500).exponential_().numpy(), wanted, rtol=1e-6)
+    expected = -np.log(((w >> np.uint64(1)) + 0.5) / 2**31)[:1500]
+    np.testing.assert_allclose(flow.empty(1500).exponential_().numpy(), expected, rtol=1e-6)
 
 
 def test_integers_are_the_documented_words():
     w = [int(v) for v in _fresh()]
     for low, size in ((0, 10), (-7, 1 << 33), (-(1 << 62), (1 << 63) - 1)):
         flow.manual_seed(9)
-        made = flow.randint(low, low + size, (1100,)).tolist()
+        draws = flow.randint(low, low + size, (1100,)).tolist()
         pairs = zip(w[::2], w[1::2], strict=True)
-        assert made == [low + (((a << 32 | b) * size) >> 64) for a, b in pairs][:1100]
+        assert draws == [low + (((a << 32 | b) * size) >> 64) for a, b in pairs][:1100]
 
 
 def test_dropout_and_bernoulli_are_the_documented_words():
-    kept = _fresh()[:1300] >= 0.3 * 2**32
-    np.testing.assert_array_equal(flow.dropout(flow.ones(1300), 0.3).numpy() != 0, kept)
+    expected = _fresh()[:1300] >= 0.3 * 2**32
+    np.testing.assert_array_equal(flow.dropout(flow.ones(1300), 0.3).numpy() != 0, expected)
     flow.manual_seed(9)
     chosen = flow.bernoulli(flow.full((1300,), 0.3, dtype=flow.float64)).numpy()
-    np.testing.assert_array_equal(chosen == 0, kept)
+    np.testing.assert_array_equal(chosen == 0, expected)
     flow.manual_seed(9)
-    np.testing.assert_array_equal(flow.empty(1300).bernoulli_(0.3).numpy() == 0, kept)
+    np.testing.assert_array_equal(flow.empty(1300).bernoulli_(0.3).numpy() == 0, expected)
 
 
 @pytest.mark.parametrize("workers", [2, 3])
@@ -249,10 +249,10 @@ def test_poisson(mean, dtype):
     assert counts.dtype == dtype
     at = np.arange(int(mean + 10 * mean**0.5) + 10)
     expected = scipy.stats.poisson.pmf(at, mean) * N
-    seen = np.bincount(counts.astype(int), minlength=len(at))[: len(at)]
+    results = np.bincount(counts.astype(int), minlength=len(at))[: len(at)]
     often = expected > 8
     if often.sum() > 1:
-        pairs = [np.append(c[often], N - c[often].sum()) for c in (seen, expected)]
+        pairs = [np.append(c[often], N - c[often].sum()) for c in (results, expected)]
         assert scipy.stats.chisquare(*pairs).pvalue > LEAST
     else:
         assert counts.max() <= 2 * mean
@@ -349,12 +349,12 @@ def test_more_distributions_in_place():
 
 
 def test_random_below_a_number_and_between_two():
-    for made, low, high in (
+    for draws, low, high in (
         (flow.empty(2000).random_(3), 0, 3),
         (flow.empty(2000, dtype=flow.int64).random_(to=3), 0, 3),
         (flow.empty(2000, dtype=flow.int64).random_(-2, 2), -2, 2),
     ):
-        assert set(made.tolist()) == set(range(low, high))
+        assert set(draws.tolist()) == set(range(low, high))
     with pytest.raises(ValueError, match="less than to"):
         flow.empty(2).random_(0)
 

@@ -20,10 +20,10 @@ WEIGHTS = {
 @pytest.mark.parametrize("replacement", [False, True])
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_weights(name: str, replacement: bool) -> None:
-    weights, said = WEIGHTS[name]
-    with pytest.raises(InvalidValueError, match=said):
+    weights, text = WEIGHTS[name]
+    with pytest.raises(InvalidValueError, match=text):
         flow.multinomial(flow.tensor(weights), 1, replacement).tolist()
-    with pytest.raises(InvalidValueError, match=said):  # columns in memory
+    with pytest.raises(InvalidValueError, match=text):  # columns in memory
         flow.multinomial(flow.tensor(weights).t().contiguous().t(), 1, replacement).tolist()
     assert flow.multinomial(flow.tensor([0.0, 2.0]), 3, True).tolist() == [1, 1, 1]
 

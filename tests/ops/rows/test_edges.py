@@ -25,8 +25,8 @@ SOUND = slice(10, 17)  # those of usual numbers
 
 def _method(name, *args, **options):
     def call(t, x):
-        found = getattr(t, name)(x, *args, **options)
-        return found[0] if isinstance(found, tuple) else found
+        result = getattr(t, name)(x, *args, **options)
+        return result[0] if isinstance(result, tuple) else result
 
     return call
 
@@ -172,20 +172,20 @@ def results(t, function, rows, dtype):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         out = function(t, x)
-    found = {"value": out.detach().numpy()}
+    arrays = {"value": out.detach().numpy()}
     if out.requires_grad:
         out.backward(t.ones_like(out))
-        found["gradient"] = x.grad.numpy()
-    return found
+        arrays["gradient"] = x.grad.numpy()
+    return arrays
 
 
 def compare(name, function, rows):
     for dtype in ("float32", "float64"):
-        got = results(flow, function, rows, dtype)
+        actual = results(flow, function, rows, dtype)
         narrow, wide = (results(torch, function, rows, d) for d in (dtype, "float64"))
         relative, absolute = TOLERANCES[dtype]
         for what, want in wide.items():
-            a = got[what].astype(float)
+            a = actual[what].astype(float)
             fine = np.zeros(a.shape, bool)
             for b in (want, narrow[what]):
                 with np.errstate(all="ignore"):

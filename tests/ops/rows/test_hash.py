@@ -15,10 +15,10 @@ def test_bits_of_64(dtype, dim, keepdim):
     )
     wide = x.numpy().astype(np.float64 if x.is_floating_point() else np.int64).view(np.uint64)
     axes = (0, 1, 2) if dim is None else dim
-    wanted = np.bitwise_xor.reduce(wide, axis=axes, keepdims=keepdim)
-    found = flow.hash_tensor(x.transpose(0, 1).transpose(0, 1), dim, keepdim=keepdim)
-    assert found.dtype is flow.uint64
-    assert found.numpy().tolist() == wanted.tolist()
+    expected = np.bitwise_xor.reduce(wide, axis=axes, keepdims=keepdim)
+    result = flow.hash_tensor(x.transpose(0, 1).transpose(0, 1), dim, keepdim=keepdim)
+    assert result.dtype is flow.uint64
+    assert result.numpy().tolist() == expected.tolist()
 
 
 def test_of_one_of_none_and_of_what_has_no_hash():

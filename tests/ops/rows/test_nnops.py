@@ -88,9 +88,9 @@ def test_softmax_sizes(rng, shape, name):
     wide = x.astype("float64")
     e = np.exp(wide - wide.max(1, keepdims=True))
     want = e / e.sum(1, keepdims=True)
-    got = getattr(flow, name)(tensor(x), 1).numpy()
+    actual = getattr(flow, name)(tensor(x), 1).numpy()
     np.testing.assert_allclose(
-        got, np.log(want) if name == "log_softmax" else want, rtol=2e-5, atol=1e-6
+        actual, np.log(want) if name == "log_softmax" else want, rtol=2e-5, atol=1e-6
     )
 
 
@@ -311,7 +311,7 @@ def test_what_is_no_probability_is_an_error_where_the_loss_is_read(graph, x, y):
     eager = F.binary_cross_entropy
     loss = flow.compile(eager) if graph else eager
     for dtype in (flow.float32, flow.float64, flow.bfloat16):
-        found = loss(flow.tensor([0.5, x], dtype=dtype), flow.tensor([1.0, y], dtype=dtype))
+        value = loss(flow.tensor([0.5, x], dtype=dtype), flow.tensor([1.0, y], dtype=dtype))
         with pytest.raises(RuntimeError, match="not between 0 and 1"):
-            found.item()
+            value.item()
     assert loss(flow.tensor([0.0, 1.0]), flow.tensor([0.0, 1.0])).item() == 0.0

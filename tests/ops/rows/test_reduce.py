@@ -29,11 +29,11 @@ SHAPES = [
 @pytest.mark.parametrize("name", ["sum", "mean", "amax", "amin"])
 def test_long_reductions(name, shape, dim, keepdim, rng):
     x = rng.standard_normal(shape).astype(np.float32)
-    made = getattr(flow, name)(flow.tensor(x), () if dim is None else dim, keepdim)
+    result = getattr(flow, name)(flow.tensor(x), () if dim is None else dim, keepdim)
     numpy_name = {"amax": "max", "amin": "min"}.get(name, name)
-    wanted = getattr(x.astype(np.float64), numpy_name)(axis=dim, keepdims=keepdim)
-    assert made.shape == wanted.shape
-    np.testing.assert_allclose(made.numpy(), wanted, rtol=1e-5, atol=2e-3)
+    expected = getattr(x.astype(np.float64), numpy_name)(axis=dim, keepdims=keepdim)
+    assert result.shape == expected.shape
+    np.testing.assert_allclose(result.numpy(), expected, rtol=1e-5, atol=2e-3)
 
 
 @pytest.mark.parametrize(("shape", "dim"), SHAPES)
@@ -93,10 +93,12 @@ def test_any_dimensions_of_any_strides(name, look, rng):
         values = x.numpy().astype(np.float64)
         dims = [d for k in range(1, x.ndim + 1) for d in itertools.combinations(range(x.ndim), k)]
         for dim in dims:
-            given = {"dim": dim} if name != "norm" else {"p": 2, "dim": dim}
-            made = getattr(x, name)(**given)
-            wanted = WALKED[name](values, axis=dim)
-            np.testing.assert_allclose(made.numpy(), wanted, rtol=1e-5, err_msg=f"{shape} {dim}")
+            options = {"dim": dim} if name != "norm" else {"p": 2, "dim": dim}
+            result = getattr(x, name)(**options)
+            expected = WALKED[name](values, axis=dim)
+            np.testing.assert_allclose(
+                result.numpy(), expected, rtol=1e-5, err_msg=f"{shape} {dim}"
+            )
 
 
 @pytest.mark.parametrize("look", LOOKS)
@@ -107,8 +109,8 @@ def test_the_first_extreme_is_found_along_any_dimension(dtype, look, rng):
         for dim in range(x.ndim):
             for name in ("max", "min"):
                 values, indices = getattr(x, name)(dim)
-                wanted = getattr(np, f"arg{name}")(x.numpy(), dim)
-                np.testing.assert_array_equal(indices.numpy(), wanted, f"{shape} {dim}")
+                expected = getattr(np, f"arg{name}")(x.numpy(), dim)
+                np.testing.assert_array_equal(indices.numpy(), expected, f"{shape} {dim}")
                 np.testing.assert_array_equal(values.numpy(), getattr(x.numpy(), name)(dim))
 
 
@@ -181,10 +183,10 @@ def test_a_segment_of_narrow_columns_begins_with_a_whole_row(name, monkeypatch, 
     monkeypatch.setattr(fold_walk, "COLUMN_SEGMENT", 8 * 16 * 43)
     data = rng.standard_normal((300, 43)).astype(np.float32)
     data[257:] = 1e6  # which nobody may look at
-    got = getattr(flow.tensor(data)[:257], name)(0).numpy()
+    actual = getattr(flow.tensor(data)[:257], name)(0).numpy()
     more = {"ddof": 1} if name == "var" else {}
     want = getattr(np, name)(data[:257].astype(np.float64), axis=0, **more)
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(actual, want, rtol=1e-5, atol=1e-5)
 
 
 def test_integer_sums_are_exact():
@@ -197,10 +199,10 @@ def test_integer_sums_are_exact():
 @pytest.mark.parametrize("name", ["sum", "prod", "amax", "argmax", "cumsum"])
 def test_strided_inputs(name, rng):
     x = rng.standard_normal((4, 6)).astype(np.float32)
-    made = getattr(flow, name)(flow.tensor(x).t()[::2], 1).numpy()
+    result = getattr(flow, name)(flow.tensor(x).t()[::2], 1).numpy()
     numpy_name = {"amax": "max"}.get(name, name)
-    wanted = getattr(np, numpy_name)(x.T[::2], axis=1)
-    np.testing.assert_allclose(made, wanted, rtol=1e-5, atol=1e-6)
+    expected = getattr(np, numpy_name)(x.T[::2], axis=1)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 
 
 # --- scans --------------------------------------------------------------------------------------
@@ -244,8 +246,8 @@ def test_the_python_twins_of_eight_at_a_time(rng):
         integers.lines(out, x, 0, start, 4)
         np.testing.assert_array_equal(out.reshape(2, 4), function(x.reshape(2, 4), axis=1))
         integers.lines_back(out, x, 0, start, 4)
-        there = function(x.reshape(2, 4)[:, ::-1], axis=1)[:, ::-1]
-        np.testing.assert_array_equal(out.reshape(2, 4), there)
+        backwards = function(x.reshape(2, 4)[:, ::-1], axis=1)[:, ::-1]
+        np.testing.assert_array_equal(out.reshape(2, 4), backwards)
 
 
 @pytest.mark.parametrize("dim", [0, 1])
@@ -254,8 +256,8 @@ def test_running_extremes_take_the_last_of_equals_and_every_nan(dim):
     x = x.reshape(1, 8) if dim else x.reshape(8, 1).expand(8, 3).contiguous()
     values, indices = x.cummax(dim)
     assert (indices[0] if dim else indices[:, 1]).tolist() == [0, 1, 2, 2, 4, 4, 6, 6]
-    seen = (values[0] if dim else values[:, 1]).numpy()
-    np.testing.assert_array_equal(seen, [1, 3, 3, 3] + [math.nan] * 4)
+    result = (values[0] if dim else values[:, 1]).numpy()
+    np.testing.assert_array_equal(result, [1, 3, 3, 3] + [math.nan] * 4)
 
 
 # --- ties and NaN -------------------------------------------------------------------------------
@@ -307,8 +309,8 @@ def test_the_first_nan_beats_every_number(n, dim, rng):
         x[0] = math.inf
         x[0, places == 0] = math.nan
         t = flow.tensor(x if dim == 0 else x.T)
-        wanted = np.argmax(np.isnan(x), 0)
-        assert t.argmax(dim).tolist() == t.argmin(dim).tolist() == wanted.tolist()
+        expected = np.argmax(np.isnan(x), 0)
+        assert t.argmax(dim).tolist() == t.argmin(dim).tolist() == expected.tolist()
         assert np.isnan(t.amax(dim).numpy()).all()
         assert np.isnan(t.amin(dim).numpy()).all()
         assert np.isnan(t.max(dim)[0].numpy()).all()

@@ -19,12 +19,12 @@ def leaf(array):
     return tensor(array).requires_grad_()
 
 
-def close(got, want, dtype, slack=1.0, least=1e-30):
+def close(actual, want, dtype, slack=1.0, least=1e-30):
     """Within rounding of the largest number there is."""
-    got = np.asarray(got, np.float64)
+    actual = np.asarray(actual, np.float64)
     size = np.abs(want[np.isfinite(want)]).max(initial=least)
     np.testing.assert_allclose(
-        got / size, want / size, rtol=0, atol=slack * (3e-6 if dtype == "float32" else 3e-14)
+        actual / size, want / size, rtol=0, atol=slack * (3e-6 if dtype == "float32" else 3e-14)
     )
 
 
@@ -61,9 +61,9 @@ def test_softmax_and_its_gradient(rng, shape, axis, dtype):
     soft, logs = flow.softmax(a, axis), flow.log_softmax(b, axis)
     close(soft.detach().numpy(), p, dtype)
     finite = p > 0
-    got = logs.detach().numpy()
-    close(got[finite], np.log(p[finite]), dtype)
-    assert np.isneginf(got[~finite & np.isneginf(x)]).all()
+    actual = logs.detach().numpy()
+    close(actual[finite], np.log(p[finite]), dtype)
+    assert np.isneginf(actual[~finite & np.isneginf(x)]).all()
     soft.backward(tensor(g))
     logs.backward(tensor(g))
     # differences of numbers as large as g: what is left may be as small as it likes
@@ -86,9 +86,9 @@ def test_softmax_of_a_row_without_meaning(shape, axis, bad):
     if bad < 0:
         rows[0] = bad
     for function in (flow.softmax, flow.log_softmax):
-        got = np.moveaxis(function(tensor(x), axis).numpy(), axis, -1)
-        assert np.isnan(got[0, ..., -1]).all()
-        assert np.isfinite(got[1:]).all()
+        actual = np.moveaxis(function(tensor(x), axis).numpy(), axis, -1)
+        assert np.isnan(actual[0, ..., -1]).all()
+        assert np.isfinite(actual[1:]).all()
 
 
 # --- norms ---------------------------------------------------------------------------------------
@@ -200,10 +200,10 @@ def test_batch_norm_by_given_statistics(rng, shape):
     mean, var = rng.standard_normal(c), rng.uniform(0.5, 2, c)
     leaves = leaf(x), leaf(w), leaf(b)
     # statistics may be of another dtype than the input
-    kept = tensor(mean.astype("float32")), tensor(var.astype("float32"))
-    out = F.batch_norm(leaves[0], *kept, leaves[1], leaves[2])
+    statistics = tensor(mean.astype("float32")), tensor(var.astype("float32"))
+    out = F.batch_norm(leaves[0], *statistics, leaves[1], leaves[2])
     out.backward(tensor(g))
-    mean, var = (t.numpy().astype(np.float64).reshape(wide) for t in kept)
+    mean, var = (t.numpy().astype(np.float64).reshape(wide) for t in statistics)
     xhat = (x - mean) / np.sqrt(var + 1e-5)
     over = (0, *range(2, len(shape)))
     close(out.detach().numpy(), xhat * w.reshape(wide) + b.reshape(wide), "float64")
@@ -391,7 +391,7 @@ def test_one_instruction_forward_and_one_backward(rng):
 
 def test_the_backward_of_a_softmax_by_pytorchs_name(rng):
     g, y = rng.random((3, 4)), rng.random((3, 4))
-    found = flow._softmax_backward_data(flow.tensor(g), flow.tensor(y), -1, flow.float64)
-    np.testing.assert_allclose(found.numpy(), y * (g - (g * y).sum(1, keepdims=True)), rtol=1e-12)
-    found = flow._log_softmax_backward_data(flow.tensor(g), flow.tensor(y), 1, flow.float64)
-    np.testing.assert_allclose(found.numpy(), g - np.exp(y) * g.sum(1, keepdims=True), rtol=1e-12)
+    result = flow._softmax_backward_data(flow.tensor(g), flow.tensor(y), -1, flow.float64)
+    np.testing.assert_allclose(result.numpy(), y * (g - (g * y).sum(1, keepdims=True)), rtol=1e-12)
+    result = flow._log_softmax_backward_data(flow.tensor(g), flow.tensor(y), 1, flow.float64)
+    np.testing.assert_allclose(result.numpy(), g - np.exp(y) * g.sum(1, keepdims=True), rtol=1e-12)

@@ -76,5 +76,5 @@ def test_the_logarithm_of_a_sum_of_exponentials(x, want):
             for v in part:
                 state = exponential_sums.joined(state, exponential_sums.element_sum(v))
             parts.append(state)
-        got = exponential_sums.logarithm(exponential_sums.joined(*parts))
-        np.testing.assert_allclose(got, want, rtol=1e-14)
+        actual = exponential_sums.logarithm(exponential_sums.joined(*parts))
+        np.testing.assert_allclose(actual, want, rtol=1e-14)

@@ -14,10 +14,10 @@ torch = pytest.importorskip("torch")
 SCALES = (1.0, 1e30, 1e-30, 1e-23)
 
 
-def far_off(got, want):
+def far_off(actual, want):
     """The largest error, as a part of the largest number."""
     want = want.detach().numpy()
-    return np.abs(got.detach().numpy().astype(float) - want).max() / np.abs(want).max()
+    return np.abs(actual.detach().numpy().astype(float) - want).max() / np.abs(want).max()
 
 
 def errors(function, x, others, rng):
@@ -27,12 +27,12 @@ def errors(function, x, others, rng):
     """
     mine = [flow.tensor(a, requires_grad=True) for a in (x, *others)]
     theirs = [torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in (x, *others)]
-    out, wanted = function(flow, *mine), function(torch, *theirs)
-    g = rng.standard_normal(tuple(wanted.shape)).astype(np.float32)
+    out, expected = function(flow, *mine), function(torch, *theirs)
+    g = rng.standard_normal(tuple(expected.shape)).astype(np.float32)
     out.backward(flow.tensor(g))
-    wanted.backward(torch.tensor(g, dtype=torch.float64))
+    expected.backward(torch.tensor(g, dtype=torch.float64))
     grads = [(a.grad, b.grad) for a, b in zip(mine, theirs, strict=True)]
-    return [far_off(a, b) for a, b in ((out, wanted), *grads)]
+    return [far_off(a, b) for a, b in ((out, expected), *grads)]
 
 
 @pytest.mark.parametrize("dims", [(1,), (0,), (0, 1), (0, 2)])
@@ -53,12 +53,12 @@ def test_moments(rng, dims, scale):
             def vary(t, freedom=freedom):
                 return flow.var_mean(t, dims, correction=freedom)[0]
 
-            got = of(deviate)(flow.tensor(x)).numpy()
-            np.testing.assert_allclose(got, deviation, rtol=2e-7, atol=2e-45)
-            got = of(vary)(flow.tensor(x))
-            np.testing.assert_allclose(got.numpy(), variance, rtol=2e-7, atol=2e-45)
-    found = flow.std_mean(flow.tensor(x), dims)
-    np.testing.assert_array_equal(found[0].numpy(), flow.std(flow.tensor(x), dims).numpy())
+            actual = of(deviate)(flow.tensor(x)).numpy()
+            np.testing.assert_allclose(actual, deviation, rtol=2e-7, atol=2e-45)
+            actual = of(vary)(flow.tensor(x))
+            np.testing.assert_allclose(actual.numpy(), variance, rtol=2e-7, atol=2e-45)
+    results = flow.std_mean(flow.tensor(x), dims)
+    np.testing.assert_array_equal(results[0].numpy(), flow.std(flow.tensor(x), dims).numpy())
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -81,9 +81,9 @@ def test_a_spread_of_halves_is_rounded_once(rng, dtype):
     wide = torch.tensor(x.detach().double().numpy(), requires_grad=True)
     x.std(1).sum().backward()
     wide.std(1).sum().backward()
-    got = x.std(1).detach().double().numpy()
+    actual = x.std(1).detach().double().numpy()
     rounded = flow.tensor(wide.std(1).detach().numpy()).to(kind).double().numpy()
-    np.testing.assert_array_equal(got, rounded)
+    np.testing.assert_array_equal(actual, rounded)
     grad = flow.tensor(wide.grad.numpy()).to(kind).double().numpy()
     np.testing.assert_allclose(x.grad.double().numpy(), grad, rtol=2**-6, atol=1e-7)
 
@@ -159,10 +159,10 @@ def test_the_usual_eps_of_an_rms_norm_is_that_of_its_computation(rng, dtype):
     torch = pytest.importorskip("torch")
     values = torch.from_numpy(rng.standard_normal((2, 5)) * 1e-3).to(getattr(torch, dtype))
     x = flow.tensor(values.float().numpy()).to(getattr(flow, dtype)).requires_grad_()
-    wanted = torch.nn.functional.rms_norm(values, (5,))
-    got = flow.nn.functional.rms_norm(x, (5,))
-    assert got.dtype is getattr(flow, dtype)
-    np.testing.assert_allclose(got.float().detach().numpy(), wanted.float().numpy(), rtol=0.01)
+    expected = torch.nn.functional.rms_norm(values, (5,))
+    actual = flow.nn.functional.rms_norm(x, (5,))
+    assert actual.dtype is getattr(flow, dtype)
+    np.testing.assert_allclose(actual.float().detach().numpy(), expected.float().numpy(), rtol=0.01)
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -207,7 +207,7 @@ def test_clipping_takes_gradients_of_any_size(rng):
             total = np.linalg.norm(both, order)
             most = total / 4
             flow.nn.utils.clip_grad_norm_(params, most, order)
-            got = np.concatenate([p.grad.double().numpy() for p in params])
+            actual = np.concatenate([p.grad.double().numpy() for p in params])
             eps = 1e-6 if dtype == "float32" else 1e-3
             want = both * min(1.0, most / (total + 1e-6))
-            np.testing.assert_allclose(got, want, rtol=eps, atol=np.finfo(dtype).tiny)
+            np.testing.assert_allclose(actual, want, rtol=eps, atol=np.finfo(dtype).tiny)

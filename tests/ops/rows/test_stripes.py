@@ -72,8 +72,8 @@ def test_a_norm_and_its_gradient_of_a_stripe(operands):
     stripe_result(PLANE_BACKWARD)[0](out, g, x, mean, base, slope, lift, factor, AT, n, INNER)
     want = rstd * (h - h.mean(0) - d * rstd**2 * (h * d).mean(0))
     np.testing.assert_allclose(stripe(out, n), want, rtol=1e-10, atol=1e-12)
-    got = weight_gradient((gs * d).sum(0)[0], var[0], eps)
-    np.testing.assert_allclose(got, (gs * d * rstd).sum(0)[0], rtol=1e-12)
+    actual = weight_gradient((gs * d).sum(0)[0], var[0], eps)
+    np.testing.assert_allclose(actual, (gs * d * rstd).sum(0)[0], rtol=1e-12)
 
 
 @pytest.mark.parametrize("p", [ENTROPY_BACKWARD, WEIGHTED_ENTROPY_BACKWARD])
@@ -93,5 +93,5 @@ def test_the_logits_of_a_loss_as_rows_short_rows_and_a_stripe(rng, p):
     short_results_of(p)(short, x.ravel(), *weights, *numbers, first, n)
     lines = np.ascontiguousarray(x.T).ravel()
     stripe_result(p)[0](side, lines, *weights, *numbers, first, n, WIDTH + first)
-    for got in (rows.reshape(x.shape), short.reshape(x.shape), side.reshape(x.T.shape).T):
-        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-14)
+    for actual in (rows.reshape(x.shape), short.reshape(x.shape), side.reshape(x.T.shape).T):
+        np.testing.assert_allclose(actual, want, rtol=1e-12, atol=1e-14)

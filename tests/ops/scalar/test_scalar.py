@@ -91,14 +91,14 @@ def arguments(rng, dtype, domain, hard):
     return x[(x > domain[0]) & (x < domain[1]) & np.isfinite(x)]
 
 
-def units(got, exact, dtype):
-    """The error of `got` in units in the last place of `exact`."""
+def units(actual, exact, dtype):
+    """The error of `actual` in units in the last place of `exact`."""
     info = np.finfo(dtype)
     if abs(exact) >= float(info.max):
-        return 0.0 if abs(got) >= info.max else INF
+        return 0.0 if abs(actual) >= info.max else INF
     least = round(math.log2(float(info.smallest_subnormal)))
     exponent = mpmath.frexp(exact)[1] - info.nmant - 1 if exact else least
-    return float(abs(mpmath.mpf(float(got)) - exact) / mpmath.mpf(2) ** max(exponent, least))
+    return float(abs(mpmath.mpf(float(actual)) - exact) / mpmath.mpf(2) ** max(exponent, least))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -106,12 +106,14 @@ def units(got, exact, dtype):
 def test_errors(name, dtype, seed):
     exact, domain, hard, *bounds = FUNCTIONS[name]
     x = arguments(np.random.default_rng(seed), dtype, domain, hard)
-    got = compute(name, x)
+    actual = compute(name, x)
     with mpmath.workprec(160):
-        error = [units(g, exact(mpmath.mpf(float(v))), dtype) for g, v in zip(got, x, strict=True)]
+        error = [
+            units(g, exact(mpmath.mpf(float(v))), dtype) for g, v in zip(actual, x, strict=True)
+        ]
     i = int(np.argmax(error))
     bound = bounds[dtype == "float64"]
-    assert error[i] <= bound, f"{name}({x[i]!r}) gave {got[i]!r}, {error[i]:.2f} units off"
+    assert error[i] <= bound, f"{name}({x[i]!r}) gave {actual[i]!r}, {error[i]:.2f} units off"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -124,8 +126,11 @@ def test_absolute_errors(dtype, seed):
         sums = [mpmath.log(mpmath.exp(mpmath.mpf(float(a))) + mpmath.exp(mpmath.mpf(float(b))))
                 for a, b in zip(x, y, strict=True)]  # fmt: skip
         below = [mpmath.ncdf(mpmath.mpf(float(v))) for v in x / 3]
-    for got, wanted in ((compute("logaddexp", x, y), sums), (compute("normal_cdf", x / 3), below)):
-        for g, w in zip(got.astype(np.float64), wanted, strict=True):
+    for actual, expected in (
+        (compute("logaddexp", x, y), sums),
+        (compute("normal_cdf", x / 3), below),
+    ):
+        for g, w in zip(actual.astype(np.float64), expected, strict=True):
             assert abs(g - w) <= max(2 * eps * abs(w), 1.3 * eps), (g, w)
 
 
@@ -159,15 +164,15 @@ def test_special_values(name, dtype):
     pairs = [*SPECIAL[name], (NAN, NAN)]
     if name in ("expm1", "log1p", "sinh", "tanh"):  # these are the argument itself near 0
         pairs += [(TINY[dtype] * k, TINY[dtype] * k) for k in (1, -1, 5, 1001)]
-    x, wanted = (np.array(v, dtype) for v in zip(*pairs, strict=True))
+    x, expected = (np.array(v, dtype) for v in zip(*pairs, strict=True))
     # in vectors and in the rest of a row, and with the NaN's payload all ones
     payload = np.frombuffer((b"\xff" * (np.dtype(dtype).itemsize - 1)) + b"\x7f", dtype)
-    got = compute(name, np.concatenate([np.tile(x, 5), payload]))
-    assert np.isnan(got[-1])
-    for part in got[:-1].reshape(5, -1):
-        np.testing.assert_array_equal(part, wanted)
-        there = ~np.isnan(wanted)
-        np.testing.assert_array_equal(np.signbit(part[there]), np.signbit(wanted[there]))
+    actual = compute(name, np.concatenate([np.tile(x, 5), payload]))
+    assert np.isnan(actual[-1])
+    for part in actual[:-1].reshape(5, -1):
+        np.testing.assert_array_equal(part, expected)
+        numbers = ~np.isnan(expected)
+        np.testing.assert_array_equal(np.signbit(part[numbers]), np.signbit(expected[numbers]))
 
 
 def test_logaddexp_of_special_values():
@@ -206,7 +211,7 @@ def test_nothing_is_called(name):
     scope = {"f": scalar.functions()[name]}
     exec("def expression(x):\n    return f(x)", scope)
     for kind in (types.float32, types.float64):
-        made = lower(scope["expression"], (kind,))
-        functions = [f for module in made.modules for f in module.functions]
+        lowered = lower(scope["expression"], (kind,))
+        functions = [f for module in lowered.modules for f in module.functions]
         called = {f.name for f in functions} - {f.name for f in functions if not f.is_declaration}
         assert all(n.startswith(("llvm.", "NRT_")) for n in called), called

@@ -46,16 +46,16 @@ def test_gammainc_of_large_numbers(a):
         (flow.special.gammainc, special.gammainc),
         (flow.special.gammaincc, special.gammaincc),
     ):
-        got = of(ours, np.full_like(x, a), x)
-        np.testing.assert_allclose(got, theirs(a, x), rtol=1e-9, atol=1e-290)
+        actual = of(ours, np.full_like(x, a), x)
+        np.testing.assert_allclose(actual, theirs(a, x), rtol=1e-9, atol=1e-290)
 
 
 def test_gammainc_is_normal_in_the_end():
     """SciPy 1.18 is 9 times off here."""
     a, deviations = 1e12, np.array([-10.0, -5.0, -1.0])
-    got = of(flow.special.gammainc, np.full(3, a), a + deviations * 1e6)
+    actual = of(flow.special.gammainc, np.full(3, a), a + deviations * 1e6)
     normal = [0.5 * math.erfc(-d / math.sqrt(2)) for d in deviations]
-    np.testing.assert_allclose(got, normal, rtol=1e-3)
+    np.testing.assert_allclose(actual, normal, rtol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_gammainc_of_huge_numbers(a, x, value):
     ],
 )  # fmt: skip
 def test_zeta_of_huge_numbers(s, q, value):
-    got = of(flow.special.zeta, [s], [q])[0]
-    assert got == value or (math.isnan(got) and math.isnan(value))
+    actual = of(flow.special.zeta, [s], [q])[0]
+    assert actual == value or (math.isnan(actual) and math.isnan(value))
 
 
 @pytest.mark.parametrize("p", [5e-324, 1e-310, 2.3e-308, 1e-300, 1e-20, 0.3])

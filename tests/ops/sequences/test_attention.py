@@ -17,8 +17,8 @@ def test_a_query_that_sees_no_key_gets_zeros_and_no_gradient(rng):
     q, k, v = (flow.tensor(rng.standard_normal((1, 2, 3, 4))).requires_grad_(True)
                for _ in range(3))  # fmt: skip
     mask = flow.tensor([[True, False, True], [False] * 3, [True] * 3])
-    for given in (mask, flow.where(mask, 0.0, -float("inf")).double()):
-        out = attention(q, k, v, given)
+    for inputs in (mask, flow.where(mask, 0.0, -float("inf")).double()):
+        out = attention(q, k, v, inputs)
         assert not out[:, :, 1].detach().numpy().any()
         grads = flow.autograd.grad(out.sum(), (q, k, v))
         assert all(np.isfinite(g.numpy()).all() for g in grads)
@@ -107,11 +107,11 @@ def test_the_kernel_computes_the_composition(rng, layout, is_causal):
 
 def test_single_precision_and_reduced_floats(rng):
     exact = [flow.tensor(rng.standard_normal((2, 2, 130, 16))) for _ in range(3)]
-    wanted = attention(*exact, is_causal=True).numpy()
+    expected = attention(*exact, is_causal=True).numpy()
     for dtype, limit in ((flow.float32, 1e-5), (flow.bfloat16, 0.05), (flow.float16, 0.01)):
         out = attention(*[t.to(dtype) for t in exact], is_causal=True)
         assert out.dtype is dtype
-        np.testing.assert_allclose(out.to(flow.float64).numpy(), wanted, limit, limit)
+        np.testing.assert_allclose(out.to(flow.float64).numpy(), expected, limit, limit)
 
 
 def test_the_same_bits_with_1_2_and_3_workers(rng):
@@ -138,9 +138,9 @@ def test_scores_that_are_large_do_not_overflow():
 def test_nan_comes_out():
     x = flow.randn(1, 1, 100, 4)
     x[0, 0, 50] = float("nan")
-    seen = attention(x, x, x, is_causal=True).isnan().any(-1)[0, 0].tolist()
-    assert all(seen[50:])
-    assert not any(seen[:36])  # tiles of rows that see no place behind
+    result = attention(x, x, x, is_causal=True).isnan().any(-1)[0, 0].tolist()
+    assert all(result[50:])
+    assert not any(result[:36])  # tiles of rows that see no place behind
     assert attention(x, x, x).isnan().all()
 
 

@@ -123,12 +123,12 @@ def test_lstm_cell(rng):
     i, f, g, o = np.split(x @ w_ih.T + b_ih + h @ w_hh.T + b_hh, 4, 1)
     i, f, o = (1 / (1 + np.exp(-v)) for v in (i, f, o))
     cell = f * c + i * np.tanh(g)
-    found = flow.lstm_cell(
+    state = flow.lstm_cell(
         *(flow.tensor(x), (flow.tensor(h), flow.tensor(c))),
         *(flow.tensor(w) for w in (w_ih, w_hh, b_ih, b_hh)),
     )
-    np.testing.assert_allclose(found[0].numpy(), o * np.tanh(cell), 1e-12)
-    np.testing.assert_allclose(found[1].numpy(), cell, 1e-12)
+    np.testing.assert_allclose(state[0].numpy(), o * np.tanh(cell), 1e-12)
+    np.testing.assert_allclose(state[1].numpy(), cell, 1e-12)
 
 
 def test_dropout_stands_between_layers():

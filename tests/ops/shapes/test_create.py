@@ -147,9 +147,9 @@ def test_arange_dtypes():
 
 
 def test_linspace_ends_exactly():
-    made = flow.linspace(0.1, 0.7, 7, dtype=flow.float64).numpy()
-    assert made[0] == 0.1
-    assert made[-1] == 0.7
+    values = flow.linspace(0.1, 0.7, 7, dtype=flow.float64).numpy()
+    assert values[0] == 0.1
+    assert values[-1] == 0.7
 
 
 def test_requires_grad_makes_a_leaf():

@@ -73,8 +73,8 @@ def test_data_becomes_what_is_assigned():
 def test_fill_diagonal(shape, wrap):
     want = np.zeros(shape)
     np.fill_diagonal(want, 2, wrap)
-    got = flow.zeros(shape).fill_diagonal_(2, wrap)
-    np.testing.assert_array_equal(got.numpy(), want)
+    actual = flow.zeros(shape).fill_diagonal_(2, wrap)
+    np.testing.assert_array_equal(actual.numpy(), want)
     np.testing.assert_array_equal(flow.zeros(shape[::-1]).t().fill_diagonal_(2).numpy() > 0,
                                   np.eye(*shape) > 0)  # fmt: skip
 

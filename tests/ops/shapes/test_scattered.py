@@ -18,9 +18,9 @@ ARGUMENTS = {
 def test_it_is_the_view_copied(view):
     x = flow.arange(12.0).reshape(3, 4)
     args = ARGUMENTS[view]
-    got = getattr(flow, f"{view}_copy")(x, *args)
+    actual = getattr(flow, f"{view}_copy")(x, *args)
     want = x if view == "alias" else getattr(x, view)(*args)
-    parts = got if isinstance(got, tuple) else (got,)
+    parts = actual if isinstance(actual, tuple) else (actual,)
     for mine, theirs in zip(parts, want if isinstance(want, tuple) else (want,), strict=True):
         np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
         assert mine.untyped_storage() != x.untyped_storage()

@@ -56,8 +56,8 @@ def test_as_in_pytorch(of: str, way: str) -> None:
                 expected = _gradient(torch, of, size, stride, offset, way)
             except RuntimeError:  # beyond the memory
                 continue
-            got = _gradient(flow, of, size, stride, offset, way)
-            np.testing.assert_allclose(got, expected, err_msg=f"{size} {stride} {offset}")
+            actual = _gradient(flow, of, size, stride, offset, way)
+            np.testing.assert_allclose(actual, expected, err_msg=f"{size} {stride} {offset}")
             compared += 1
     assert compared >= 8
 

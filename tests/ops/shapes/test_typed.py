@@ -15,19 +15,19 @@ WORDS = {
 @pytest.mark.parametrize("word", WORDS)
 def test_a_typed_class(word):
     kind, dtype = getattr(flow, f"{word}Tensor"), getattr(flow, WORDS[word])
-    made = kind([1, 0, 1])
-    assert made.dtype is dtype
-    assert made.tolist() == [1, 0, 1]
+    tensor = kind([1, 0, 1])
+    assert tensor.dtype is dtype
+    assert tensor.tolist() == [1, 0, 1]
     assert kind(2, 3).shape == (2, 3)
     assert kind().shape == (0,)
     assert kind(flow.Size([4])).shape == (4,)
-    assert isinstance(made, kind)
-    assert not isinstance(made, flow.cuda.FloatTensor)
-    assert isinstance(made, flow.FloatTensor) is (word == "Float")
-    assert made.type() == f"flowvm.{word}Tensor"
-    for asked in (kind, f"torch.{word}Tensor", f"flowvm.{word}Tensor", dtype):
-        assert flow.ones(2).type(asked).dtype is dtype
-    assert flow.ones(2).long().type_as(made).dtype is dtype
+    assert isinstance(tensor, kind)
+    assert not isinstance(tensor, flow.cuda.FloatTensor)
+    assert isinstance(tensor, flow.FloatTensor) is (word == "Float")
+    assert tensor.type() == f"flowvm.{word}Tensor"
+    for kind_name in (kind, f"torch.{word}Tensor", f"flowvm.{word}Tensor", dtype):
+        assert flow.ones(2).type(kind_name).dtype is dtype
+    assert flow.ones(2).long().type_as(tensor).dtype is dtype
 
 
 def test_tensor_as_a_constructor():

@@ -167,10 +167,10 @@ def test_the_same_bytes_as_another_dtype():
         (flow.int32, np.int32), (flow.uint8, np.uint8), (flow.float64, np.float64),
         (flow.complex64, np.complex64), (flow.int16, np.int16),
     ):  # fmt: skip
-        seen = x.view(kind)
-        assert seen.dtype is kind
-        np.testing.assert_array_equal(seen.numpy(), array.view(same))
-        assert seen.data_ptr() == x.data_ptr()
+        part = x.view(kind)
+        assert part.dtype is kind
+        np.testing.assert_array_equal(part.numpy(), array.view(same))
+        assert part.data_ptr() == x.data_ptr()
     inner = x[1:, 2:].view(flow.float64)
     np.testing.assert_array_equal(inner.numpy(), array[1:, 2:].copy().view(np.float64))
     x.view(dtype=flow.int32)[0, 1] = 0x40000000
@@ -210,8 +210,8 @@ def test_a_graph_keeps_the_order_of_bytes_seen_as_two_dtypes():
 
 def test_parts_of_a_shape_are_shapes():
     shape = flow.ones(2, 3, 4).shape
-    for made in (shape[1:], shape + shape[:1], (1,) + shape, 2 * shape, shape * 1):  # noqa: RUF005
-        assert type(made) is flow.Size
+    for size in (shape[1:], shape + shape[:1], (1,) + shape, 2 * shape, shape * 1):  # noqa: RUF005
+        assert type(size) is flow.Size
     assert shape[1:].numel() == 12
     assert shape + shape[:1] == (2, 3, 4, 2)
     with pytest.raises(TypeError):

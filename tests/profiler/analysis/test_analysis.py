@@ -41,7 +41,7 @@ def run_of(seed, k):
 
 def edges_by_the_rule(operands):
     """`[one writer]? readers*`, one access at a time."""
-    lists, found = {}, set()
+    lists, edges = {}, set()
     for i, accesses in enumerate(operands):
         linked = set()
         for t, writes in sorted(set(accesses), key=lambda a: not a[1]):
@@ -50,15 +50,15 @@ def edges_by_the_rule(operands):
                 for j, wrote in before:
                     if j != i and j not in linked:
                         linked.add(j)
-                        found.add((j, i, "WAW" if wrote else "WAR", t))
+                        edges.add((j, i, "WAW" if wrote else "WAR", t))
                 lists[t] = [(i, True)]
             else:
                 if before and before[0][1] and before[0][0] != i and before[0][0] not in linked:
                     linked.add(before[0][0])
-                    found.add((before[0][0], i, "RAW", t))
+                    edges.add((before[0][0], i, "RAW", t))
                 if before != [(i, True)]:
                     before.append((i, False))
-    return found
+    return edges
 
 
 @pytest.mark.parametrize("k", range(6))
@@ -71,17 +71,17 @@ def test_edges_are_those_of_the_rule(seed, k):
     tensor = np.array([t for o in operands for t, _ in o], np.int64)
     writes = np.array([x for o in operands for _, x in o], bool)
     edges = connect(owner, tensor, writes)
-    found = {
+    actual = {
         (int(a), int(b), HAZARDS[h], int(tensor[k]))
         for a, b, h, k in zip(edges.source, edges.target, edges.hazard, edges.operand, strict=True)
     }
     expected = edges_by_the_rule(operands)
     # where two instructions share several tensors either may be named
-    assert {e[:2] for e in found} == {e[:2] for e in expected}
-    assert {(a, b, h == "RAW") for a, b, h, _ in found} == {
+    assert {e[:2] for e in actual} == {e[:2] for e in expected}
+    assert {(a, b, h == "RAW") for a, b, h, _ in actual} == {
         (a, b, h == "RAW") for a, b, h, _ in expected
     }
-    assert len(found) == len(edges.source)
+    assert len(actual) == len(edges.source)
     assert all((owner[k] == b) for b, k in zip(edges.target, edges.operand, strict=True))
 
 
@@ -99,23 +99,23 @@ def test_a_storage_that_was_released_is_another_tensor_afterwards():
 @pytest.mark.parametrize("k", SEEDS)
 def test_an_instructions_waits_sum_to_the_time_from_issue_to_start(seed, k):
     run = run_of(seed, k)
-    found = waits(run)
-    for part in (found.dep, found.queue, found.sched):
+    parts = waits(run)
+    for part in (parts.dep, parts.queue, parts.sched):
         assert part.min() >= 0
-    total = found.dep + found.queue + found.sched
+    total = parts.dep + parts.queue + parts.sched
     assert (total == run.time("started") - run.time("issued")).all()
 
 
 @pytest.mark.parametrize("k", SEEDS)
 def test_what_stood_in_front(seed, k):
     run = run_of(seed, k)
-    found = order(run)
+    ready = order(run)
     ended, started = run.time("ended"), run.time("started")
     for i in range(len(run)):
         sources = run.source[run.target == i]
-        assert found.produced[i] == (ended[sources].max() if len(sources) else 0)
+        assert ready.produced[i] == (ended[sources].max() if len(sources) else 0)
         if len(sources):
-            assert ended[found.producer[i]] == found.produced[i]
+            assert ended[ready.producer[i]] == ready.produced[i]
         if run.kind[i] != KIND.TOUCH:
             front = [
                 j
@@ -124,7 +124,7 @@ def test_what_stood_in_front(seed, k):
                 and run.stream[j] == run.stream[i]
                 and (started[j], j) < (started[i], i)
             ]
-            assert found.freed[i] == max((ended[j] for j in front), default=0)
+            assert ready.freed[i] == max((ended[j] for j in front), default=0)
 
 
 @pytest.mark.parametrize("k", SEEDS)
@@ -186,17 +186,17 @@ def test_the_observed_path_tiles_the_run(seed, k):
 @pytest.mark.parametrize("k", SEEDS)
 def test_the_floor_is_the_longest_path_and_no_longer_than_the_run(seed, k):
     run = run_of(seed, k)
-    found = floor(run)
+    shortest = floor(run)
     duration = run.time("ended") - run.time("started")
     edges = set(zip(run.source.tolist(), run.target.tolist(), strict=True))
-    assert set(itertools.pairwise(found.path)) <= edges
-    assert duration[found.path].sum() == found.length
-    assert duration.max() <= found.length <= run.wall
+    assert set(itertools.pairwise(shortest.path)) <= edges
+    assert duration[shortest.path].sum() == shortest.length
+    assert duration.max() <= shortest.length <= run.wall
     finish = {}
     for i in range(len(run)):  # the definition, without via and bisection
         before = [finish[a] for a, b in edges if b == i]
         finish[i] = max(before, default=0) + int(duration[i])
-    assert found.length == max(finish.values())
+    assert shortest.length == max(finish.values())
 
 
 @pytest.mark.parametrize("k", SEEDS)
@@ -217,8 +217,8 @@ def test_the_path_goes_through_a_sync_to_what_was_waited_for():
         [[(1, OPERAND.MUT)], [(1, OPERAND.CONST)], [(2, OPERAND.MUT)]],
         [(CAUSES.index("sync"), 10, 110)],
     )
-    found = [(s.begin, s.end, s.cause, s.instruction) for s in observed(run)]
-    assert found == [
+    segments = [(s.begin, s.end, s.cause, s.instruction) for s in observed(run)]
+    assert segments == [
         (0, 5, "host", -1),
         (5, 7, "sched", 0),
         (7, 105, "run", 0),
@@ -280,8 +280,8 @@ def test_dep_queue_and_sched_of_one_instruction():
         ],
         [[(1, OPERAND.MUT)], [(2, OPERAND.MUT)], [(3, OPERAND.MUT), (1, OPERAND.CONST)]],
     )
-    found = waits(run)
-    assert (found.dep[2], found.queue[2], found.sched[2]) == (30, 30, 5)
+    parts = waits(run)
+    assert (parts.dep[2], parts.queue[2], parts.sched[2]) == (30, 30, 5)
 
 
 def test_a_run_whose_order_was_broken_has_a_path_all_the_same():
@@ -327,14 +327,14 @@ def test_tasks_have_the_path_time_of_their_launch(seed):
     run.task_times = np.array([[ms, 7 * ms], [7 * ms, 9 * ms]])
     run.task_nbytes = run.task_flops = np.zeros(2, np.int64)
     p = Profile(run)
-    found = {r.name: r.path // ms for r in p.table()}
-    assert found == {"graph": 2, "matmul": 6, "relu": 22}
+    shares = {r.name: r.path // ms for r in p.table()}
+    assert shares == {"graph": 2, "matmul": 6, "relu": 22}
     assert {r.name: r.path // ms for r in p.table("module")} == {"": 24, "model.fc": 6}
     assert sum(r.path for r in p.table("line")) == totals(p.observed)["run"]
 
 
 def test_memory_has_its_owners_at_the_peak():
-    made = OPERAND.MUT | OPERAND.ALLOCATE
+    access = OPERAND.MUT | OPERAND.ALLOCATE
     run = of_rows(
         [
             (0, KIND.OP_CALL, 0, 0, 0, 10),
@@ -342,7 +342,7 @@ def test_memory_has_its_owners_at_the_peak():
             (2, KIND.RELEASE, 0, 0, 20, 21),
             (0, KIND.OP_CALL, 0, 0, 30, 40),
         ],
-        [[(1, made)], [(2, made), (1, OPERAND.CONST)], [(1, OPERAND.MUT)], [(3, made)]],
+        [[(1, access)], [(2, access), (1, OPERAND.CONST)], [(1, OPERAND.MUT)], [(3, access)]],
     )
     run.size[:] = [100, 1000, 0, 100, 10]
     run.scratch[1] = 7

@@ -26,17 +26,17 @@ def pipeline(seed, count, recorded=True):
     rng = random.Random(seed)
     touched = [rng.sample(range(4), rng.randrange(3)) for _ in range(STREAMS)]
     written = {t for t in range(4) if rng.random() < 0.7}
-    free, done, tasks = [0] * STREAMS, {}, []
+    free, finished, tasks = [0] * STREAMS, {}, []
     for n in range(count):
         now, own = n * rng.choice((0, 2, 30)), []
         for k in range(STREAMS):
-            waits = [done[t] for t in touched[k] if t in done and t in written]
+            waits = [finished[t] for t in touched[k] if t in finished and t in written]
             begun = max(now, free[k], *waits, 0) + rng.choice((0, 0, 5))
             now = free[k] = begun + rng.choice((1, 10, 40))
             own.append((begun, now, touched[k]))
         for _, over, tensors in own:
             for t in tensors:
-                done[t] = max(over, done.get(t, 0))
+                finished[t] = max(over, finished.get(t, 0))
         tasks.append(own)
     used = sorted({t for one in touched for t in one})
     rows = [(0, KIND.LAUNCH, 0, own[0][0], own[0][0], own[-1][1]) for own in tasks]
@@ -69,11 +69,11 @@ def by_tasks(tasks, written):
     """
     last, longest = {}, 0
     for own in tasks:
-        now, seen, ends = 0, set(), {}
+        now, visited, ends = 0, set(), {}
         for begun, over, tensors in own:
-            fresh = [t for t in tensors if t not in seen]
+            fresh = [t for t in tensors if t not in visited]
             now = max([now, *(last[t] for t in fresh if t in last and t in written)])
-            seen.update(tensors)
+            visited.update(tensors)
             now += over - begun
             ends.update(dict.fromkeys(tensors, now))
         last.update(ends)
@@ -133,8 +133,8 @@ def test_of_a_graph_on_several_streams():
     x = flow.rand(96, 96)
     graph(x).numpy()
     with flow.profiler.profile() as p:
-        kept = [graph(x) for _ in range(20)]
-        kept[-1].numpy()
+        results = [graph(x) for _ in range(20)]
+        results[-1].numpy()
     launches = int((p.run.kind == KIND.LAUNCH).sum())
     assert launches == 20
     assert set(p.run.use_of.tolist()) == set(np.flatnonzero(p.run.kind == KIND.LAUNCH).tolist())

@@ -61,9 +61,9 @@ def test_the_screens_say_so(tmp_path):
     assert "on 3 threads" in str(p.why(seq))
     assert "3 threads beside the worker: cpu.0 " in str(p.instr[seq])
     assert [lane.name for lane in p.timeline().lanes][3:] == ["cpu", "cpu.0", "cpu.1"]
-    made = events(p)
-    assert not problems({"traceEvents": made})
-    tracks = {e["args"]["name"] for e in made if e.get("name") == "thread_name"}
+    rows = events(p)
+    assert not problems({"traceEvents": rows})
+    tracks = {e["args"]["name"] for e in rows if e.get("name") == "thread_name"}
     assert {"cpu", "cpu.0", "cpu.1"} <= tracks
     p.save(tmp_path / "run.flowtrace")
     again = flow.profiler.load(tmp_path / "run.flowtrace")
@@ -76,16 +76,16 @@ def test_a_task_of_a_replay_knows_its_helpers():
     graph = flow.compile(lambda x: (x @ x).tanh())
     x = flow.randn(512, 512)
     graph(x).numpy()
-    seen = []
+    calls = []
 
     def helped():  # a helper may come too late for the few chunks there are
         with profile() as p:
             graph(x).numpy()
-        seen.append(p)
+        calls.append(p)
         return len(p.run.share_of)
 
     until(helped, "a helper has taken part")
-    p = seen[-1]
+    p = calls[-1]
     launch = list(p.run.kind).index(KIND.LAUNCH)
     assert set(p.run.share_of) == {launch}
     assert set(p.run.share_task) <= {0, 1}
@@ -122,11 +122,11 @@ def test_shares_that_were_overwritten_are_left_out():
     try:
         for k in range(HLP.ROWS_LENGTH + 10):
             stamp_share(m, 0, STR.MAX_TEAM - 1, k + 1, 10, k)
-        found = engine.flight._shares(0)
-        mine = found[found[:, 3] == STR.MAX_TEAM - 1]
+        shares = engine.flight._shares(0)
+        mine = shares[shares[:, 3] == STR.MAX_TEAM - 1]
         assert mine[:, 6].tolist() == list(range(10, HLP.ROWS_LENGTH + 10))
         m[at + HLP.ROWS + SHARE.MARK] = 0  # as if it were being written
-        assert len(engine.flight._shares(0)) == len(found) - 1
+        assert len(engine.flight._shares(0)) == len(shares) - 1
     finally:
         m[at : at + HLP.WORDS] = before
 

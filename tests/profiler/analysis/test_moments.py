@@ -55,8 +55,8 @@ def test_a_moment_by_time_is_what_the_times_say(k: int, seed: int) -> None:
     for time in np.random.default_rng(seed).integers(0, run.ended + 1, 40).tolist():
         expected = ((run.times > 0) & (run.times <= time)).sum(axis=1)
         late = (run.times == 0).any(axis=1)  # the first was issued at 0: not written down
-        got = events.states(events.number_at(time))
-        assert (got[~late] == expected[~late]).all()
+        actual = events.states(events.number_at(time))
+        assert (actual[~late] == expected[~late]).all()
 
 
 def test_what_runs_has_nothing_left_in_front(seed: int) -> None:
@@ -120,7 +120,7 @@ def test_where_an_instruction_began_to_wait() -> None:
 
 def test_what_is_no_moment_is_said() -> None:
     p = Profile(synthetic(1, 10))
-    for call, said in (
+    for call, text in (
         (lambda: p.at(), "say when"),
         (lambda: p.at(1.0, instr=100), "say when"),
         (lambda: p.at("later"), "milliseconds"),
@@ -130,7 +130,7 @@ def test_what_is_no_moment_is_said() -> None:
         (lambda: p.step(to="soon"), "none of issued, received"),
         (lambda: p.step(1.5), "how many events"),
     ):
-        with pytest.raises(ArgumentError, match=said):
+        with pytest.raises(ArgumentError, match=text):
             call()
     p.run.times[3, 2:] = 0  # dropped before it was ready
     q = Profile(p.run)
@@ -153,14 +153,16 @@ def test_registers_of_two_actors() -> None:
         task_times=np.array([t[2:] for t in tasks], np.int64),
     )
     launches = np.arange(3)
-    seen = {
+    run.times = np.zeros((3, len(TIMES)), np.int64)
+    run.time("started")[:] = [5, 6, 7]
+    values = {
         time: [
             (a["acts"], a["task"], a["mailbox"], a["credits"])
             for a in registers(run, plan, launches, time)
         ]
         for time in (5, 15, 25, 40, 65, 75)
     }
-    assert seen == {
+    assert values == {
         5: [(0, -1, {}, {1: 2}), (0, -1, {0: 0}, {})],
         15: [(0, 0, {}, {1: 1}), (0, -1, {0: 0}, {})],
         25: [(1, 0, {}, {1: 0}), (0, 1, {0: 0}, {})],
@@ -168,6 +170,17 @@ def test_registers_of_two_actors() -> None:
         65: [(2, 0, {}, {1: 0}), (1, 1, {0: 0}, {})],
         75: [(3, -1, {}, {1: 0}), (1, 1, {0: 1}, {})],
     }
+
+    def waits(time: int) -> list[tuple[int, list[tuple[str, int]], int]]:
+        return [(a["launch"], a["waits"], a["since"]) for a in registers(run, plan, launches, time)]
+
+    none = (-1, [], -1)  # it acts, or has nothing to act for
+    assert waits(4) == [none, none]
+    assert waits(15) == [none, (0, [("regst", 0)], 5)]
+    assert waits(40) == [(2, [("credit", 1)], 30), none]
+    assert waits(75) == [none, none]
+    run.task_times[3] = 65, 90  # nobody takes the register at once
+    assert waits(62)[1] == (1, [], 60)
 
 
 class Two(nn.Graph):

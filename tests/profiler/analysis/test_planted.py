@@ -84,7 +84,7 @@ PLAYED = """
 def test_sched(held):
     """The scheduler is held when it has seen an instruction, or when that may start."""
     holds = {"before it dispatches": 0, "before it hands on": 1}[held]
-    done = script(
+    process = script(
         PLAYED
         + f"""
     update(x, y, 1)
@@ -103,13 +103,13 @@ def test_sched(held):
     assert p.bound["sched"] * p.run.wall >= MOST
     """
     )
-    assert done.stderr == ""
+    assert process.stderr == ""
 
 
 @pytest.mark.usefixtures("xs")
 def test_a_machine_that_is_played_has_its_other_causes_too():
     """A held scheduler is no cause `sched` while the stream or a producer is in the way."""
-    done = script(
+    process = script(
         PLAYED
         + """
     update(x, y, 1)
@@ -126,7 +126,7 @@ def test_a_machine_that_is_played_has_its_other_causes_too():
     assert p.waits.sched[1] < MOST, p.run.times - begun
     """
     )
-    assert done.stderr == ""
+    assert process.stderr == ""
 
 
 # --- gil ----------------------------------------------------------------------------------------
@@ -138,13 +138,13 @@ class Hog(threading.Thread):
     def __init__(self, first=int):
         super().__init__(daemon=True)
         self.first = first
-        self.told, self.may_end, self.began = threading.Lock(), threading.Lock(), False
-        self.told.acquire()
+        self.gate, self.may_end, self.began = threading.Lock(), threading.Lock(), False
+        self.gate.acquire()
         self.may_end.acquire()
         self.start()
 
     def run(self):
-        self.told.acquire()
+        self.gate.acquire()
         self.began = True
         self.first()
         spin_here()
@@ -154,7 +154,7 @@ class Hog(threading.Thread):
         return self
 
     def __exit__(self, *error):
-        for lock in (self.told, self.may_end):
+        for lock in (self.gate, self.may_end):
             if lock.locked():
                 lock.release()
         self.join()
@@ -176,7 +176,7 @@ def test_gil(xs, long_turns, level):
     with Hog() as hog, profile(level) as p:
         update(xs[0], xs[1], 1)
         flow.vm.sync()
-        hog.told.release()
+        hog.gate.release()
         while not hog.began:
             time.sleep(0)  # lets go of the GIL and wants it back
         update(xs[0], xs[1], 1)
@@ -207,7 +207,7 @@ def test_gil_after_a_wait(xs, long_turns, monkeypatch):
     with Gate() as gate, Hog(until_it_is_there) as hog, profile() as p:
         wait_for_gate(xs[0], xs[1], gate.address)
         cell[WAIT.SLEEPERS] = 0
-        hog.told.release()
+        hog.gate.release()
         xs[0].numpy()
         update(xs[0], xs[1], 1)
     total = lane_of(p, 0)
@@ -236,12 +236,12 @@ def test_a_thread_that_blocks_by_itself_is_host(xs):
 @pytest.fixture
 def clocks(monkeypatch):
     """The clocks of this thread and of others, given by the test: name -> ns."""
-    given = {"wall": 10**12, "cpu": 0, "ready": 0, "others": {}}
-    monkeypatch.setattr(offcpu.time, "monotonic_ns", lambda: given["wall"])
-    monkeypatch.setattr(offcpu.time, "thread_time_ns", lambda: given["cpu"])
-    monkeypatch.setattr(offcpu, "scheduled", lambda thread: (0, given["ready"]))
-    monkeypatch.setattr(offcpu, "_others", lambda own: dict(given["others"]))
-    return given
+    options = {"wall": 10**12, "cpu": 0, "ready": 0, "others": {}}
+    monkeypatch.setattr(offcpu.time, "monotonic_ns", lambda: options["wall"])
+    monkeypatch.setattr(offcpu.time, "thread_time_ns", lambda: options["cpu"])
+    monkeypatch.setattr(offcpu, "scheduled", lambda thread: (0, options["ready"]))
+    monkeypatch.setattr(offcpu, "_others", lambda own: dict(options["others"]))
+    return options
 
 
 @pytest.mark.parametrize(
@@ -258,22 +258,22 @@ def clocks(monkeypatch):
 )
 def test_what_is_lost(clocks, wall, cpu, ready, others, lost, core):
     clocks["others"] = {7: 0}
-    seen = []
-    found = offcpu.OffCpu(lambda *loss: seen.append(loss))
-    found.begin()
+    calls = []
+    observer = offcpu.OffCpu(lambda *loss: calls.append(loss))
+    observer.begin()
     began = clocks["wall"]
     clocks.update(wall=began + wall, cpu=cpu, ready=ready, others=others or {7: 0})
-    assert found.look() == began + wall
-    assert seen == ([(began, began + wall, lost, core)] if lost else [])
-    found.look()
-    assert len(seen) <= 1
+    assert observer.look() == began + wall
+    assert calls == ([(began, began + wall, lost, core)] if lost else [])
+    observer.look()
+    assert len(calls) <= 1
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_what_had_no_core_while_it_waited_is_not_lost_after_it(clocks, known):
     """A busy machine takes a core from a thread that yields it, or wakes; then comes the GIL."""
-    seen = []
-    cpu = offcpu.OffCpu(lambda *loss: seen.append(loss))
+    calls = []
+    cpu = offcpu.OffCpu(lambda *loss: calls.append(loss))
     cpu.begin()
     clocks["wall"] += 9_500_000
     clocks["ready"] += 9_000_000
@@ -283,31 +283,31 @@ def test_what_had_no_core_while_it_waited_is_not_lost_after_it(clocks, known):
         clocks["ready"] += 100_000
         clocks["others"] = {7: 900_000}
         cpu.late(over, clocks["wall"], 9_000_000)
-        assert seen == [(over, over + 1_000_000, 1_000_000, 100_000)]
+        assert calls == [(over, over + 1_000_000, 1_000_000, 100_000)]
     cpu.begin()
     clocks["wall"] += 1_000_000
     clocks["others"] = {7: 1_800_000}
     cpu.look()
-    assert seen[-1][2:] == (900_000 if known else 1_000_000, 0)
+    assert calls[-1][2:] == (900_000 if known else 1_000_000, 0)
 
 
 def test_a_thread_that_is_over_may_have_had_it_all(clocks):
     clocks["others"] = {7: 5}
-    seen = []
-    cpu = offcpu.OffCpu(lambda *loss: seen.append(loss))
+    calls = []
+    cpu = offcpu.OffCpu(lambda *loss: calls.append(loss))
     cpu.begin()
     clocks["wall"] += 1_000_000
     clocks["others"] = {}
     cpu.look()
-    assert [lost for _, _, lost, _ in seen] == [1_000_000]
+    assert [lost for _, _, lost, _ in calls] == [1_000_000]
 
 
 def test_a_thread_that_never_looked_has_lost_nothing(clocks):
-    clocks["others"], seen = {7: 10**9}, []
-    cpu = offcpu.OffCpu(lambda *loss: seen.append(loss))
+    clocks["others"], values = {7: 10**9}, []
+    cpu = offcpu.OffCpu(lambda *loss: values.append(loss))
     for _ in range(3):
         cpu.look()
-    assert not seen
+    assert not values
 
 
 def wait(begun, ended, since=0):
@@ -316,8 +316,8 @@ def wait(begun, ended, since=0):
 
 def test_of_a_loss_what_had_no_core_is_told_apart():
     lost = wait(150, 200, 100)._replace(core=20)
-    found = placed([lost], np.array([160], np.int64))
-    assert [(x.cause, x.begun, x.ended) for x in found] == [("core", 110, 130), ("gil", 130, 160)]
+    losses = placed([lost], np.array([160], np.int64))
+    assert [(x.cause, x.begun, x.ended) for x in losses] == [("core", 110, 130), ("gil", 130, 160)]
 
 
 @pytest.mark.parametrize(
@@ -331,9 +331,9 @@ def test_of_a_loss_what_had_no_core_is_told_apart():
     ],
 )
 def test_a_loss_lies_where_nothing_was_issued(since, lost, issued, expected):
-    found = placed([wait(200 - lost, 200, since)], np.array(issued, np.int64))
-    assert [(x.begun, x.ended) for x in found] == expected
-    assert all(x.since == 0 for x in found)
+    losses = placed([wait(200 - lost, 200, since)], np.array(issued, np.int64))
+    assert [(x.begun, x.ended) for x in losses] == expected
+    assert all(x.since == 0 for x in losses)
 
 
 def test_other_waits_stay_where_they_are():
@@ -345,14 +345,14 @@ def test_clocks_of_threads_are_read():
     """The real clocks: another thread of Python is seen to run, a native one is left out."""
     with Hog() as hog:
         before = offcpu._used(hog.native_id)
-        hog.told.release()
+        hog.gate.release()
         while not hog.began or offcpu._used(hog.native_id) <= before:
             time.sleep(0)
         names = {t.native_id: t.name for t in threading.enumerate()}
-        found = offcpu._others(threading.get_native_id())
-        assert hog.native_id in found
-        assert threading.get_native_id() not in found
-        assert not [n for n in found if names.get(n, "").startswith("flowvm-w:")]
+        others = offcpu._others(threading.get_native_id())
+        assert hog.native_id in others
+        assert threading.get_native_id() not in others
+        assert not [n for n in others if names.get(n, "").startswith("flowvm-w:")]
     assert cores.scheduled(-1) == (0, 0)  # no such threads
     assert offcpu._used(2**27) == 0
 
@@ -362,14 +362,14 @@ def test_what_happens_elsewhere_is_read_so_seldom_that_it_costs_a_hundredth(cloc
 
     def slowly(own):
         clocks["wall"] += 1_000_000
-        asked.append(clocks["wall"])
+        walls.append(clocks["wall"])
         return {}
 
-    asked = []
+    walls = []
     monkeypatch.setattr(offcpu, "_others", slowly)
     cpu = offcpu.OffCpu(lambda *loss: None)
     for _ in range(1000):
         cpu.look()
         clocks["wall"] += 1_000_000
         clocks["cpu"] = clocks["wall"]
-    assert 5 <= len(asked) <= 12
+    assert 5 <= len(walls) <= 12

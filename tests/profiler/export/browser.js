@@ -22,7 +22,7 @@ addEventListener("load", async () => {
     const lane = F.lanes.findIndex((l) => l.kind === "stream"), box = canvas.getBoundingClientRect();
     const runs = F.lanes[lane], RUN = F.states.indexOf("run"), lasts = (n) => runs.what[n] === RUN ? runs.end[n] - runs.begin[n] : -1;
     const click = (n) => { // in its middle, even if it is narrower than a pixel
-      const at = { clientX: box.left + 150 + (runs.begin[n] + runs.end[n]) / 2 / out.whole * (box.width - 160), clientY: box.top + 30 + 26 * lane + 13, bubbles: true, pointerId: 1 };
+      const at = { clientX: box.left + 150 + (runs.begin[n] + runs.end[n]) / 2 / out.whole * (box.width - 160), clientY: box.top + F.laneMiddle(lane), bubbles: true, pointerId: 1 };
       canvas.dispatchEvent(new PointerEvent("pointerdown", at)); canvas.dispatchEvent(new PointerEvent("pointerup", at));
       return F.state.selected;
     };
@@ -53,10 +53,13 @@ async function graph(F, out, pause) {
   out.upwards = scene.from.filter((a, k) => scene.layer[a] >= scene.layer[scene.to[k]]).length;
   const places = scene.item.map((_, k) => [scene.low[k], scene.column[k], scene.layer[k]].join());
   out.doubled = places.length - new Set(places).size;
+  const lines = scene.from.map((_, k) => F.routeOf(k)), ports = lines.map((line, k) => [scene.to[k], line.at(-1)[0].toFixed(2)].join());
+  out.shared = ports.length - new Set(ports).size; // two lines that arrive at one place of a node
+  out.through = throughCards(F, lines);
   named("close").click(); await pause();
   F.search("tanh"); document.getElementById("search").dispatchEvent(new KeyboardEvent("keydown", { key: "Enter" })); await pause();
   out.went = F.state.selected; out.seen = F.scene().item.includes(F.state.selected);
-  out.above = F.scene().layer[F.scene().nodeOf[F.state.selected]] * F.dag.row - F.dag.y;
+  out.above = F.scene().tops[F.scene().layer[F.scene().nodeOf[F.state.selected]]] * F.dag.row - F.dag.y;
   out.height = canvas.clientHeight;
   key(canvas, "ArrowUp"); await pause(); out.up = F.state.selected;
   key(canvas, "ArrowDown"); await pause(); out.down = F.state.selected;
@@ -66,10 +69,24 @@ async function graph(F, out, pause) {
   const box = canvas.getBoundingClientRect(), frame = F.scene().frames[0];
   if (frame) { // its header
     F.dag.row = 40; F.dag.y = 0; F.show("dag"); await pause(); const count = F.scene().nodes;
-    const at = { clientX: box.left + 30, clientY: box.top + 24 + frame.from * 40 + 12, bubbles: true, pointerId: 1 };
+    const at = { clientX: box.left + 30, clientY: box.top + 24 + F.scene().tops[frame.from] * 40 + 12, bubbles: true, pointerId: 1 };
     canvas.dispatchEvent(new PointerEvent("pointerdown", at)); canvas.dispatchEvent(new PointerEvent("pointerup", at)); await pause();
     out.clickedFrame = F.scene().nodes !== count;
   }
+}
+
+// How many straight parts of lines go through a card: their own two, which they touch, aside.
+function throughCards(F, lines) {
+  const scene = F.scene(), cards = scene.item.map((_, node) => F.placeOf(node));
+  let through = 0;
+  lines.forEach((line, k) => {
+    for (let n = 0; n + 1 < line.length; n++) {
+      const [x0, x1] = [line[n][0], line[n + 1][0]].sort((a, b) => a - b), [y0, y1] = [line[n][1], line[n + 1][1]].sort((a, b) => a - b);
+      through += cards.filter(([x, y, w, h], node) => node !== scene.from[k] && node !== scene.to[k]
+        && x1 > x + 1 && x0 < x + w - 1 && y1 > y + 1 && y0 < y + h - 1).length;
+    }
+  });
+  return through;
 }
 
 // The time machine: steps, the slider, and where an instruction began to wait.

@@ -14,6 +14,13 @@ addEventListener("load", async () => {
   document.querySelector("#detail .link").click(); await pause(); out.selected = F.state.selected; out.after = F.state.task;
   out.moved = [[[0, 1, 2, 3], []], [[1, 2, 0, 3], [2]], [[3, 0, 1, 2], [0]]].every(([order, moved]) =>
     [...F.movedIn(order.map((n) => [[[n]], [0], 0, ""]))].join() === moved.join());
+  const next = document.querySelector("#plan button[aria-label='the next pass']"), drawn = () => document.querySelector("#plan .bar ~ .wide img").src.length;
+  const first = drawn(); next.click(); out.turned = document.querySelector("#plan select").value; out.drawn = [first, drawn()];
+  F.show("verdict"); await pause();
+  const times = () => [...document.querySelector("#verdict table").querySelectorAll("tr")].slice(1).map((row) => Number(row.children[2].textContent));
+  const sort = document.querySelector("#verdict th button[aria-label='sort by run ms']");
+  sort.click(); out.falling = times(); sort.click(); out.rising = times(); out.sorted = sort.parentNode.getAttribute("aria-sort");
+  out.roofline = document.querySelectorAll("#verdict img").length;
   const pre = document.createElement("pre"); pre.id = "result";
   pre.textContent = JSON.stringify(out); document.body.append(pre);
 });

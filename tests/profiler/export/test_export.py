@@ -49,10 +49,10 @@ def test_a_trace_is_what_viewers_accept(run, tmp_path, edges):
 
 
 def test_it_has_every_track(run):
-    found = events(run)
-    names = {e["args"]["name"] for e in found if e["name"] == "thread_name"}
+    rows = events(run)
+    names = {e["args"]["name"] for e in rows if e["name"] == "thread_name"}
     assert names >= {"critical path", "cpu", "cpu waits", "export side", "cpu graph tasks"}
-    slices = [e for e in found if e["ph"] == "X"]
+    slices = [e for e in rows if e["ph"] == "X"]
     assert {e["name"] for e in slices} >= {"matmul", "mul", "sync"}
     mul = next(e for e in slices if e["name"] == "mul")
     assert "test_export.py" in mul["args"]["line"]
@@ -67,32 +67,34 @@ def test_any_run_gives_a_trace_without_problems(seed):
         assert problems({"traceEvents": events(p, edges)}) == []
 
 
-def _broken(kind: str, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    slices = [e for e in found if e["ph"] == "X" and e["dur"] > 0.01]
+def _broken(kind: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    slices = [e for e in rows if e["ph"] == "X" and e["dur"] > 0.01]
     first = slices[0]
     if kind == "has no":
         del first["tid"]
     elif kind == "nested":
-        found.append({**first, "ts": round(first["ts"] + first["dur"] - 0.001, 3), "dur": 1e6})
+        rows.append({**first, "ts": round(first["ts"] + first["dur"] - 0.001, 3), "dur": 1e6})
     elif kind == "is not one s and one f":
-        found.remove(next(e for e in found if e["ph"] == "f"))
+        rows.remove(next(e for e in rows if e["ph"] == "f"))
     elif kind == "in no slice":
-        next(e for e in found if e["ph"] == "s")["ts"] = 1e9
+        next(e for e in rows if e["ph"] == "s")["ts"] = 1e9
     elif kind == "has no bp e":
-        del next(e for e in found if e["ph"] == "f")["bp"]
+        del next(e for e in rows if e["ph"] == "f")["bp"]
     elif kind == "goes back in time":
-        found.append({**next(e for e in found if e["ph"] == "C" and e["ts"] > 0), "ts": 0.0})
+        rows.append({**next(e for e in rows if e["ph"] == "C" and e["ts"] > 0), "ts": 0.0})
     elif kind == "stands behind":
-        found.append(found[0])
+        rows.append(rows[0])
     elif kind == "has no name":
-        found[:] = [e for e in found if e["name"] != "thread_name"]
+        rows[:] = [e for e in rows if e["name"] != "thread_name"]
     elif kind == "whole number of nanoseconds":
         first["ts"] = 1.23456
     elif kind == "dur -1":
         first["dur"] = -1
     elif kind == "is not one of M X s f C i":
-        found.append({**first, "ph": "B"})
-    return found
+        rows.append({**first, "ph": "B"})
+    elif kind == "of no kind that its field may have: tid: '1', args: [1]":
+        first |= {"tid": "1", "args": [1]}
+    return rows
 
 
 @pytest.mark.parametrize(
@@ -101,11 +103,12 @@ def _broken(kind: str, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
         "has no", "nested", "is not one s and one f", "in no slice", "has no bp e",
         "goes back in time", "stands behind", "has no name", "whole number of nanoseconds",
         "dur -1", "is not one of M X s f C i",
+        "of no kind that its field may have: tid: '1', args: [1]",
     ],
 )  # fmt: skip
 def test_the_validator_notices(run, kind):
-    found = _broken(kind, copy.deepcopy(events(run)))
-    assert any(kind in problem for problem in problems({"traceEvents": found}))
+    rows = _broken(kind, copy.deepcopy(events(run)))
+    assert any(kind in problem for problem in problems({"traceEvents": rows}))
     assert problems([]) == ["no list traceEvents"]
 
 

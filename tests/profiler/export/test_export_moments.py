@@ -25,22 +25,22 @@ NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(NODE is None, reason="no node is installed")
 
 
-def said(p: Profile, questions: list[dict[str, Any]], folder: Path) -> list[Any]:
+def text(p: Profile, questions: list[dict[str, Any]], folder: Path) -> list[Any]:
     """Return the answers of the page's program."""
     assert NODE
-    data, asked = folder / "data.json", folder / "questions.json"
+    data, questions_file = folder / "data.json", folder / "questions.json"
     data.write_text(json.dumps((page := _Page(p)).data() | page.packed()), "utf-8")
-    asked.write_text(json.dumps(questions), "utf-8")
+    questions_file.write_text(json.dumps(questions), "utf-8")
     assets = resources.files("flowvm.profiler.export") / "assets"
-    here = Path(__file__).parent / "moments_in_node.js"
+    script = Path(__file__).parent / "moments_in_node.js"
     scripts = [str(assets / f"{name}.js") for name in ("columns", "holders", "moments")]
-    done = subprocess.run(
-        [NODE, here, data, asked, *scripts],
+    process = subprocess.run(
+        [NODE, script, data, questions_file, *scripts],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: list[Any] = json.loads(done.stdout)
-    return found
+    assert process.returncode == 0, process.stderr[-3000:]
+    answers: list[Any] = json.loads(process.stdout)
+    return answers
 
 
 def compare(p: Profile, folder: Path, seed: int) -> None:
@@ -56,8 +56,8 @@ def compare(p: Profile, folder: Path, seed: int) -> None:
     questions += [{"seq": int(run.seq[i]), "stage": k} for i in where for k in (0, 1, 4, 6)]
     for n in rng.integers(0, len(events) + 1, 10).tolist():
         questions += [{"next": [n, stage, by]} for stage in (-1, 1, 4) for by in (-1, 1)]
-    found = said(p, questions, folder)
-    for question, got in zip(questions, found, strict=True):
+    answers = text(p, questions, folder)
+    for question, actual in zip(questions, answers, strict=True):
         expected: Any
         if "next" in question:
             expected = events.next(*question["next"])
@@ -67,7 +67,7 @@ def compare(p: Profile, folder: Path, seed: int) -> None:
             expected = p.at(question["t"]).to_dict()
         else:
             expected = moment(p, question["number"]).to_dict()
-        assert got == expected, (seed, question)
+        assert actual == expected, (seed, question)
 
 
 @pytest.mark.parametrize("k", range(2))
@@ -105,7 +105,7 @@ def test_a_real_run_with_a_graph(seed: int, tmp_path: Path) -> None:
     run = p.run
     launches = np.flatnonzero(run.kind == KIND.LAUNCH)
     assert len(launches) == 5
-    (at,) = said(p, [{"t": (run.time("ended")[launches[2]] - run.begun - 1) / 1e6}], tmp_path)
+    (at,) = text(p, [{"t": (run.time("ended")[launches[2]] - run.begun - 1) / 1e6}], tmp_path)
     assert at["actors"]
 
 
@@ -114,9 +114,9 @@ def test_ranks_in_one_run(seed: int, tmp_path: Path) -> None:
     compare(p, tmp_path, seed)
     assert p.tied is not None
     times = [(int(t) - p.run.begun + 1) / 1e6 for t in p.tied.begin[:, 0]]
-    found = said(p, [{"t": t} for t in times], tmp_path)
-    assert found == [p.at(t).to_dict() for t in times]
-    assert all(one["meetings"] for one in found)
+    answers = text(p, [{"t": t} for t in times], tmp_path)
+    assert answers == [p.at(t).to_dict() for t in times]
+    assert all(one["meetings"] for one in answers)
 
 
 def test_who_holds_memory(seed: int, tmp_path: Path) -> None:
@@ -133,5 +133,5 @@ def test_who_holds_memory(seed: int, tmp_path: Path) -> None:
 
 
 def test_an_empty_run(tmp_path: Path) -> None:
-    (at,) = said(Profile(Run()), [{"number": 0}], tmp_path)
+    (at,) = text(Profile(Run()), [{"number": 0}], tmp_path)
     assert at == Profile(Run()).at(0).to_dict()

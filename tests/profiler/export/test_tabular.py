@@ -55,9 +55,9 @@ def test_networkx_reads_the_file_and_gets_the_same(run, tmp_path):
     networkx = pytest.importorskip("networkx")
     file = networkx.read_graphml(run.export(tmp_path / "run.graphml"), node_type=int)
     graph = run.to_networkx()
-    for found in (file, graph):
-        assert set(found.nodes) == set(run.run.seq.tolist())
-        assert set(found.edges) == set(pairs(run))
+    for document in (file, graph):
+        assert set(document.nodes) == set(run.run.seq.tolist())
+        assert set(document.edges) == set(pairs(run))
     seq = int(run.run.seq[0])
     assert graph.nodes[seq]["op"] == file.nodes[seq]["op"] == "matmul"
     assert networkx.is_directed_acyclic_graph(file)

@@ -6,6 +6,7 @@ The accounts know nothing of flowvm's edges: they follow from the names of tenso
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import defaultdict
 
@@ -27,13 +28,14 @@ class Program:
         self.rng, self.streams = rng, streams
         self.tensors, self.values, self.memory = {}, {}, {}
         self.steps: list[tuple[str, set[str], set[str]]] = []
-        self.kept = []
+        self.outputs = []
+        self.numbers = itertools.count()
         for _ in range(4):
             value = rng.standard_normal((WIDTH, WIDTH)).astype(np.float32) / WIDTH
             self.add(flow.tensor(value), value.copy())
 
     def add(self, tensor, value, memory=None):
-        name = f"v{len(self.tensors)}.{len(self.steps)}"
+        name = f"v{next(self.numbers)}"  # of no other tensor, also of one that is gone
         self.tensors[name], self.values[name] = tensor, value
         self.memory[name] = memory or name
         return self.memory[name]
@@ -70,10 +72,10 @@ class Program:
             elif kind == "view":  # no instruction
                 self.add(T[a][: WIDTH // 2], V[a][: WIDTH // 2], M[a])
             elif kind == "masked_select":  # whose shape is known when it has run: mut2
-                mask, made = f"mask{len(self.steps)}", f"made{len(self.steps)}"
-                self.kept.append(flow.masked_select(T[a], T[a] > 0.0))
+                mask, result = f"mask{len(self.steps)}", f"made{len(self.steps)}"
+                self.outputs.append(flow.masked_select(T[a], T[a] > 0.0))
                 self.steps.append(("gt", {M[a]}, {mask}))
-                self.steps.append(("masked_select", {M[a], mask}, {made}))
+                self.steps.append(("masked_select", {M[a], mask}, {result}))
             elif len(T) > 5:
                 del T[a], V[a]
 
@@ -106,8 +108,8 @@ def test_the_record_is_what_the_program_did(seed, number, tmp_path):
     with flow.profiler.profile() as p:
         for _ in range(STEPS):
             program.step()
-        got = {name: tensor.numpy() for name, tensor in program.tensors.items()}
-    for name, value in got.items():
+        actual = {name: tensor.numpy() for name, tensor in program.tensors.items()}
+    for name, value in actual.items():
         np.testing.assert_allclose(value, program.values[name], rtol=1e-3, atol=1e-4)
     run, steps = p.run, program.steps
     ops = [i for i in range(len(run)) if run.names[run.op[i]] in {op for op, *_ in steps}]
@@ -119,17 +121,17 @@ def test_the_record_is_what_the_program_did(seed, number, tmp_path):
         read = set(run.tensor[of].tolist()) - written
         assert (len(read), len(written)) == (len(reads - writes), len(writes))
     # edges: these and no others
-    wanted = program.edges()
+    expected = program.edges()
     place = {i: k for k, i in enumerate(ops)}
     pairs = zip(run.source.tolist(), run.target.tolist(), strict=True)
-    assert {(place[a], place[b]) for a, b in pairs if a in place and b in place} == set(wanted)
+    assert {(place[a], place[b]) for a, b in pairs if a in place and b in place} == set(expected)
     # times: nothing began before what it had to wait for was over
     started, ended = run.time("started")[ops], run.time("ended")[ops]
-    assert all(started[b] >= ended[a] for a, b in wanted)
+    assert all(started[b] >= ended[a] for a, b in expected)
     # the floor is the longest path of these
     finish = [0] * len(ops)
     for k in range(len(ops)):
-        front = [finish[a] for a, b in wanted if b == k]
+        front = [finish[a] for a, b in expected if b == k]
         finish[k] = int(ended[k] - started[k]) + max(front, default=0)
     assert p.floor.length == max(finish, default=0)
     assert sum(s.end - s.begin for s in p.observed) == run.wall
@@ -138,7 +140,7 @@ def test_the_record_is_what_the_program_did(seed, number, tmp_path):
     path = p.export(tmp_path / "run.json", edges="all")
     trace = json.loads(path.read_text())
     assert trace_rules.problems(trace) == []
-    assert exported(trace, [int(run.seq[i]) for i in ops]) >= set(wanted)
+    assert exported(trace, [int(run.seq[i]) for i in ops]) >= set(expected)
 
 
 def exported(trace, ids):

@@ -33,13 +33,13 @@ def flowvm(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("commands")
-    (made / "script.py").write_text(SCRIPT)
-    done = flowvm(made, "run", "-o", "a.flowtrace", "script.py", "some", "--flags")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "sum 256.0 ['some', '--flags']\n"  # the script's own, and nothing else
-    assert "bound by" in done.stderr  # of the rows only those that took any share of the time
-    return made
+    folder = tmp_path_factory.mktemp("commands")
+    (folder / "script.py").write_text(SCRIPT)
+    process = flowvm(folder, "run", "-o", "a.flowtrace", "script.py", "some", "--flags")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout == "sum 256.0 ['some', '--flags']\n"  # the script's own, and nothing else
+    assert "bound by" in process.stderr  # of the rows only those that took any share of the time
+    return folder
 
 
 def test_a_script_s_error_and_exit_code_are_kept(folder):
@@ -52,9 +52,9 @@ def test_a_script_s_error_and_exit_code_are_kept(folder):
 
 
 def test_a_module_and_json(folder):
-    done = flowvm(folder, "run", "--json", "-m", "script")
-    assert done.returncode == 0, done.stderr
-    data = json.loads(done.stdout.splitlines()[-1])
+    process = flowvm(folder, "run", "--json", "-m", "script")
+    assert process.returncode == 0, process.stderr
+    data = json.loads(process.stdout.splitlines()[-1])
     assert data["instructions"] > 5
     assert "matmul" in [row["name"] for row in data["rows"]]
 
@@ -121,7 +121,7 @@ def test_why_diff_and_export(folder, capsys):
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (("view", "nothing.flowtrace"), "No such file"),
         (("view", "script.py"), "is not a saved run"),
@@ -132,9 +132,9 @@ def test_why_diff_and_export(folder, capsys):
         (("view", "a.flowtrace", "--around", "1" + 20 * "0"), "is not in this run"),
     ],
 )
-def test_mistakes_are_said_in_a_line(folder, capsys, args, said):
+def test_mistakes_are_said_in_a_line(folder, capsys, args, message):
     paths = [str(folder / a) if "." in a else a for a in args]
     assert main(paths) == 1
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert error.count("\n") == 1

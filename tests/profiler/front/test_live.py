@@ -107,17 +107,17 @@ def test_a_planted_stuck_kernel_is_what_runs_and_all_of_the_time():
         watcher.look()
         begun = time.monotonic()
         until(lambda: time.monotonic() - begun > 0.2, "time passes")
-        seen = watcher.look()
-    cpu = seen.streams[0]
+        snapshot = watcher.look()
+    cpu = snapshot.streams[0]
     assert cpu.name == "cpu"
     assert cpu.running.endswith(" wait_for_gate")
     assert cpu.line.startswith("test_live.py:")
     assert cpu.seconds > 0.2
     assert cpu.util > 0.95
     assert cpu.queue == 2
-    assert seen.in_flight == 2
-    assert seen.idle > 0.15
-    assert any("test_live.py:" in line and share > 0.9 for line, share, _ in seen.lines)
+    assert snapshot.in_flight == 2
+    assert snapshot.idle > 0.15
+    assert any("test_live.py:" in line and share > 0.9 for line, share, _ in snapshot.lines)
     engine.wait_idle()
 
 
@@ -127,11 +127,11 @@ def test_an_idle_vm_waits_for_python():
     watcher.look()
     begun = time.monotonic()
     until(lambda: time.monotonic() - begun > 0.1, "time passes")
-    seen = watcher.look()
-    assert seen.streams[0].util == 0
-    assert seen.streams[0].causes[0][0] == "host"
-    assert seen.streams[0].causes[0][1] > 0.9
-    assert (seen.rate, seen.in_flight, seen.idle) == (0.0, 0, 0.0)
+    snapshot = watcher.look()
+    assert snapshot.streams[0].util == 0
+    assert snapshot.streams[0].causes[0][0] == "host"
+    assert snapshot.streams[0].causes[0][1] > 0.9
+    assert (snapshot.rate, snapshot.in_flight, snapshot.idle) == (0.0, 0, 0.0)
 
 
 def test_counts_are_exact_and_shares_are_of_everything(seed):
@@ -146,14 +146,14 @@ def test_counts_are_exact_and_shares_are_of_everything(seed):
         for k in range(count):
             update(x, x, k)
         engine.wait_idle()  # a read of a finished value is no sync
-        seen = watcher.look()
-        cpu = seen.streams[0]
+        snapshot = watcher.look()
+        cpu = snapshot.streams[0]
         total = cpu.util + sum(share for _, share in cpu.causes)
         assert 0.93 <= total <= 1.001  # causes below a hundredth are not named
     issued = int(engine.words[CTL.RECEIVED]) - issued
-    assert seen.rate * (seen.up - first.up) == pytest.approx(issued, rel=0.01)
-    assert len(seen.rates) == 3
-    assert seen.syncs > 0
+    assert snapshot.rate * (snapshot.up - first.up) == pytest.approx(issued, rel=0.01)
+    assert len(snapshot.rates) == 3
+    assert snapshot.syncs > 0
 
 
 def test_the_window_forgets():
@@ -216,8 +216,8 @@ def test_a_graphs_replays_are_seen():
     watcher.look()
     for _ in range(20):
         graph(x).numpy()
-    seen = watcher.look()
-    assert seen.streams[0].util > 0
+    snapshot = watcher.look()
+    assert snapshot.streams[0].util > 0
     names = watcher.ring().names
     assert any("Double" in name for name in names), names
 
@@ -234,11 +234,11 @@ def test_captures_that_are_not_the_first_are_counted():
 
 
 def test_what_a_thread_compiles_is_seen():
-    reached, asked = threading.Event(), threading.Event()
+    reached, is_requested = threading.Event(), threading.Event()
 
     def make():
         reached.set()
-        assert asked.wait(200)
+        assert is_requested.wait(200)
         raise CompileError("that is all")
 
     def load():
@@ -251,7 +251,7 @@ def test_what_a_thread_compiles_is_seen():
     try:
         assert Watcher().look().compiling == ("slow_kernel",)
     finally:
-        asked.set()
+        is_requested.set()
         thread.join()
     assert Watcher().look().compiling == ()
 
@@ -259,8 +259,8 @@ def test_what_a_thread_compiles_is_seen():
 def test_the_ring_knows_spans_and_bytes():
     engine.wait_idle()
     with flow.profiler.span("a live step"):
-        made = flow.ones(300) * 2
-        made.numpy()
+        product = flow.ones(300) * 2
+        product.numpy()
     run = Watcher().ring()
     part = Profile(run).part("a live step")
     assert "mul" in part.run.names
@@ -278,12 +278,12 @@ def test_without_the_recorder_counters_are_left():
         for k in range(100):
             update(x, x, k)
         x.numpy()
-        seen = watcher.look()
-        assert seen.rate > 0
-        assert seen.streams[0].rate > 0
-        assert seen.streams[0].util == 0
-        assert seen.streams[0].causes == ()
-        assert "recorder 0 (no shares)" in seen.screen(80).plain()
+        snapshot = watcher.look()
+        assert snapshot.rate > 0
+        assert snapshot.streams[0].rate > 0
+        assert snapshot.streams[0].util == 0
+        assert snapshot.streams[0].causes == ()
+        assert "recorder 0 (no shares)" in snapshot.screen(80).plain()
     finally:
         flow.profiler.level = level
 

@@ -12,6 +12,7 @@ import pytest
 import flowvm as flow
 from flowvm.errors import ArgumentError
 from flowvm.profiler import Profile, profile
+from flowvm.profiler.front.rank_profile import Joined
 from flowvm.profiler.front.ranks import Ranks
 from flowvm.profiler.run.rank_runs import joined, placed
 from flowvm.profiler.run.run import Run
@@ -100,8 +101,8 @@ def test_a_moment_says_who_waits_for_whom(ranks: Ranks) -> None:
 
 
 def test_the_clocks_are_one(seed: int) -> None:
-    found = three_ranks(seed)
-    p = found.joined
+    ranks = three_ranks(seed)
+    p = ranks.joined
     assert p.tied is not None
     begins = p.run.time("started")[p.tied.instruction]
     assert (begins == p.tied.begin).all()
@@ -112,10 +113,10 @@ def test_the_clocks_are_one(seed: int) -> None:
 def test_other_collectives_are_not_tied() -> None:
     other = meeting([5], 1)
     other.names[1] = "all_gather"
-    found = Ranks([Profile(meeting([5], 0)), Profile(other)], [0, 0])
-    assert found.joined.tied is None
-    assert "made different collectives" in found.summary().note
-    assert found.at(0).meetings == ()
+    ranks = Ranks([Profile(meeting([5], 0)), Profile(other)], [0, 0])
+    assert ranks.joined.tied is None
+    assert "made different collectives" in ranks.summary().note
+    assert ranks.at(0).meetings == ()
 
 
 def test_a_real_run_beside_another(tmp_path: Path) -> None:
@@ -149,8 +150,35 @@ def test_a_real_run_beside_another(tmp_path: Path) -> None:
 
 
 def test_ranks_that_recorded_nothing() -> None:
-    found = Ranks([Profile(Run()), Profile(Run())], [0, 0])
-    assert len(found.joined) == 0
-    assert found.at(0).number == 0
-    made: Any = found.joined.table("op")
-    assert made == []
+    ranks = Ranks([Profile(Run()), Profile(Run())], [0, 0])
+    assert len(ranks.joined) == 0
+    assert ranks.at(0).number == 0
+    table: Any = ranks.joined.table("op")
+    assert table == []
+
+
+def test_ranks_are_parts_with_their_own_analysis(seed: int) -> None:
+    runs, shifts = [synthetic(seed + k, 30 + 10 * k) for k in range(3)], [0, 90, 40]
+    whole, alone = Joined(runs, shifts), [Profile(run) for run in runs]
+    assert [part.first for part in whole.parts] == [0, 30, 70]
+    assert len(whole.run) == sum(map(len, runs))
+    for part, own in zip(whole.parts, alone, strict=True):
+        rows = slice(part.first, part.first + len(own.run))
+        producers = own.order.producer
+        expected = np.where(producers >= 0, producers + part.first, producers)
+        assert (whole.order.producer[rows] == expected).all()
+        assert (whole.waits.dep[rows] == own.waits.dep).all()
+    lanes = [lane.instruction for lane in whole.lanes]
+    assert len(lanes) == sum(len(own.lanes) for own in alone)
+    assert max(int(i.max(initial=-1)) for i in lanes) < len(whole.run)
+
+
+def test_collectives_are_tied_by_instructions_of_the_joined_run() -> None:
+    runs = [meeting([10, 20, 90], 0), meeting([200, 60, 15], 1)]
+    tied = Joined(runs, [0, 0]).tied
+    assert tied is not None
+    one = Joined(runs, [0, 0]).run
+    for k, name in enumerate(tied.names):
+        for rank in range(2):
+            assert one.names[one.op[tied.instruction[k, rank]]] == name
+    assert Joined([runs[0], meeting([10], 1)], [0, 0]).tied is None

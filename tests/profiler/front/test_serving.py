@@ -34,11 +34,11 @@ def work() -> None:
 def server() -> Iterator[Server]:
     """Return the server of `flowvm top --web`, for this process."""
     work()
-    with Server(Site(Watcher())) as made:
-        thread = threading.Thread(target=made.serve_forever, args=(0.02,), daemon=True)
+    with Server(Site(Watcher())) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
-        yield made
-        made.shutdown()
+        yield server
+        server.shutdown()
         thread.join()
 
 

@@ -85,17 +85,17 @@ def test_lines_and_objects_for_a_log(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (("4194304",), "there is no process 4194304"),
         (("--hz", "0"), "--hz is 0.1 to 10"),
         (("--interval", "-1"), "--interval more than 0"),
     ],
 )
-def test_mistakes_are_said_in_a_line(capsys, args, said):
+def test_mistakes_are_said_in_a_line(capsys, args, message):
     assert main(["top", *args]) == 1
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert error.count("\n") == 1
 
 

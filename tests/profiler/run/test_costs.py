@@ -19,20 +19,20 @@ from tests.profiler.synthetic import synthetic
 
 
 def test_levels_take_turns_and_the_level_is_put_back():
-    x, seen = flow.ones(8, 8), []
+    x, results = flow.ones(8, 8), []
 
     def step():
-        seen.append(engine.flight.level)
+        results.append(engine.flight.level)
         (x + x).numpy()
 
     before = engine.flight.level
-    found = flow.profiler.overhead(step, rounds=4)
+    costs = flow.profiler.overhead(step, rounds=4)
     assert engine.flight.level == before
-    assert seen[1:5] == [0, 1, 2, 3]
-    assert sorted(seen[1:]) == sorted(LEVELS * 4)
-    assert found.longer[0] == 0
-    assert 1 <= found.instructions < 10
-    assert min(found.nanoseconds) > 0
+    assert results[1:5] == [0, 1, 2, 3]
+    assert sorted(results[1:]) == sorted(LEVELS * 4)
+    assert costs.longer[0] == 0
+    assert 1 <= costs.instructions < 10
+    assert min(costs.nanoseconds) > 0
 
 
 def test_the_level_is_put_back_after_an_error():
@@ -68,14 +68,16 @@ def test_the_screen():
 def test_what_recording_an_instruction_costs_is_measured_once_and_beside_the_vm():
     costs.recording.cache_clear()
     issued, noted = engine.words[CTL.RECEIVED], len(engine.flight.anchors)
-    found = flow.profiler.overhead()
-    assert found is flow.profiler.overhead()
+    overhead = flow.profiler.overhead()
+    assert overhead is flow.profiler.overhead()
     assert (engine.words[CTL.RECEIVED], len(engine.flight.anchors)) == (issued, noted)
-    assert found.each[0] == found.task[0] == 0
-    assert found.each[2] == found.native[2] + found.python[2]
-    assert all(0 < ns < 100_000 for ns in found.each[1:])  # a tenth of a microsecond, if not busy
-    assert found.python[3] > found.python[1]  # stacks
-    assert 0 <= found.task[2] < 10_000
+    assert overhead.each[0] == overhead.task[0] == 0
+    assert overhead.each[2] == overhead.native[2] + overhead.python[2]
+    assert all(
+        0 < ns < 100_000 for ns in overhead.each[1:]
+    )  # a tenth of a microsecond, if not busy
+    assert overhead.python[3] > overhead.python[1]  # stacks
+    assert 0 <= overhead.task[2] < 10_000
 
 
 def test_every_summary_says_what_recording_cost(tmp_path):

@@ -38,8 +38,8 @@ def placed(rows: list[Any], operands: list[Any], own: Any = None) -> Any:
     tensor = tensors_of(owner, flat[:, 0], kind == KIND.RELEASE)
     edges = connect(owner, tensor, flat[:, 1] != OPERAND.CONST)
     own = np.zeros((len(rows), 2), np.int64) if own is None else np.array(own, np.int64)
-    found, at, clock = place_on_devices(times, stream, kind, edges, DEVICES, own)
-    return found[:, 4].tolist(), found[:, 5].tolist(), at.tolist(), clock.tolist()
+    placements, at, clock = place_on_devices(times, stream, kind, edges, DEVICES, own)
+    return placements[:, 4].tolist(), placements[:, 5].tolist(), at.tolist(), clock.tolist()
 
 
 def test_what_the_host_saw_begins_when_it_can_have_begun() -> None:
@@ -189,7 +189,7 @@ def test_a_run_of_another_version_says_which_and_what_to_do(tmp_path: Any) -> No
         columns = dict(file)
     header = json.loads(str(columns.pop("header")))
     assert header["version"] == VERSION
-    for version, said in (("0.0.7", "pip install flowvm==0.0.7"), ("", "an older flowvm")):
+    for version, text in (("0.0.7", "pip install flowvm==0.0.7"), ("", "an older flowvm")):
         old = header | {"schema": "flowvm.trace/0", "version": version}
         if not version:
             del old["version"]
@@ -197,5 +197,5 @@ def test_a_run_of_another_version_says_which_and_what_to_do(tmp_path: Any) -> No
             np.savez_compressed(out, header=np.array(json.dumps(old)), **columns)
         with pytest.raises(ArgumentError, match=SCHEMA) as caught:
             load(path)
-        assert said in str(caught.value)
+        assert text in str(caught.value)
         assert f"flowvm {VERSION} reads {SCHEMA}" in str(caught.value)

@@ -56,12 +56,12 @@ def test_an_empty_block_that_was_left_by_an_error():
 def test_one_instruction(tmp_path):
     x = flow.ones(4)
     with profile() as p:
-        made = x * 2
+        product = x * 2
     assert len(p) == 1
     texts = shown(p, tmp_path)
     assert texts["summary"].startswith("flow.profiler  1 instruction · wall")
     assert "mul" in texts["critical_path"]
-    assert made.tolist() == [2.0] * 4
+    assert product.tolist() == [2.0] * 4
 
 
 def test_a_part_is_not_said_to_be_what_only_the_whole_is():
@@ -82,10 +82,10 @@ def test_a_part_is_not_said_to_be_what_only_the_whole_is():
 def test_the_user_s_own_wait_is_kept():
     x = flow.ones(4)
     with profile() as p:
-        made = x * 2
+        product = x * 2
         flow.vm.sync()
     assert [int(k) for k in p.run.kind] == [KIND.OP_CALL, KIND.BARRIER]
-    assert made.tolist() == [2.0] * 4
+    assert product.tolist() == [2.0] * 4
 
 
 def test_what_failed_is_said(tmp_path):

@@ -68,13 +68,13 @@ def test_a_run_remembers_it_and_nobody_measures_behind_the_users_back(folder, tm
         (x + x).numpy()
     assert p.summary().roof == ()
     assert roof.known() is None
-    found = flow.profiler.roofline()
+    roofline = flow.profiler.roofline()
     assert len(p.summary().roof) == len(p.summary().rows)  # the same machine
     with profile() as q:
         (x + x).numpy()
     q.run.info["cpu"] = "another"
     q.save(tmp_path / "run.flowtrace")
     loaded = flow.profiler.load(tmp_path / "run.flowtrace")
-    assert roof.of_run(loaded.run) == found
+    assert roof.of_run(loaded.run) == roofline
     p.run.info["cpu"] = "another"
     assert p.summary().roof == ()

@@ -70,11 +70,11 @@ def test_a_part_of_a_run_is_a_run(seed, k):
         for a, b, h, o in zip(run.source, run.target, run.hazard, run.operand, strict=True)
         if first <= a and b < last
     }
-    found = {
+    spans = {
         (a, b, h, int(part.tensor[o]))
         for a, b, h, o in zip(part.source, part.target, part.hazard, part.operand, strict=True)
     }
-    assert found == expected
+    assert spans == expected
     for i in range(len(part)):
         mine = slice(part.offsets[i], part.offsets[i + 1])
         theirs = slice(run.offsets[first + i], run.offsets[first + i + 1])

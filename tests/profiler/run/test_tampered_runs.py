@@ -45,9 +45,9 @@ def test_what_was_not_changed_loads(whole, tmp_path):
 
 
 def changed(column, value, place=0):
-    made = column.copy()
-    made.flat[place] = value
-    return made
+    copy = column.copy()
+    copy.flat[place] = value
+    return copy
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from flowvm.vm.machine.words import OPERAND, REC
 from tests.vm.live import in_flight, until
 
 
-def ops(made):
+def ops(origin):
     """Return the tree of operators: (op, (source, ...)), None without an instruction."""
-    if made is None:
+    if origin is None:
         return None
-    return made.op, tuple(ops(source.made) for source in made.sources)
+    return origin.op, tuple(ops(source.made) for source in origin.sources)
 
 
 def test_the_tree_is_the_expression():
@@ -63,9 +63,9 @@ def test_four_levels_and_no_more():
     x = flow.ones(2)
     for _ in range(10):
         x = x + 1
-    depth, made = 0, flow.explain(x).made
-    while made is not None and made.sources:
-        made, depth = made.sources[0].made, depth + 1
+    depth, origin = 0, flow.explain(x).made
+    while origin is not None and origin.sources:
+        origin, depth = origin.sources[0].made, depth + 1
     assert depth == 4
 
 
@@ -137,27 +137,27 @@ def test_graphs_name_the_task():
     y, s = graph(x)
     first, second = flow.explain(y).made, flow.explain(s).made
     assert first.seq == second.seq, "one launch"
-    numbers = [made.task.split(" ", 1) for made in (first, second)]
+    numbers = [origin.task.split(" ", 1) for origin in (first, second)]
     assert [text for _, text in numbers] == ["linear (fc)", "sum"]
     for number, _ in numbers:
         assert graph.plan.tasks[int(number)].node.operator.name in ("linear", "sum")
 
 
 def test_what_a_graph_captures():
-    seen = []
+    calls = []
 
     @flow.compile
     def graph(x):
         y = x + 1
         engine.wait_idle()  # until it has run it is in a queue, as others are
-        seen.append(flow.explain(y))
+        calls.append(flow.explain(y))
         return y
 
     graph(flow.ones(3))
-    (found,) = seen
-    assert found.made.op == "add"
-    assert found.made.state.startswith("captured")
-    assert (found.failure, found.made.sources) == ("", ())
+    (explanation,) = calls
+    assert explanation.made.op == "add"
+    assert explanation.made.state.startswith("captured")
+    assert (explanation.failure, explanation.made.sources) == ("", ())
 
 
 def test_forgotten_and_not_recorded():

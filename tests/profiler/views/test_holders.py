@@ -49,9 +49,9 @@ def test_together_it_is_all_that_is_alive(trained: Profile, seed: int) -> None:
     data = trained.memory_of()
     times = [data.time[0] - 1, data.peak_time, *rng.choice(data.time, 20)]
     for time in [int(t) for t in times]:
-        found = trained.holdings_of().at(time)
-        assert sum(one.nbytes for one in found) == data.level(time)
-        assert list(found) == sorted(found, key=lambda one: -one.nbytes)
+        holders = trained.holdings_of().at(time)
+        assert sum(one.nbytes for one in holders) == data.level(time)
+        assert list(holders) == sorted(holders, key=lambda one: -one.nbytes)
     at = trained.at((data.peak_time - trained.run.begun) / 1e6)
     assert dict(at.live)["cpu"] == data.peak  # a device may have what other tests left
     assert at.holders[0] == trained.holdings_of().at(data.peak_time)
@@ -62,24 +62,24 @@ def test_at_the_peak_it_is_who_the_memory_view_names(trained: Profile) -> None:
     expected: Counter[tuple[str, str]] = Counter()
     for owner in data.owners:
         expected[owner.name, owner.line] += owner.nbytes
-    found: Counter[tuple[str, str]] = Counter()
+    sizes: Counter[tuple[str, str]] = Counter()
     kinds = {}
     for one in trained.holdings_of().at(data.peak_time):
         if one.kind != "workspace" and one.op != BEFORE:
-            found[one.op, one.line] += one.nbytes
+            sizes[one.op, one.line] += one.nbytes
             kinds[one.op, one.line] = one.kind
-    assert found == expected
+    assert sizes == expected
     for owner in data.owners:
         assert kinds[owner.name, owner.line] in (names[owner.kind], "to be released")
 
 
 def test_it_says_module_kind_and_keeper(trained: Profile) -> None:
-    found = trained.holdings_of().at(trained.run.begun)
-    params = {one.module: one for one in found if one.kind == "params"}
+    holders = trained.holdings_of().at(trained.run.begun)
+    params = {one.module: one for one in holders if one.kind == "params"}
     assert params["Net.fc1"].nbytes == (64 + 1) * 128 * 4
     assert params["Net.fc1"].keeper == "Net.fc1.weight and 1 more"
     assert params["Net.fc2"].count == 2
-    optim = {one.module: one for one in found if one.kind == "optim"}
+    optim = {one.module: one for one in holders if one.kind == "optim"}
     assert optim["Net.fc1"].nbytes == 2 * params["Net.fc1"].nbytes
     assert "Adam" in optim["Net.fc1"].keeper
     run = trained.run
@@ -94,10 +94,10 @@ def test_what_was_let_go_of_is_to_be_released(seed: int) -> None:
     p = Profile(synthetic(seed))
     own = p.holdings_of()
     for time in range(0, p.run.wall, max(1, p.run.wall // 20)):
-        here = (own.born <= time) & (time < own.died)
-        waiting = int(own.size[here & (own.freed <= time)].sum())
-        found = sum(one.nbytes for one in own.at(time) if one.kind == "to be released")
-        assert found == waiting
+        alive = (own.born <= time) & (time < own.died)
+        waiting = int(own.size[alive & (own.freed <= time)].sum())
+        nbytes = sum(one.nbytes for one in own.at(time) if one.kind == "to be released")
+        assert nbytes == waiting
 
 
 @pytest.mark.parametrize(

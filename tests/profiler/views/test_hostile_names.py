@@ -27,8 +27,8 @@ COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2066-\u2
 
 
 def check(text: str, what: str) -> None:
-    found = COMMANDS.findall(text)
-    assert not found, f"{what}: {found[:5]!r}"
+    codes = COMMANDS.findall(text)
+    assert not codes, f"{what}: {codes[:5]!r}"
 
 
 def _program() -> Any:
@@ -51,14 +51,14 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Any:
     path = tmp_path_factory.mktemp("runs") / "run.flowtrace"
     recorded.save(path)
     run = Run.load(path)
-    kept = {name: getattr(run, name) for name in Run.__dataclass_fields__}
+    fields = {name: getattr(run, name) for name in Run.__dataclass_fields__}
     # a file may have them where no program could
-    kept |= {name: [HOSTILE + one for one in kept[name]] for name in ("names", "modules")}
-    kept["lines"] = ["", *(HOSTILE + one for one in kept["lines"][1:])]
-    kept["spots"] = [[HOSTILE + s[0], s[1], s[2], HOSTILE + s[3]] for s in kept["spots"]]
-    kept["streams"] = [f"{HOSTILE}{k}" for k in range(len(kept["streams"]))]
-    kept["info"] = {**kept["info"], "machine": HOSTILE, "cpu": HOSTILE, "raised": HOSTILE}
-    Run(**kept).save(path)
+    fields |= {name: [HOSTILE + one for one in fields[name]] for name in ("names", "modules")}
+    fields["lines"] = ["", *(HOSTILE + one for one in fields["lines"][1:])]
+    fields["spots"] = [[HOSTILE + s[0], s[1], s[2], HOSTILE + s[3]] for s in fields["spots"]]
+    fields["streams"] = [f"{HOSTILE}{k}" for k in range(len(fields["streams"]))]
+    fields["info"] = {**fields["info"], "machine": HOSTILE, "cpu": HOSTILE, "raised": HOSTILE}
+    Run(**fields).save(path)
     loaded = flow.profiler.load(path)
     assert any(HOSTILE in name for name in loaded.run.names)
     return loaded
@@ -87,11 +87,11 @@ def _views(profile: Any) -> Iterator[tuple[str, Any]]:
 def test_every_view(profile: Any) -> None:
     from rich.console import Console
 
-    seen = set()
+    visited = set()
     for name, view in _views(profile):
         if not type(view).__module__.startswith("flowvm"):
             continue
-        seen.add(name)
+        visited.add(name)
         check(repr(view), name)
         check(str(view), name)
         if hasattr(view, "screen"):
@@ -107,7 +107,7 @@ def test_every_view(profile: Any) -> None:
             text = view._repr_html_()
             check(text, name)
             assert "<b>" not in text.replace("&lt;b&gt;", ""), name
-    assert {"summary", "timeline", "memory", "flame", "tree", "instr"} <= seen, sorted(seen)
+    assert {"summary", "timeline", "memory", "flame", "tree", "instr"} <= visited, sorted(visited)
 
 
 @pytest.mark.parametrize(
@@ -147,10 +147,10 @@ def test_commands(command: list[str], profile: Any, tmp_path: Path) -> None:
     more = {"query": ["stream != 'a'"], "diff": [path], "why": [str(int(profile.run.seq[0]))]}
     line = [sys.executable, "-m", "flowvm", command[0], path, *more.get(command[0], command[1:])]
     for arguments in (line, [*line, "no such question ="], [*line[:4], path + "x"]):
-        done = subprocess.run(
+        process = subprocess.run(
             arguments, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=120
         )
-        check(done.stdout.decode() + done.stderr.decode(), " ".join(command))
+        check(process.stdout.decode() + process.stderr.decode(), " ".join(command))
 
 
 # --- the VM ---------------------------------------------------------------------------------------
@@ -196,10 +196,10 @@ def test_errors_and_their_notes() -> None:
 
 
 def test_warnings() -> None:
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         lines.warn(HOSTILE, place=(f"/tmp/{HOSTILE}", 3))
-    check(str(seen[0].message) + seen[0].filename, "a warning")
+    check(str(caught[0].message) + caught[0].filename, "a warning")
 
 
 def test_graphs() -> None:

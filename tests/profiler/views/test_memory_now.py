@@ -69,11 +69,11 @@ def test_by_what_names_code_keeps_the_rest() -> None:
     alone, holder.cache, KEPT["a"] = x + 1, {"x": [x + 2]}, x + 3  # type: ignore[attr-defined]
     many += [x + k for k in range(3)]
     flow.vm.sync()
-    here = f"in {test_by_what_names_code_keeps_the_rest.__name__}()"
-    assert of(alone._ref).keeper == f"alone {here}"
-    assert of(holder.cache["x"][0]._ref).keeper == f"holder {here}"  # type: ignore[attr-defined]
+    where = f"in {test_by_what_names_code_keeps_the_rest.__name__}()"
+    assert of(alone._ref).keeper == f"alone {where}"
+    assert of(holder.cache["x"][0]._ref).keeper == f"holder {where}"  # type: ignore[attr-defined]
     assert of(KEPT["a"]._ref).keeper == f"dict KEPT (1) in {__name__}"
-    assert of(many[2]._ref).keeper == f"list many (3) {here}"
+    assert of(many[2]._ref).keeper == f"list many (3) {where}"
     assert {of(k).kind for k in (alone._ref, KEPT["a"]._ref, many[0]._ref)} == {"other"}
     KEPT.clear()
 
@@ -81,6 +81,7 @@ def test_by_what_names_code_keeps_the_rest() -> None:
 def test_looking_keeps_nothing_alive_and_changes_nothing() -> None:
     x = flow.ones(4, 4)
     alive = weakref.ref(y := x + 1)
+    flow.vm.sync()  # it has its memory now
     gc.disable()  # it would end cycles, and there may be none
     try:
         assert of(y._ref).keeper == "y in test_looking_keeps_nothing_alive_and_changes_nothing()"
@@ -93,18 +94,18 @@ def test_looking_keeps_nothing_alive_and_changes_nothing() -> None:
 
     def mine() -> dict[str, object]:
         z = x + 2
-        kept = locals()
+        variables = locals()
         assert of(z._ref).keeper == "z in mine()"
-        return kept
+        return variables
 
     assert {"z", "x"} <= set(mine())
 
     class Body:
         z = x + 3
-        told = of(z._ref).keeper
+        keeper = of(z._ref).keeper
 
     assert Body.z is not None
-    assert Body.told == ""
+    assert Body.keeper == ""
 
 
 def test_objects_whose_attributes_misbehave_are_passed_by() -> None:
@@ -125,9 +126,9 @@ def test_what_autograd_saves_is_kept_by_what_leads_to_it() -> None:
     x = flow.ones(4, 4, requires_grad=True)
     losses = [x.exp().sum()]
     flow.vm.sync()
-    found = of(losses[0].grad_fn.edges[0].saved[0]._ref)
-    assert found.kind == "activation"
-    assert found.keeper.startswith("autograd of list losses (1) in ")
+    holder = of(losses[0].grad_fn.edges[0].saved[0]._ref)
+    assert holder.kind == "activation"
+    assert holder.keeper.startswith("autograd of list losses (1) in ")
     node = losses[0].grad_fn
     losses.clear()
     names = [h.keeper for h in census() if h.kind == "activation"]
@@ -144,28 +145,28 @@ def test_memory_of_pythons_and_what_has_none_yet_is_not_counted() -> None:
 
 
 def test_the_summary_adds_up() -> None:
-    kept = [flow.ones(64, 64) * k for k in range(20)]
+    tensors = [flow.ones(64, 64) * k for k in range(20)]
     flow.vm.sync()
-    found = flow.memory.summary()
-    assert found.live == flow.memory.allocated() == engine.words[CTL.LIVE_BYTES]
+    summary = flow.memory.summary()
+    assert summary.live == flow.memory.allocated() == engine.words[CTL.LIVE_BYTES]
     assert flow.memory.allocated() <= flow.memory.max_allocated()
     assert flow.memory.allocated() <= flow.memory.reserved()
-    assert sum(n for _, n in found.kinds) + found.rest == found.live
-    row = next(r for r in found.rows if r.name == "mul" and "kept (20)" in r.keeper)
+    assert sum(n for _, n in summary.kinds) + summary.rest == summary.live
+    row = next(r for r in summary.rows if r.name == "mul" and "tensors (20)" in r.keeper)
     assert (row.kind, row.count, row.nbytes) == ("other", 20, 20 * 64 * 64 * 4)
     assert row.line.startswith("test_memory_now.py:")
-    assert isinstance(found, View)
+    assert isinstance(summary, View)
     for width in (80, 100, 160):
-        text = found.screen(width).plain()
+        text = summary.screen(width).plain()
         assert max(map(len, text.split("\n"))) <= width
-        found.screen(width).plain(ascii_only=True).encode("ascii")
-    json.dumps(found.to_dict())
-    del kept
+        summary.screen(width).plain(ascii_only=True).encode("ascii")
+    json.dumps(summary.to_dict())
+    del tensors
 
 
 def test_an_out_of_memory_error_says_who_has_the_memory() -> None:
     """Run in a process of its own, whose address space is limited."""
-    done = script(
+    process = script(
         """
         import resource
         import flowvm as flow
@@ -184,7 +185,7 @@ def test_an_out_of_memory_error_says_who_has_the_memory() -> None:
         train()
         """
     )
-    text = done.stdout
+    text = process.stdout
     lines = text.splitlines()
     at = next(k for k, line in enumerate(lines) if line.startswith("    memory    "))
     assert re.match(r"    memory    \d+\.\d MiB live · peak .* reserved, .* of it free", lines[at])

@@ -53,14 +53,14 @@ QUERIES = [
 def test_it_is_true_of_what_python_says(text, true):
     for seed in range(3):
         p = Profile(synthetic(seed))
-        found = p.query(text, limit=None)
+        rows = p.query(text, limit=None)
         expected = {r["seq"] for r in rows_of(p) if true(r)}
-        assert {row.seq for row in found} == expected, f"seed {seed}"
-        assert len(found) == found.count == len(expected)
-        lasted = [row.run for row in found]
+        assert {row.seq for row in rows} == expected, f"seed {seed}"
+        assert len(rows) == rows.count == len(expected)
+        lasted = [row.run for row in rows]
         assert lasted == sorted(lasted, reverse=True)
-        assert found.run == sum(lasted)
-        assert found.wait == sum(row.dep + row.queue + row.sched for row in found)
+        assert rows.run == sum(lasted)
+        assert rows.wait == sum(row.dep + row.queue + row.sched for row in rows)
 
 
 def test_columns_are_all_there():
@@ -119,9 +119,9 @@ def test_more_wrong_input():
 
 
 def test_an_empty_run():
-    found = Profile().query("run > 1")
-    assert (len(found), list(found)) == (0, [])
-    assert "0 of 0" in repr(found)
+    rows = Profile().query("run > 1")
+    assert (len(rows), list(rows)) == (0, [])
+    assert "0 of 0" in repr(rows)
 
 
 def test_tasks_are_rows():
@@ -144,13 +144,13 @@ def test_tasks_are_rows():
 
 def test_it_prints_in_any_width_and_is_json():
     p = Profile(synthetic(2, length=300))
-    found = p.query("run > 0")
+    rows = p.query("run > 0")
     for width in (60, 80, 100, 160):
-        lines = found.screen(width).plain().split("\n")
+        lines = rows.screen(width).plain().split("\n")
         assert max(map(len, lines)) <= width
-        assert all(f"#{row.seq} " in "\n".join(lines) for row in found)
+        assert all(f"#{row.seq} " in "\n".join(lines) for row in rows)
     assert "p.query(..., limit=None)" in lines[-1]
-    assert json.loads(json.dumps(found.to_dict()))["count"] == len(found)
+    assert json.loads(json.dumps(rows.to_dict()))["count"] == len(rows)
 
 
 def test_one_instruction():

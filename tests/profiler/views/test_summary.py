@@ -81,16 +81,16 @@ def test_what_the_screen_says(small):
     ],
 )
 def test_advice_is_that_of_the_largest_cause(small, cause, words):
-    part = Part(cause, 0.25, "train.py:9", "train.py:9 f(x)", "", 1_750_000)
+    part = Part(cause, 0.25, "train.py:9", "train.py:9 f(x)", "", 1_750_000, 0.25)
     rows = small.table() if cause == "run" else []
-    said = list(advice(Facts(small, "op", [part], rows, None)))[: 1 if rows else None]
-    assert [text[: len(words)] for text in said] == ([words] if words else [])
+    message = list(advice(Facts(small, "op", [part], rows, None)))[: 1 if rows else None]
+    assert [text[: len(words)] for text in message] == ([words] if words else [])
 
 
 def test_a_graph_is_advised_where_it_is_known_to_help(small):
     small.run.info["level"] = 1
-    (said,) = advice(Facts(small, "op", [Part("host", 0.25, "", "", "", 0)], [], None))
-    assert said.startswith("Python is 25 % of the path: profile(level=2) says whether that is your")
+    (text,) = advice(Facts(small, "op", [Part("host", 0.25, "", "", "", 0, 0.25)], [], None))
+    assert text.startswith("Python is 25 % of the path: profile(level=2) says whether that is your")
 
 
 def test_the_text(small):
@@ -173,11 +173,11 @@ def test_steps_are_spans_of_that_name(small):
 
 def test_as_html_without_a_script(small):
     small.run.lines[0] = "<module>:1"
-    found = small._repr_html_()
-    assert found.startswith("<pre")
-    assert "<script" not in found
-    assert "&lt;module&gt;:1" in found
-    assert 'font-weight:bold">flow.profiler<' in found
+    html = small._repr_html_()
+    assert html.startswith("<pre")
+    assert "<script" not in html
+    assert "&lt;module&gt;:1" in html
+    assert 'font-weight:bold">flow.profiler<' in html
 
 
 @pytest.mark.parametrize("width", [80, 90, 100, 120, 160])
@@ -255,7 +255,7 @@ def test_a_file_and_line_is_what_a_narrow_screen_drops_last(width):
 def test_of_a_place_its_end_is_kept():
     columns = [Column("op", grow=True), Column("line", grow=True, where=True), Column("ms")]
     rows = [["a long operator", "a/long/folder/of/train.py:123 x @ x", "1.00"]]
-    for width, found in ((60, "train.py:123 x @ x"), (34, "…train.py:123"), (28, "rain.py:123")):
+    for width, text in ((60, "train.py:123 x @ x"), (34, "…train.py:123"), (28, "rain.py:123")):
         lines = Screen(table(columns, rows, width)).plain().split("\n")
         assert max(map(len, lines)) <= width
-        assert found in lines[1] or lines[1].endswith(found), (width, lines)
+        assert text in lines[1] or lines[1].endswith(text), (width, lines)

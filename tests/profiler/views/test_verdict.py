@@ -49,12 +49,12 @@ def first(p, function, mark="# here"):
         part for part in p.summary().parts if part.cause not in ("gil", "own", "core", "sched")
     )
     lines, start = inspect.getsourcelines(function)
-    here = next(k for k, line in enumerate(lines, start) if mark in line)
-    said = p.summary().screen(160).plain().splitlines()
+    number = next(k for k, line in enumerate(lines, start) if mark in line)
+    text = p.summary().screen(160).plain().splitlines()
     top = p.summary().parts[0]
-    assert said[1].startswith(f"bound by   {WORDS[top.cause][1]} "), said
-    assert said[2].startswith(f"mostly     {top.where} has ") or not top.where, said
-    return part.cause, part.line == f"{__file__.rsplit('/', 1)[-1]}:{here}", said[:4]
+    assert text[1].startswith(f"bound by   {WORDS[top.cause][1]} "), text
+    assert text[2].startswith(f"mostly     {top.where} has ") or not top.where, text
+    return part.cause, part.line == f"{__file__.rsplit('/', 1)[-1]}:{number}", text[:4]
 
 
 def without_core():
@@ -160,8 +160,8 @@ def test_many_small_ops():
         assert lacked >= 0.5 * top.share * p.run.wall, (lacked, p.run.wall, p.summary().parts)
         assert "a core" in p.summary().advice[0] or "no core" in p.summary().advice[0]
     else:
-        cause, here, said = first(p, small_ops)
-        assert (cause, here) == ("flowvm", True), said
+        cause, is_line_right, text = first(p, small_ops)
+        assert (cause, is_line_right) == ("flowvm", True), text
         assert "nn.Graph" in p.summary().advice[0]
         graph = flow.compile(small_body)
         graph(x).numpy()
@@ -281,8 +281,8 @@ def test_one_large_op():
     one_large(x)
     with flow.profiler.profile() as p:
         one_large(x)
-    cause, here, said = first(p, one_large)
-    assert (cause, here) == ("run", True), said
+    cause, is_line_right, text = first(p, one_large)
+    assert (cause, is_line_right) == ("run", True), text
     assert p.summary().parts[0].op == "matmul"
     assert "matmul" in " ".join(p.summary().advice)
 
@@ -309,7 +309,7 @@ def test_capturing_again():
     recaptured(graph, [3, 4])
     with flow.profiler.profile() as p:
         recaptured(graph, range(5, 11))
-    cause, here, said = first(p, recaptured)
-    assert (cause, here) in (("capture", True), ("jit", False)), said
-    told = " ".join(p.summary().advice)
-    assert "graph.explain() says" in told or p.summary().parts[0].cause != "capture"
+    cause, is_line_right, text = first(p, recaptured)
+    assert (cause, is_line_right) in (("capture", True), ("jit", False)), text
+    advice = " ".join(p.summary().advice)
+    assert "graph.explain() says" in advice or p.summary().parts[0].cause != "capture"

@@ -128,6 +128,6 @@ def test_an_empty_run_says_so():
 def test_the_view_is_plain_data():
     with profile() as p:
         flow.ones(3).sum().item()
-    found = p.graph().to_dict()
-    assert isinstance(found["rows"][0]["seq"], int)
-    assert not any(isinstance(v, np.generic) for v in found["rows"][0].values())
+    document = p.graph().to_dict()
+    assert isinstance(document["rows"][0]["seq"], int)
+    assert not any(isinstance(v, np.generic) for v in document["rows"][0].values())

@@ -80,12 +80,12 @@ def test_the_course_of_any_run_stays_below_the_peak(seed):
 
 
 def test_what_lives_on_is_suspected_and_what_does_not_is_not():
-    kept, x = [], flow.ones(64, 64)
+    results, x = [], flow.ones(64, 64)
     flow.relu(x).numpy()
     with profile() as p:
         for _ in range(12):
             y = flow.relu(x)
-            kept.append(flow.exp(y))
+            results.append(flow.exp(y))
             y.sum().item()
     view = p.memory()
     suspects = [q for q in view.places if q.suspect]
@@ -131,7 +131,7 @@ def test_what_memory_is_for():
     others = dict(zip(("param", "optim"), p.memory().at_peak, strict=False))
     net, x = Net(), flow.ones(32, 64)
     optimizer = flow.optim.Adam(net.parameters())
-    kept = []
+    losses = []
     with profile() as p:
         for k in range(3):
             loss = net(x).square().mean()
@@ -140,7 +140,7 @@ def test_what_memory_is_for():
                 loss.backward()
                 optimizer.step()
             else:
-                kept.append(loss)  # its graph keeps activations
+                losses.append(loss)  # its graph keeps activations
             del loss
         spare = flow.zeros(128, 128) + 1
         flow.vm.sync()
@@ -153,7 +153,7 @@ def test_what_memory_is_for():
     kinds = {(q.name, q.kind): q for q in view.places}
     assert (
         kinds["tanh", "activation"].keeper
-        == "autograd of list kept (1) in test_what_memory_is_for()"
+        == "autograd of list losses (1) in test_what_memory_is_for()"
     )
     assert kinds["add", "other"].keeper == "spare in test_what_memory_is_for()"
     assert {q.kind for q in view.places if q.name == "_matmul_tn"} <= {"grad"}
@@ -162,7 +162,7 @@ def test_what_memory_is_for():
     assert others["param"] or earlier.keeper.endswith("first.weight and 3 more")
     text = view.screen(160).plain()
     assert "█ params" in text
-    assert "autograd of list kept (1)" in text
+    assert "autograd of list losses (1)" in text
     del spare
 
 
@@ -177,9 +177,9 @@ def test_gradients_and_activations_that_are_gone_are_told_by_who_used_them():
         z.item()
     kind = {row: set() for row in ("relu", "exp", "relu_backward")}
     for name, of in zip(p.run.names, range(len(p.run.names)), strict=True):
-        made = (p.run.op[p.run.owner] == of) & ((p.run.access & OPERAND.ALLOCATE) != 0)
+        operands = (p.run.op[p.run.owner] == of) & ((p.run.access & OPERAND.ALLOCATE) != 0)
         if name in kind:
-            kind[name] = {list(KINDS)[k] for k in kinds_of(p.run)[p.run.tensor[made]]}
+            kind[name] = {list(KINDS)[k] for k in kinds_of(p.run)[p.run.tensor[operands]]}
     assert kind == {"relu": {"activation"}, "exp": {"activation"}, "relu_backward": {"grad"}}
 
 

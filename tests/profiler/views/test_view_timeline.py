@@ -116,8 +116,8 @@ def test_tasks_of_a_graph_on_several_streams_have_lanes():
     graph, x = Staged(), flow.rand(64, 64)
     graph(x).numpy()
     with profile() as p:
-        kept = [graph(x) for _ in range(6)]
-        kept[-1].numpy()
+        results = [graph(x) for _ in range(6)]
+        results[-1].numpy()
     lanes = {lane.name: lane for lane in p.timeline().lanes}
     for stream in stages:
         cells = lanes[f"{stream.name} tasks"].cells

@@ -26,15 +26,15 @@ def test_the_gating_producer_is_the_one_that_ended_last():
         gate.open()
         late.numpy()
     mixes = p.run.seq[p.run.op == p.run.names.index("mix")]
-    found = p.why(int(mixes[-1]))
-    assert found.op == "mix"
-    assert [q.op for q in found.producers] == ["wait_for_gate", "mix"]
-    assert [q.gating for q in found.producers] == [True, False]
-    gating, other = found.producers
-    assert gating.held == found.dep >= other.held
+    reason = p.why(int(mixes[-1]))
+    assert reason.op == "mix"
+    assert [q.op for q in reason.producers] == ["wait_for_gate", "mix"]
+    assert [q.gating for q in reason.producers] == [True, False]
+    gating, other = reason.producers
+    assert gating.held == reason.dep >= other.held
     assert gating.hazard == "RAW"
     assert gating.behind is not None
-    text = found.screen(100).plain()
+    text = reason.screen(100).plain()
     for part in ("[gating]", "[not gating]", "wait_for_gate", "what-if", "test_why.py"):
         assert part in text
 
@@ -69,13 +69,13 @@ def test_the_critical_path_sums_to_the_wall_time():
         for _ in range(10):
             x = (x @ x).tanh()
         x.sum().item()
-    found = p.critical_path()
-    assert sum(q.end - q.begin for q in found.pieces) == found.wall == p.run.wall
-    assert found.pieces[0].begin == 0
-    assert found.floor == p.floor.length
-    assert {op for op, _ in found.what_if} <= {"matmul", "tanh", "sum"}
-    assert all(without <= found.floor for _, without in found.what_if)
-    assert "observed path" in found.screen(100).plain()
+    path = p.critical_path()
+    assert sum(q.end - q.begin for q in path.pieces) == path.wall == p.run.wall
+    assert path.pieces[0].begin == 0
+    assert path.floor == p.floor.length
+    assert {op for op, _ in path.what_if} <= {"matmul", "tanh", "sum"}
+    assert all(without <= path.floor for _, without in path.what_if)
+    assert "observed path" in path.screen(100).plain()
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -8,6 +8,8 @@ the VM computes.
 import ast
 import gc
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -52,14 +54,14 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def state():
     """All that a switch may leave behind, by name."""
-    found = {f"mode {n}": (mode.now(), bool(mode.inside)) for n, mode in enumerate(MODES)}
-    found |= {f"config.{name}": value for name, value in config.as_dict().items()}
-    return found | {
+    state = {f"mode {n}": (mode.now(), bool(mode.inside)) for n, mode in enumerate(MODES)}
+    state |= {f"config.{name}": value for name, value in config.as_dict().items()}
+    return state | {
         "flags": [bool(hot[name]) for name in ("unrecorded", "departed", "autocast")],
         "nodes": (dict(node_listeners.askers), flow.eager.nodes.Node.__init__),
         "anomaly": anomaly.check,
         "calls": (dict(module_calls._askers), nn.Module.__call__),
-        "watching": environment._local.seen,
+        "watching": environment._local.modules,
         "checkpoint": list(checkpoints._local.listeners),
         "print": printing._options,
         "level": int(engine.words[CTL.LEVEL]),
@@ -68,17 +70,17 @@ def state():
         "gc": gc.isenabled(),
         "cudnn": flow.backends.cudnn.benchmark,
         "layer": LAYER.weight is LAYER.__dict__["_parameters"]["weight"] is WEIGHT,
-        "progress": (progress._burst.listener, progress._burst.op),
+        "progress": (progress._burst.listener, [*progress._burst.works]),
         "shortcuts": [o.__dict__.get(name) for o, name, _ in shortcuts._replacements()],
         "apart": list(vector_code._apart),
-        "taken locks": list(taken()),
+        "taken locks": list(held_locks()),
     }
 
 
 LONG_S = 10.0  # for which somebody else may have a lock
 
 
-def taken():
+def held_locks():
     """Locks that this thread has, or somebody for long."""
     for lock in list(forks._ranks):
         owned = getattr(lock, "_is_owned", None)  # of one that its owner may take again
@@ -89,12 +91,17 @@ def taken():
 
 
 def difference(before):
-    now = state()
-    return ", ".join(
-        f"{name} is {now.get(name)}, was {before.get(name)}"
-        for name in before | now
-        if before.get(name) != now.get(name)
-    )
+    """Return what differs from before, in words; other threads have a while to leave a region."""
+    deadline = time.monotonic() + LONG_S
+    while True:
+        now = state()
+        text = ", ".join(
+            f"{name} is {now.get(name)}, was {before.get(name)}"
+            for name in before | now
+            if before.get(name) != now.get(name)
+        )
+        if not text or threading.active_count() == 1 or time.monotonic() > deadline:
+            return text
 
 
 ONES = flow.ones(3)
@@ -240,6 +247,8 @@ ELSEWHERE = {
     "flowvm.distributed.fsdp.wrapper:FullyShardedDataParallel.state_dict_type": "likewise",
     "flowvm.distributed.fsdp.wrapper:FullyShardedDataParallel.summon_full_params": "likewise",
     "flowvm.distributed.fsdp.states:whole_params": "likewise",
+    "flowvm.distributed.tensor.experimental:context_parallel": "likewise",
+    "flowvm.nn.parallel.joins:Join": "likewise",
     "flowvm.files.writer:writing": "tests/utils/test_writing.py",
     "flowvm.vm.engine.scheduling:Scheduling": "tests/lab/test_real.py",
     "flowvm.guards.regions:Region": "the base",
@@ -249,13 +258,13 @@ ELSEWHERE = {
 
 
 def test_every_context_manager_is_driven():
-    found = set()
+    managers = set()
     for top in ("flowvm", "autograd", "graph", "ops"):
         for path in (ROOT / top).rglob("*.py"):
             module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-            found |= {f"{module}:{name}" for name in _managers(ast.parse(path.read_text()), "")}
+            managers |= {f"{module}:{name}" for name in _managers(ast.parse(path.read_text()), "")}
     known = {name.split(" ")[0] for name in MANAGERS} | IN_A_CAPTURE | set(ELSEWHERE)
-    assert found <= known, "neither driven nor said to be driven elsewhere"
+    assert managers <= known, "neither driven nor said to be driven elsewhere"
     for kind in _below(Region):
         module = kind.__module__.removeprefix("flowvm.")
         if module.startswith("tests."):  # another test's, in the same process
@@ -320,10 +329,10 @@ def test_an_exception_that_is_kept_keeps_no_mode(name, seed):
 
 def test_a_frame_that_is_kept_keeps_no_mode():
     """A thread that looks at another one keeps frames that return meanwhile."""
-    kept, before = [], state()
+    frames, before = [], state()
 
     def look(frame, event, arg):
-        kept.append(frame)
+        frames.append(frame)
         return look
 
     prior = sys.gettrace()
@@ -333,7 +342,7 @@ def test_a_frame_that_is_kept_keeps_no_mode():
             pass
     finally:
         sys.settrace(prior)
-    assert {"_prepared", "within", "__get__"} <= {frame.f_code.co_name for frame in kept}
+    assert {"_prepared", "within", "__get__"} <= {frame.f_code.co_name for frame in frames}
     assert not (text := difference(before)), text
 
 
@@ -427,7 +436,7 @@ def calls():
         del parts
 
     def lines_kept():
-        engine.flight.kept -= EVERY
+        engine.flight.lines_end -= EVERY
         engine.flight.note(int(engine.words[CTL.RECEIVED]))
 
     return (
@@ -477,13 +486,13 @@ def called():
 def test_the_path_of_a_call(called, name, seed):
     functions, train, step = called
     driven(lambda: functions[name], most=MOST.get(name), seed=seed)
-    for made in (train, step.train):
+    for trainer in (train, step.train):
         assert all(
             type(v) in (float, int, bool, tuple, list) or v is None
-            for group in made.adam.param_groups
+            for group in trainer.adam.param_groups
             for k, v in group.items()
             if k != "params"
         )
-        assert np.isfinite(made.loss(made.x).item())
+        assert np.isfinite(trainer.loss(trainer.x).item())
     assert step(step.train.x).item() == pytest.approx(step.train.loss(step.train.x).item())
     assert flow.compile(lambda t: t + 1)(ONES).tolist() == [2, 2, 2]

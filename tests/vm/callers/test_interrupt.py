@@ -111,7 +111,7 @@ AGAIN = {"reading": "x.item", "sync": "flowvm.vm.sync", "issuing when full": "fi
 
 @pytest.mark.parametrize("how", AGAIN)
 def test_the_wait_behind_a_caught_ctrl_c_says_what_it_waits_for(how):
-    done = script(
+    process = script(
         HELPERS
         + f"""
 from flowvm.vm.engine import cancel
@@ -147,10 +147,10 @@ assert not Err.said, Err.said
 usable()
 """
     )
-    assert "flow.vm.cancel() takes back" in done.stdout
-    assert "who waits for whom" in done.stdout
-    assert "wait_for_gate" in done.stdout
-    assert done.stdout.count("Ctrl-C was caught") == 1
+    assert "flow.vm.cancel() takes back" in process.stdout
+    assert "who waits for whom" in process.stdout
+    assert "wait_for_gate" in process.stdout
+    assert process.stdout.count("Ctrl-C was caught") == 1
 
 
 def test_a_ctrl_c_ends_a_wait_for_a_lock_of_python():
@@ -181,6 +181,40 @@ def wait():
 interrupted(wait, inside("Condition.__enter__", "wait"))
 interrupted(threading.Semaphore(0).acquire, inside("Condition.wait", "Semaphore.acquire"))
 over.set()
+gate.open()
+usable()
+"""
+    )
+
+
+def test_a_ctrl_c_in_a_join_comes_behind_it():
+    """An exception inside of `Thread.join` gives back the lock of a thread that still runs."""
+    script(
+        HELPERS
+        + """
+import signal
+end, tries = threading.Event(), []
+def handle(signum, frame):
+    tries.append(thread.is_alive())
+    if len(tries) == 3:
+        end.set()
+    flowvm.vm.callers.interrupt.interrupt(signum, frame)
+signal.signal(signal.SIGINT, handle)
+thread = threading.Thread(target=end.wait, daemon=True)
+thread.start()
+def send():
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+threading.Timer(0.05, send).start()
+try:
+    thread.join()
+    assert not end.wait(0) or not thread.is_alive()
+    while True:
+        threading.Event().wait(0.01)
+except KeyboardInterrupt:
+    pass
+assert len(tries) >= (3 if sys.version_info < (3, 13) else 1), tries
+end.set()
+thread.join()
 gate.open()
 usable()
 """
@@ -245,8 +279,8 @@ print(finished, total)
 def test_a_storm_while_issuing_loses_nothing(seed):
     """Every call that returned is counted, and each interrupted one at most once."""
     step = "open_gate(count, one, gate.address)"
-    done = script(STORM.replace("{seed}", str(seed)).replace("{step}", step) + "usable()\n")
-    finished, total = map(int, done.stdout.split())
+    process = script(STORM.replace("{seed}", str(seed)).replace("{step}", step) + "usable()\n")
+    finished, total = map(int, process.stdout.split())
     assert finished + 1 <= total <= finished + 1 + 300
     assert finished > 300
 
@@ -254,7 +288,7 @@ def test_a_storm_while_issuing_loses_nothing(seed):
 def test_a_storm_while_making_dropping_and_reading_tensors(seed):
     step = "t = mix(one, one, hits); t2 = mix(t, t, 1); del t; (hits % 8 == 0) and t2.item()"
     body = STORM.replace("{seed}", str(seed)).replace("{step}", step)
-    done = script(
+    process = script(
         body
         + """
         del t2
@@ -264,7 +298,7 @@ def test_a_storm_while_making_dropping_and_reading_tensors(seed):
         assert live <= 64 * 600, live
         """.replace("\n        ", "\n")
     )
-    assert int(done.stdout.split()[0]) > 100
+    assert int(process.stdout.split()[0]) > 100
 
 
 def test_ctrl_c_in_a_callback_belongs_to_who_reads():

@@ -38,11 +38,13 @@ def llvm_lock():
 
 def free(lock):
     """Return True if another thread can take a lock."""
-    got = []
-    thread = threading.Thread(target=lambda: got.append(lock.acquire(timeout=5)) or lock.release())
+    actual = []
+    thread = threading.Thread(
+        target=lambda: actual.append(lock.acquire(timeout=5)) or lock.release()
+    )
     thread.start()
     thread.join()
-    return got == [True]
+    return actual == [True]
 
 
 @pytest.mark.parametrize("make", [threading.Lock, threading.RLock])
@@ -127,10 +129,10 @@ class Striker:
 
     def __init__(self, at=-1):
         self.at, self.count, self.where = at, 0, ""
-        self.left = None  # the frame that has called Python code: no handler runs behind that
+        self.frame = None  # the frame that has called Python code: no handler runs behind that
 
     def call(self, frame, event, value):
-        self.left = frame.f_back
+        self.frame = frame.f_back
         if not any(part in frame.f_code.co_filename for part in WATCHED):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
@@ -139,8 +141,8 @@ class Striker:
         def step(frame, event, value):
             if event == "opcode":
                 before, last[0] = last[0], frame.f_lasti
-                if self.left is frame:
-                    self.left = None
+                if self.frame is frame:
+                    self.frame = None
                 elif dis.opname[frame.f_code.co_code[before]].startswith(CHECKING):
                     self.strike(frame, before)
             return step
@@ -151,17 +153,17 @@ class Striker:
         if self.count == self.at:
             code = frame.f_code
             self.where = f"{code.co_filename}:{frame.f_lineno} {code.co_qualname}"
-            seen = types.SimpleNamespace(f_code=code, f_lasti=last, f_back=frame.f_back)
+            result = types.SimpleNamespace(f_code=code, f_lasti=last, f_back=frame.f_back)
             self.count += 1
-            interrupt.interrupt(signal.SIGINT, seen)
+            interrupt.interrupt(signal.SIGINT, result)
         else:
             self.count += 1
 
-    def run(self, function, given):
+    def run(self, function, value):
         before = sys.gettrace()
         sys.settrace(self.call)
         try:
-            function(given)
+            function(value)
         except KeyboardInterrupt:
             pass
         finally:
@@ -178,8 +180,8 @@ def module():
     return [apart.apart(llvm.parse_assembly, "")]
 
 
-def finalized(made):
-    made.clear()
+def finalized(list_of_calls):
+    list_of_calls.clear()
 
 
 def logged(_):
@@ -202,8 +204,8 @@ def notified(_):
 
 def owned():
     """Names of the libraries' locks that this thread has, or somebody for long."""
-    here = threading.get_ident()
-    names = [one.name for one in locks.taken() if one.owner in (0, here)]
+    own = threading.get_ident()
+    names = [one.name for one in locks.held_locks() if one.owner in (0, own)]
     return names + ["a condition"] * (not free(CONDITION))
 
 
@@ -214,7 +216,9 @@ WORKS = {finalized: module, logged: nothing, imported: nothing, notified: nothin
 def test_a_ctrl_c_leaves_no_lock_of_a_library_taken(work, monkeypatch):
     """Nor is it swallowed, where CPython ignores what a finalizer raises."""
     ignored, put_off, wrong = [], [], []
-    monkeypatch.setattr(sys, "unraisablehook", lambda said: ignored.append(repr(said.exc_value)))
+    monkeypatch.setattr(
+        sys, "unraisablehook", lambda message: ignored.append(repr(message.exc_value))
+    )
     monkeypatch.setattr(interrupt, "_interrupt_again", put_off.append)
     monkeypatch.setattr(_thread, "start_new_thread", lambda function, args: function(*args))
     mend_calls()
@@ -225,9 +229,9 @@ def test_a_ctrl_c_leaves_no_lock_of_a_library_taken(work, monkeypatch):
         work(make())
         total = Striker().run(work, make()).count
         for at in range(total):
-            given = make()
-            struck = Striker(at).run(work, given)
-            del given
+            inputs = make()
+            struck = Striker(at).run(work, inputs)
+            del inputs
             if names := owned():
                 wrong.append(f"{struck.where}: {names}")
                 locks.give_back()
@@ -270,27 +274,27 @@ LEFT_TAKEN = {
 
 
 def test_a_wait_for_a_kernel_gives_back_what_was_left_taken():
-    done = script(
+    process = script(
         KERNEL
         + f"""
-    from flowvm.private.locks import taken
+    from flowvm.private.locks import held_locks
     apart.LOOK = 0.01
     def work(name):
         sys.modules.pop("numba.stencils.stencil", None)
         import numba.stencils.stencil  # asks for the locks of imports
         logging.getLogger(f"new{{time.time_ns()}}").setLevel(10)
         address = kernel()
-        while name in [one.name for one in taken()]:  # until it is given back
+        while name in [one.name for one in held_locks()]:  # until it is given back
             os.sched_yield()
         return address
     for name, take in {LEFT_TAKEN!r}.items():
         exec(take)
-        assert name in [one.name for one in taken()], list(taken())
+        assert name in [one.name for one in held_locks()], list(held_locks())
         assert apart.apart(work, name)
     """
     )
     for name in LEFT_TAKEN:
-        assert f"an exception had left {name} taken on the main thread" in done.stderr
+        assert f"an exception had left {name} taken on the main thread" in process.stderr
 
 
 def test_a_lock_that_somebody_on_the_stack_works_with_is_not_given_back():
@@ -311,7 +315,7 @@ def test_a_lock_that_somebody_on_the_stack_works_with_is_not_given_back():
 
 
 def test_a_long_wait_says_who_has_what():
-    done = script(
+    process = script(
         KERNEL
         + """
     apart.LOOK, apart.PATIENCE = 0.02, 0.1
@@ -337,10 +341,10 @@ def test_a_long_wait_says_who_has_what():
     print("".join(said))
     """
     )
-    assert "the main thread has waited over 0.1 s for another thread" in done.stdout
-    assert "_called" in done.stdout  # the stack of the thread that works
-    assert "keeper has llvmlite's lock" in done.stdout
-    assert done.stdout.count("has waited over") == 1
+    assert "the main thread has waited over 0.1 s for another thread" in process.stdout
+    assert "_called" in process.stdout  # the stack of the thread that works
+    assert "keeper has llvmlite's lock" in process.stdout
+    assert process.stdout.count("has waited over") == 1
 
 
 def test_a_storm_of_foreign_signals_where_objects_of_llvm_are_collected(seed):
@@ -375,7 +379,7 @@ def test_a_storm_of_foreign_signals_where_objects_of_llvm_are_collected(seed):
 
 
 def test_a_long_wait_for_what_runs_says_nothing():
-    done = script(
+    process = script(
         KERNEL
         + """
     apart.LOOK, apart.PATIENCE, apart.IDLE = 0.02, 0.05, 0.001
@@ -387,4 +391,4 @@ def test_a_long_wait_for_what_runs_says_nothing():
     assert apart.apart(run)
     """
     )
-    assert "has waited" not in done.stderr
+    assert "has waited" not in process.stderr

@@ -81,18 +81,18 @@ def test_who_takes_sequence_numbers_is_protected_or_writes_at_once():
 
 def codes_of(handled):
     """The generated functions that ran, by their name."""
-    seen = {}
+    values = {}
 
     def look(frame, event, argument):
         if frame.f_code.co_filename.startswith("<flowvm"):
-            seen.setdefault(frame.f_code.co_name, set()).add(frame.f_code)
+            values.setdefault(frame.f_code.co_name, set()).add(frame.f_code)
 
     sys.setprofile(look)
     try:
         handled()
     finally:
         sys.setprofile(None)
-    return seen
+    return values
 
 
 def test_calls_of_graphs_are_protected():
@@ -109,19 +109,19 @@ def test_calls_of_graphs_are_protected():
     graph = Double()
     x = flow.ones(1, 2)
     graph(x)
-    seen = codes_of(lambda: [graph(x) for _ in range(3)])
-    assert "replay_plan" in seen
-    for name in seen.keys() - {"<module>", "make"}:  # which make the functions
-        assert all(map(is_protected, seen[name])), name
+    result = codes_of(lambda: [graph(x) for _ in range(3)])
+    assert "replay_plan" in result
+    for name in result.keys() - {"<module>", "make"}:  # which make the functions
+        assert all(map(is_protected, result[name])), name
 
 
 def test_what_a_plan_leaves_is_protected_no_more_and_its_twin_is():
-    def made():
+    def new_graph():
         namespace = {}
         exec(compile("def launch(x):\n    return x", "<flowvm twin>", "exec"), namespace)
         return interrupt.protected(namespace.pop("launch"))
 
-    one, two = made(), made()
+    one, two = new_graph(), new_graph()
     assert one.__code__ == two.__code__
     before = len(interrupt._protected)
     del one
@@ -242,10 +242,10 @@ def test_where_a_block_is_entered_is_known():
 
 def test_a_lock_is_released_whenever_ctrl_c_comes():
     """On CPython 3.14 one in some hundred interrupts of this loop left the lock taken."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", LOCKS], capture_output=True, text=True, timeout=250
     )
-    assert done.stdout == "free\n", done.stderr
+    assert process.stdout == "free\n", process.stderr
 
 
 LOCKS = """

@@ -136,13 +136,13 @@ def test_a_parameter_whose_first_values_are_dropped_has_none() -> None:
     for t in layer.parameters():
         with pytest.raises(CancelledError):
             t.tolist()
-    kept = nn.Linear(3, 3)
+    initialized = nn.Linear(3, 3)
     flow.vm.sync()
     held = Held()
-    nn.init.ones_(kept.weight)  # depends on nothing that was there
+    nn.init.ones_(initialized.weight)  # depends on nothing that was there
     held.cancel()
     with pytest.raises(CancelledError):
-        kept.weight.tolist()
+        initialized.weight.tolist()
 
 
 @pytest.mark.parametrize("parted", [False, True])
@@ -193,11 +193,11 @@ def test_a_kernel_that_writes_new_memory_stops_between_two_chunks() -> None:
     assert (a @ a).sum().item() == pytest.approx(float((a.numpy() @ a.numpy()).sum()), rel=1e-3)
     with pytest.raises(CancelledError):
         out[-1].sum().item()
-    done = [t for t in out if not _is_cancelled(t)]
+    finished = [t for t in out if not _is_cancelled(t)]
     expected = big.numpy().astype(np.float64) @ big.numpy()
-    for t in done[-2:]:  # the last ones before it: whole
+    for t in finished[-2:]:  # the last ones before it: whole
         np.testing.assert_allclose(t.numpy(), expected, rtol=1e-3, atol=1e-2)
-    assert len(done) + dropped.instructions == len(out)
+    assert len(finished) + dropped.instructions == len(out)
 
 
 def _is_cancelled(t: flow.Tensor) -> bool:
@@ -209,13 +209,13 @@ def _is_cancelled(t: flow.Tensor) -> bool:
 
 
 def test_waits_and_callbacks_of_others_go_on() -> None:
-    seen: list[int] = []
+    calls: list[int] = []
     t = tensor([3])
     held = Held()
-    engine.call_back(lambda place: seen.append(place), [t._ref], [0])
+    engine.call_back(lambda place: calls.append(place), [t._ref], [0])
     u = t + 1
     assert held.cancel().instructions == 1
-    assert len(seen) == 1
+    assert len(calls) == 1
     assert t.item() == 3
     with pytest.raises(CancelledError):
         u.item()
@@ -250,13 +250,13 @@ print("dropped", flow.vm.stats()["cancelled"] > 0)
 
 
 def test_ctrl_c_at_pythons_prompt_takes_back_what_the_line_issued() -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-i", "-q"], input=SESSION, capture_output=True, text=True, timeout=250
     )
-    assert "answer [2.0, 2.0]" in done.stdout, done.stderr
-    assert "dropped True" in done.stdout
-    assert "flowvm: cancelled " in done.stderr
-    assert done.stderr.count("KeyboardInterrupt") == 1
+    assert "answer [2.0, 2.0]" in process.stdout, process.stderr
+    assert "dropped True" in process.stdout
+    assert "flowvm: cancelled " in process.stderr
+    assert process.stderr.count("KeyboardInterrupt") == 1
 
 
 def test_ctrl_c_in_a_cell_of_ipython() -> None:
@@ -272,17 +272,17 @@ shell.run_cell(body)
 shell.run_cell("run()")
 shell.run_cell(after)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert "answer [2.0, 2.0]" in done.stdout, done.stderr
-    assert "dropped True" in done.stdout
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "answer [2.0, 2.0]" in process.stdout, process.stderr
+    assert "dropped True" in process.stdout
 
 
 def test_a_program_that_ctrl_c_ends_computes_nothing_more() -> None:
     looks = "lambda: print('left', flow.vm.stats()['cancelled'] > 20)"  # last of all
     program = SESSION.split("\nrun()")[0] + "\nrun()\n"
     program = f"import atexit\natexit.register({looks})\n{program}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode != 0
-    assert "left True" in done.stdout
-    assert "unfinished" not in done.stderr
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert process.returncode != 0
+    assert "left True" in process.stdout
+    assert "unfinished" not in process.stderr
     assert len(streams(1)) == 1

@@ -22,13 +22,13 @@ def test_children_forked_beside_busy_threads(beside):
         [0.001 * k, pending, forks.ENDS[k % 3], k] for k, pending in enumerate(forks.PENDING)
     ]
     case = {"threads": beside, "children": children}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", f"from tools.campaign import forks; forks.check({case!r})"],
         capture_output=True,
         text=True,
         timeout=200,
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
 
 
 def test_a_thread_that_issues_waits_at_the_gate_and_goes_on():
@@ -58,7 +58,7 @@ def test_a_thread_that_issues_waits_at_the_gate_and_goes_on():
 
 
 def test_what_failed_in_the_parent_is_the_parents_to_report():
-    done = script(
+    process = script(
         """
         x = tensor([1])
         fail(x, x, 12345)
@@ -77,8 +77,8 @@ def test_what_failed_in_the_parent_is_the_parents_to_report():
             print("heard")
         """
     )
-    assert done.stdout == "heard\n"
-    assert not done.stderr
+    assert process.stdout == "heard\n"
+    assert not process.stderr
 
 
 # --- exit and descriptors -------------------------------------------------------------------------
@@ -99,19 +99,19 @@ def test_finalizers_use_tensors_when_python_ends():
     cycle = [Holder()]
     cycle.append(cycle)
     """
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         capture_output=True,
         text=True,
         timeout=200,
     )
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr, done.stderr
-    assert done.stdout.count("[2.0, 2.0, 2.0] [7.0, 14.0, 21.0]") == 3, done.stdout
+    assert process.returncode == 0, process.stderr
+    assert not process.stderr, process.stderr
+    assert process.stdout.count("[2.0, 2.0, 2.0] [7.0, 14.0, 21.0]") == 3, process.stdout
 
 
 def test_a_kernel_that_was_never_compiled_is_a_clear_error_when_python_ends():
-    done = script(
+    process = script(
         """
         from flowvm.compiler import jit
         from flowvm.errors import CompileError
@@ -128,12 +128,12 @@ def test_a_kernel_that_was_never_compiled_is_a_clear_error_when_python_ends():
         holder = Holder()
         """
     )
-    assert "Python is ending" in done.stdout, done.stdout + done.stderr
-    assert not done.stderr
+    assert "Python is ending" in process.stdout, process.stdout + process.stderr
+    assert not process.stderr
 
 
 def test_the_watch_thread_outlives_running_out_of_descriptors():
-    done = script(
+    process = script(
         """
         import resource, subprocess
         from flowvm.vm.watch import window
@@ -163,7 +163,7 @@ def test_the_watch_thread_outlives_running_out_of_descriptors():
         print("flowvm-watch" in [t.name for t in threading.enumerate()])
         """
     )
-    assert done.stdout == "True\nTrue\nTrue\n", done.stdout + done.stderr
+    assert process.stdout == "True\nTrue\nTrue\n", process.stdout + process.stderr
 
 
 # --- memory -------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ OUT_OF_MEMORY = [
 
 
 def test_memory_runs_out_at_each_allocation_and_call():
-    done = script(
+    process = script(
         f"""
         sys.path.insert(0, os.getcwd())
         from tools.campaign import memory
@@ -198,14 +198,14 @@ def test_memory_runs_out_at_each_allocation_and_call():
             print(error)
         """
     )
-    lines = done.stdout.splitlines()
+    lines = process.stdout.splitlines()
     assert [line.split()[0] for line in lines[:6]] == [case["how"] for case in OUT_OF_MEMORY]
-    assert int(lines[5].split()[1]) > 200, done.stdout
-    assert "more bytes are live" in lines[-1], done.stdout
+    assert int(lines[5].split()[1]) > 200, process.stdout
+    assert "more bytes are live" in lines[-1], process.stdout
 
 
 def test_what_is_done_apart_is_done_here_if_there_is_no_memory_for_a_thread():
-    done = script(
+    process = script(
         """
         import resource
         from flowvm.guards.apart import apart
@@ -216,7 +216,7 @@ def test_what_is_done_apart_is_done_here_if_there_is_no_memory_for_a_thread():
         print(apart(threading.get_ident) == threading.get_ident())
         """
     )
-    assert done.stdout == "True\n", done.stdout + done.stderr
+    assert process.stdout == "True\n", process.stdout + process.stderr
 
 
 # --- a campaign, three cases ----------------------------------------------------------------------

@@ -387,9 +387,9 @@ def test_no_memory_is_an_error_of_the_instruction(size, scratch):
     error = raised_by(x.numpy)
     assert type(error) is errors.OutOfMemoryError
     assert isinstance(error, MemoryError)
-    asked, now, reserved, most = details(error)
+    nbytes, now, reserved, most = details(error)
     assert most == word(CTL.MOST_BYTES)
-    assert asked == max(size, scratch)
+    assert nbytes == max(size, scratch)
     assert live <= now <= reserved
     assert empty().numpy()[0] == 2
 
@@ -450,7 +450,7 @@ def test_a_callback_is_let_go_when_it_is_done():
 
 
 def test_errors_that_nobody_saw_are_reported_at_exit():
-    done = script(
+    process = script(
         """
         seen, unseen = tensor(), [tensor() for _ in range(7)]
         fail(seen, seen, 9064)
@@ -461,12 +461,12 @@ def test_errors_that_nobody_saw_are_reported_at_exit():
         """,
         check=False,
     )
-    assert done.returncode == 1
-    assert done.stderr.count("failed and nobody looked at its result") == 5
-    assert "status 9077" in done.stderr
-    assert "status 9064" not in done.stderr
-    assert "and 2 more failed instructions" in done.stderr
-    assert re.search(r"^    <string>:\d+\n", done.stderr, re.M)
+    assert process.returncode == 1
+    assert process.stderr.count("failed and nobody looked at its result") == 5
+    assert "status 9077" in process.stderr
+    assert "status 9064" not in process.stderr
+    assert "and 2 more failed instructions" in process.stderr
+    assert re.search(r"^    <string>:\d+\n", process.stderr, re.M)
 
 
 FAILS = "import flowvm as flow, os, sys; x = flow.tensor([1]) // flow.tensor([0]); print('out')"
@@ -483,10 +483,10 @@ except flow.FlowError:
      ("raise ValueError", 1), (SEEN.format("flow.vm.restore()"), 0), (SEEN.format("pass"), 0)],
 )  # fmt: skip
 def test_the_exit_code_of_a_program_whose_work_failed(then, code):
-    done = python("-c", f"{FAILS}\n{then}")
-    assert done.returncode == code, done.stderr
-    assert ("nobody looked" in done.stderr) == ("os._exit" not in then and "try" not in then)
-    assert done.stdout == "out\n" or "os._exit" in then  # which may not write it out
+    process = python("-c", f"{FAILS}\n{then}")
+    assert process.returncode == code, process.stderr
+    assert ("nobody looked" in process.stderr) == ("os._exit" not in then and "try" not in then)
+    assert process.stdout == "out\n" or "os._exit" in then  # which may not write it out
 
 
 def test_the_exit_code_of_a_script_and_of_a_prompt(tmp_path):
@@ -527,8 +527,8 @@ def test_a_remembered_failure_keeps_no_frames_tensors():
         local = flow.ones(1 << 14)
 
         def fail(address):
-            kept = local + 0
-            raise ValueError(f"{kept.shape} of a callback")
+            shifted = local + 0
+            raise ValueError(f"{shifted.shape} of a callback")
 
         engine.call_back(fail, [tensor._ref], [OPERAND.MUT])
         with pytest.raises(ValueError, match="of a callback") as caught:
@@ -536,7 +536,7 @@ def test_a_remembered_failure_keeps_no_frames_tensors():
         return "".join(traceback.format_tb(caught.tb))
 
     words, notes = read(IndexError)
-    assert 'raise ValueError(f"{kept.shape} of a callback")' in call_back(flow.ones(3))
+    assert 'raise ValueError(f"{shifted.shape} of a callback")' in call_back(flow.ones(3))
     sync_quietly()
     gc.collect()
     flow.vm.sync()

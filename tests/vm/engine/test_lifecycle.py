@@ -23,7 +23,7 @@ STATUS = USER_STATUS + 2
 
 
 def test_exit_finishes_what_was_issued():
-    done = script(
+    process = script(
         """
         values = np.zeros(1, np.int64)
         import flowvm.eager.values as reading, atexit
@@ -38,12 +38,12 @@ def test_exit_finishes_what_was_issued():
             open_gate(x, one, gate.address)
         """
     )
-    assert done.stdout == "3000\n"
-    assert done.stderr == ""
+    assert process.stdout == "3000\n"
+    assert process.stderr == ""
 
 
 def test_exit_does_not_wait_for_a_stuck_kernel():
-    done = script(
+    process = script(
         """
         engine_module.EXIT_SECONDS = 0.3
         gate, x = Gate(), tensor([0])
@@ -51,12 +51,12 @@ def test_exit_does_not_wait_for_a_stuck_kernel():
         update(x, x, 1)
         """
     )
-    assert "exit did not wait for 3 unfinished instructions" in done.stderr
+    assert "exit did not wait for 3 unfinished instructions" in process.stderr
 
 
 def test_exit_does_not_wait_for_room_either():
     """A ring that is full of what a stuck kernel holds up."""
-    done = script(
+    process = script(
         """
         engine_module.EXIT_SECONDS = 0.3
         gate, x = Gate(), tensor([0])
@@ -70,7 +70,7 @@ def test_exit_does_not_wait_for_room_either():
         """,
         run_ahead="20",
     )
-    assert "exit did not wait" in done.stderr
+    assert "exit did not wait" in process.stderr
 
 
 @pytest.mark.parametrize(("end", "code"), [("sys.exit(3)", 3), ("raise ValueError", 1), ("", 0)])
@@ -79,7 +79,7 @@ def test_the_exit_code_is_the_programs(end, code):
 
 
 def test_ops_at_exit_run_after_the_threads_have_left():
-    done = script(
+    process = script(
         """
         import atexit
         def late():
@@ -91,7 +91,7 @@ def test_ops_at_exit_run_after_the_threads_have_left():
         late()
         """
     )
-    assert done.stdout == "43\n"
+    assert process.stdout == "43\n"
 
 
 # --- a process that computes nothing --------------------------------------------------------------
@@ -217,7 +217,7 @@ begun = threading.Event()
 def compiles():
     with jit._lock:
         begun.set()
-        while not module._forking.held.taken:
+        while not module._forking.held.locks:
             os.sched_yield()
         logging.getLogger("one")
 thread = threading.Thread(target=compiles, daemon=True)
@@ -247,7 +247,7 @@ assert forked(lambda: x.item()) == "1"
 
 
 def test_a_pool_of_forked_workers():
-    done = script(
+    process = script(
         """
         import multiprocessing
         x = tensor([3])
@@ -259,7 +259,7 @@ def test_a_pool_of_forked_workers():
         print(x.item())
         """
     )
-    assert done.stdout == "[38, 39, 40, 41, 42, 43]\n19\n"
+    assert process.stdout == "[38, 39, 40, 41, 42, 43]\n19\n"
 
 
 # --- the sequential engine ----------------------------------------------------------------------
@@ -355,7 +355,7 @@ def test_other_threads_issue_while_the_engine_is_sequential():
 
 @pytest.mark.parametrize("how", [{"engine": "sequential"}, {"sync": "1"}], ids=["engine", "sync"])
 def test_a_process_that_is_sequential_from_the_start(how):
-    done = script(
+    process = script(
         """
         x = tensor([1])
         try:
@@ -367,12 +367,12 @@ def test_a_process_that_is_sequential_from_the_start(how):
         """,
         **how,
     )
-    assert done.stdout == "at the call 1\n4 False 0\n"
+    assert process.stdout == "at the call 1\n4 False 0\n"
 
 
 def test_a_ctrl_c_in_front_of_a_fork_comes_behind_it(monkeypatch):
     """Python would ignore it in the hook that waits for the VM, and the child would not compute."""
-    ones, quiet, seen, interrupts = flow.ones(3), Forking._quiet, [], [KeyboardInterrupt]
+    ones, quiet, calls, interrupts = flow.ones(3), Forking._quiet, [], [KeyboardInterrupt]
 
     def interrupted(self):
         if interrupts:
@@ -380,11 +380,11 @@ def test_a_ctrl_c_in_front_of_a_fork_comes_behind_it(monkeypatch):
         return quiet(self)
 
     monkeypatch.setattr(Forking, "_quiet", interrupted)
-    before = signal.signal(signal.SIGINT, lambda *_: seen.append(True))
+    before = signal.signal(signal.SIGINT, lambda *_: calls.append(True))
     try:
         if not (child := os.fork()):
             os._exit(int((ones + 1).sum().item()))
     finally:
         signal.signal(signal.SIGINT, before)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 6
-    assert seen == [True]
+    assert calls == [True]

@@ -35,13 +35,13 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The VM is as in a process whose cache is empty; [the issues after which it is compiled]."""
     flow.vm.sync()
     assert engine.stop(20)
-    native, left = engine.loops.native.copy(), [1 << 60]
+    native, budget = engine.loops.native.copy(), [1 << 60]
     devices = int(engine.words[CTL.DEVICES])  # other tests', which would have it compiled at once
     engine.words[CTL.DEVICES] = 0
 
     def ready(names: Any) -> bool:
-        left[0] -= 1
-        if left[0] > 0:
+        budget[0] -= 1
+        if budget[0] > 0:
             return False
         engine.words[CTL.DEVICES] = devices
         if "read_clocks" not in engine.loops.native:
@@ -55,9 +55,9 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     engine.flight.change_clock()
     engine.flight.in_nanoseconds = 1 << 62
     try:
-        yield left
+        yield budget
     finally:
-        left[0] = 0
+        budget[0] = 0
         flow.vm.sync()
         flow.ones(1).item()
         assert engine.running
@@ -114,9 +114,11 @@ def test_the_native_loops_take_over_at_any_moment(
     _program(rng, 150)
     assert engine.running
     assert not engine.uncompiled
-    seen = engine.flight.look(before)
-    assert seen.seq.tolist() == list(range(before, before + len(seen.seq)))  # nothing is lost
-    times = seen.times[:, 4:6]  # started and ended, by one clock
+    snapshot = engine.flight.look(before)
+    assert snapshot.seq.tolist() == list(
+        range(before, before + len(snapshot.seq))
+    )  # nothing is lost
+    times = snapshot.times[:, 4:6]  # started and ended, by one clock
     assert (times[:, 1] >= times[:, 0]).all()
     started = times[times[:, 0] > 0, 0]
     assert begun - 1_000_000 < started.min()
@@ -173,16 +175,16 @@ def test_graphs_streams_and_training(uncompiled: list[int]) -> None:
 def test_a_finalizer_may_compute(uncompiled: list[int]) -> None:
     class Late:
         def __del__(self) -> None:
-            seen.append((flow.ones(2) + 1).sum().item())
+            calls.append((flow.ones(2) + 1).sum().item())
 
-    seen: list[float] = []
+    calls: list[float] = []
     for _ in range(50):
         late = Late()
         late.itself = late  # type: ignore[attr-defined]
         x = flow.ones(3) * 2
         del late
     gc.collect()
-    assert seen == [4.0] * 50
+    assert calls == [4.0] * 50
     assert x.tolist() == [2.0] * 3
 
 
@@ -191,9 +193,9 @@ def test_a_finalizer_may_compute_wherever_it_strikes(uncompiled: list[int]) -> N
 
     class Late:
         def __del__(self) -> None:
-            seen.append(flow.ones(2).sum().item())
+            calls.append(flow.ones(2).sum().item())
 
-    seen: list[float] = []
+    calls: list[float] = []
     before = gc.get_threshold()
     try:
         for threshold in range(1, 60):
@@ -205,7 +207,7 @@ def test_a_finalizer_may_compute_wherever_it_strikes(uncompiled: list[int]) -> N
     finally:
         gc.set_threshold(*before)
     gc.collect()
-    assert seen == [2.0] * 59
+    assert calls == [2.0] * 59
 
 
 # --- who makes them -------------------------------------------------------------------------------
@@ -215,7 +217,7 @@ def _waited(loops: Loops, names: list[str]) -> None:
     until = time.monotonic() + 100
     while not loops.ready(names):
         assert time.monotonic() < until
-        assert loops.wanted
+        assert loops.needed
 
 
 @pytest.fixture
@@ -276,9 +278,16 @@ def test_without_helpers_a_thread_makes_them(
 
 def test_helpers_end_with_their_parent(tmp_path: Path) -> None:
     program = """
+import contextlib
 import flowvm as flow
 from flowvm.vm.engine.engine import engine
-print(flow.ones(2).tolist(), *[m.process.pid for m in engine.loops.makers], flush=True)
+print(flow.ones(2).tolist(), end="", flush=True)
+for maker in engine.loops.makers:
+    while not maker.process.pid:
+        with contextlib.suppress(TimeoutError):  # what it tells of its beginning is read there
+            raise AssertionError(maker.process.wait(0.1))
+    print("", maker.process.pid, end="")
+print(flush=True)
 import sys; sys.stdin.read()
 """
     cache = tmp_path / "cache"
@@ -359,6 +368,7 @@ def test_a_helper_that_gets_no_core_begins_anew_with_a_higher_priority(
 ) -> None:
     (tmp_path / "starved_job.py").write_text(STARVED)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(helpers, "_is_busy", lambda: False)
     helper = helpers.Helper([f"starved_job:note:{tmp_path}"])
     assert helper.process.wait(timeout=250) == 0
     helpers.bury()  # unless the watch thread has

@@ -61,11 +61,11 @@ def test_arrays_are_those_of_the_python_function() -> None:
         for y in (x, *(x.to(getattr(flow, name)) for name in names)):
             y = y.expand(2, *y.shape)
             flow.vm.sync()
-            array, wanted = y.numpy(), y.numpy(force=True)  # keywords are the Python function's
-            assert array.dtype is wanted.dtype
-            assert array.flags.num == wanted.flags.num
-            assert array.__array_interface__ == wanted.__array_interface__
-            assert type(array.base) is type(wanted.base)
+            array, expected = y.numpy(), y.numpy(force=True)  # keywords are the Python function's
+            assert array.dtype is expected.dtype
+            assert array.flags.num == expected.flags.num
+            assert array.__array_interface__ == expected.__array_interface__
+            assert type(array.base) is type(expected.base)
     x = flow.ones(3, requires_grad=True)
     assert x.numpy().base is None
     assert not x.numpy().flags.writeable
@@ -197,7 +197,7 @@ def test_readers_keep_nobody_from_reading() -> None:
 
 
 def test_memory_beyond_the_bound_is_refused() -> None:
-    done = script(
+    process = script(
         """
         kept = []
         try:
@@ -212,7 +212,7 @@ def test_memory_beyond_the_bound_is_refused() -> None:
         memory="64M",
         profile="1",
     )
-    first, last = done.stdout.splitlines()
+    first, last = process.stdout.splitlines()
     assert first.split()[0] in ("14", "15", "16")
     assert "could not get 4194304 bytes" in first
     assert first.endswith("True")

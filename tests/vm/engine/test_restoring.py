@@ -44,20 +44,20 @@ def planted(number: int, late: bool) -> Iterator[list[int]]:
     """Instruction `number` of those issued inside that compute fails; the scheduler takes them
     afterwards.  In the list are the numbers of all of them.
     """
-    seen: list[int] = []
+    calls: list[int] = []
     with alone():
         engine.words[CTL.HOLD] = 1
         first = issued()
         try:
-            yield seen
+            yield calls
             for seq in range(first, issued()):
                 at = RING.AT + (seq & RING.SLOT_MASK) * RING.WORDS
                 word = engine.words[at + RING.ENTRY]
                 entry = ENT.AT + (word & ENT.MASK) * ENT.WORDS
                 if engine.words[entry + ENT.KIND] in (KIND.OP_CALL, KIND.LAUNCH):
-                    if len(seen) == number:
+                    if len(calls) == number:
                         engine.words[at + RING.ENTRY] = _twin(word, late)
-                    seen.append(seq)
+                    calls.append(seq)
         finally:
             engine.words[CTL.HOLD] = 0
 
@@ -105,8 +105,8 @@ class Step:
     def tensors(self) -> list[flow.Tensor]:
         """All that persists."""
         state = [v for s in self.optimizer.state.values() for v in s.values()]
-        kept = [*self.model.state_dict().values(), *state]
-        return [t.detach() for t in kept if isinstance(t, flow.Tensor)]
+        values = [*self.model.state_dict().values(), *state]
+        return [t.detach() for t in values if isinstance(t, flow.Tensor)]
 
     def values(self) -> list[np.ndarray]:
         return [t.numpy().copy() for t in self.tensors()]
@@ -130,9 +130,9 @@ class Step:
         unchanged = 0
         for t, was, now in zip(self.tensors(), self.start, after, strict=True):
             if t._ref & OPERAND.STORAGE_MASK not in torn:
-                found = t.numpy()
-                assert np.array_equal(found, was) or np.array_equal(found, now)
-                unchanged += np.array_equal(found, was) and not np.array_equal(was, now)
+                value = t.numpy()
+                assert np.array_equal(value, was) or np.array_equal(value, now)
+                unchanged += np.array_equal(value, was) and not np.array_equal(was, now)
         return unchanged
 
 
@@ -163,19 +163,19 @@ def test_every_instruction_of_a_step(optimizer: str, late: bool) -> None:
     case = Step(OPTIMIZERS[optimizer])
     case.function(case.places)
     after = case.values()
-    number, kept, tears = 0, 0, 0
+    number, survivors, tears = 0, 0, 0
     while True:
         case.put_back()
         flow.vm.sync()
-        with planted(number, late) as seen:
+        with planted(number, late) as result:
             loss = case.function(case.places)
-        if number >= len(seen):
+        if number >= len(result):
             break
         persist = {t._ref & OPERAND.STORAGE_MASK for t in case.tensors()}
-        torn = persist & written_in_place(seen[number]) if late else set()
+        torn = persist & written_in_place(result[number]) if late else set()
         with pytest.raises(flow.errors.InvalidValueError if late else OutOfMemoryError):
             flow.vm.sync()
-        kept += case.check(after, torn)
+        survivors += case.check(after, torn)
         if torn:
             tears += 1
             paths = {one.name for one in lost(flow.vm.restore()) if one.begun}
@@ -183,14 +183,14 @@ def test_every_instruction_of_a_step(optimizer: str, late: bool) -> None:
             assert all(paths), "it has a name"
             case = Step(OPTIMIZERS[optimizer])
         else:
-            found = case.function(case.places).item()  # training goes on
-            assert np.isfinite(found)
+            value = case.function(case.places).item()  # training goes on
+            assert np.isfinite(value)
         del loss
         number += 1
     flow.vm.sync()
     case.check(after)
     assert number > 20
-    assert kept > 3 * number  # most failures come in front of most updates
+    assert survivors > 3 * number  # most failures come in front of most updates
     assert (tears > 0) == late
 
 
@@ -215,7 +215,7 @@ def test_every_task_of_a_graph(parted: bool) -> None:
     after = case.values()
     plan = plan_of(case.function)
     assert bool(plan.actors) == parted
-    kept = 0
+    survivors = 0
     for task in range(len(plan.tasks)):
         case.put_back()
         flow.vm.sync()
@@ -229,14 +229,14 @@ def test_every_task_of_a_graph(parted: bool) -> None:
         restored = flow.vm.restore()
         torn = {t._ref & OPERAND.STORAGE_MASK for t in case.tensors() if is_torn(t)}
         assert bool(torn) == task_tears(plan, task)
-        kept += case.check(after, torn)
+        survivors += case.check(after, torn)
         if torn:
             assert all(one.name for one in lost(restored) if one.begun)
             case = Parted(OPTIMIZERS["sgd"], graph=True)
             plan = plan_of(case.function)
         else:
             assert np.isfinite(case.function(case.places).item())
-    assert kept > len(plan.tasks)
+    assert survivors > len(plan.tasks)
 
 
 @contextmanager
@@ -355,10 +355,10 @@ except MemoryError as error:
 
 
 def test_a_smaller_batch_trains_when_one_was_too_large() -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", OUT_OF_MEMORY], capture_output=True, text=True, timeout=200
     )
-    assert done.stdout == "goes on True\n", done.stderr
+    assert process.stdout == "goes on True\n", process.stderr
 
 
 def bad() -> flow.Tensor:
@@ -372,7 +372,7 @@ def test_other_tensors_are_restored_when_they_are_asked_for() -> None:
     for t in (total, view, total):
         with pytest.raises(OutOfRangeError):
             t.numpy()
-    made = total * 2
+    product = total * 2
     restored = flow.vm.restore()
     assert restored.tensors == 2
     assert total.tolist() == [1.0] * 4
@@ -380,7 +380,7 @@ def test_other_tensors_are_restored_when_they_are_asked_for() -> None:
     assert [one.tensor for one in lost(restored)] == ["f32[4]"]
     assert "was never computed" in repr(restored)
     with pytest.raises(OutOfRangeError):
-        made.numpy()
+        product.numpy()
 
 
 def test_an_error_that_nobody_heard_is_still_told_behind_a_restore() -> None:

@@ -32,8 +32,8 @@ def test_every_instruction_in_order() -> None:
     x = flow.ones(2, 2)
     stops: list[Stop] = []
     with flow.vm.step(on=stops.append) as stepping:
-        got = program(x)
-    assert got.item() == 24.0
+        actual = program(x)
+    assert actual.item() == 24.0
     assert [s.op for s in stops] == ["matmul", "add", "mul", "sum"]
     assert stepping.stops == 4
     assert not any(s.over for s in stops)
@@ -64,8 +64,8 @@ def test_breakpoints() -> None:
     with flow.vm.step(storage=x, on=stops.append):
         program(x)
     assert [s.op for s in stops] == ["matmul"]
-    here = line_here()
-    for line in (here + 4, f"test_stepping.py:{here + 4}", f"{__file__}:{here + 4}"):
+    number = line_here()
+    for line in (number + 4, f"test_stepping.py:{number + 4}", f"{__file__}:{number + 4}"):
         stops.clear()
         with flow.vm.step(line=line, on=stops.append):
             y = x * 3
@@ -112,14 +112,14 @@ def test_backward_and_other_threads() -> None:
 
 
 def test_what_is_issued_at_a_stop_comes_behind_it() -> None:
-    x, seen = flow.full((2,), 3.0), []
+    x, results = flow.full((2,), 3.0), []
 
     def look(stop: Stop) -> None:
-        seen.append((stop.op, (x * 10).tolist()))
+        results.append((stop.op, (x * 10).tolist()))
 
     with flow.vm.step(op="add", on=look):
         y = x + 1
-    assert seen == [("add", [30.0, 30.0])]
+    assert results == [("add", [30.0, 30.0])]
     assert y.tolist() == [4.0, 4.0]
 
 
@@ -150,29 +150,29 @@ def test_one_inside_the_other() -> None:
     assert [s.op for s in inner] == ["add"]
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def answer_with(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
 
 
 def test_the_prompt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     x = flow.ones(2, 2)
-    asked(monkeypatch, "p input\np x\np out\np nothing\nw\nhelp next\n\nc\n")
+    answer_with(monkeypatch, "p input\np x\np out\np nothing\nw\nhelp next\n\nc\n")
     with flow.vm.step(op="matmul"):
-        got = program(x)
-    said = capsys.readouterr().out
-    assert got.item() == 24.0
-    assert said.count("in front of #") == 2  # matmul, and behind `next` the add
-    assert "[[1. 1.]\n [1. 1.]]" in said
-    assert said.count("[[1. 1.]\n [1. 1.]]") == 2  # the variable of the frame, too
-    assert "not made yet" in said
-    assert "no operand and no variable 'nothing': out, input, other" in said
-    assert "in program" in said
-    assert "run this instruction" in said
+        actual = program(x)
+    output = capsys.readouterr().out
+    assert actual.item() == 24.0
+    assert output.count("in front of #") == 2  # matmul, and behind `next` the add
+    assert "[[1. 1.]\n [1. 1.]]" in output
+    assert output.count("[[1. 1.]\n [1. 1.]]") == 2  # the variable of the frame, too
+    assert "not made yet" in output
+    assert "no operand and no variable 'nothing': out, input, other" in output
+    assert "in program" in output
+    assert "run this instruction" in output
 
 
 @pytest.mark.parametrize("text", ["q\n", ""])
 def test_the_prompt_is_left(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    asked(monkeypatch, text)
+    answer_with(monkeypatch, text)
     x: Any = flow.ones(2)
     with pytest.raises(StepEnded), flow.vm.step():
         x + 1
@@ -180,12 +180,12 @@ def test_the_prompt_is_left(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 
 
 def test_what_is_no_breakpoint_is_said() -> None:
-    for arguments, said in (
+    for arguments, text in (
         ({"op": 3}, "name of an operator"),
         ({"line": 1.5}, "line is a number"),
         ({"line": True}, "line is a number"),
         ({"storage": 3}, "storage is a tensor"),
         ({"on": "print"}, "on is called"),
     ):
-        with pytest.raises(ArgumentError, match=said):
+        with pytest.raises(ArgumentError, match=text):
             flow.vm.step(**arguments)

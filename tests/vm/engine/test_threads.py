@@ -45,11 +45,11 @@ def test_eight_threads_lose_nothing():
 
     results = together(work)
     assert shared.item() == THREADS * OPS // 2
-    for k, got in enumerate(results):
+    for k, actual in enumerate(results):
         value = np.array([k])
         for i in range(OPS // 2):
             value = 5 * value + 1 + i
-        assert got == value[0]
+        assert actual == value[0]
     assert word(CTL.RECEIVED) - before >= THREADS * OPS
     assert int(repr(hot["counter"])[6:-1]) == word(CTL.RECEIVED)
 
@@ -118,10 +118,10 @@ def test_tensors_made_in_one_thread_and_dropped_in_another(seed):
 
 def test_no_two_live_tensors_share_a_storage():
     """Ids are handed out and taken back by all threads at once."""
-    kept = together(lambda k: [mix(x, x, k) for x in [tensor([k])] * 300][::3])
-    ids = [t._ref for tensors in kept for t in tensors]
+    groups = together(lambda k: [mix(x, x, k) for x in [tensor([k])] * 300][::3])
+    ids = [t._ref for tensors in groups for t in tensors]
     assert len(set(ids)) == len(ids)
-    for k, tensors in enumerate(kept):
+    for k, tensors in enumerate(groups):
         assert {t.item() for t in tensors} == {3 * k}
 
 
@@ -135,11 +135,11 @@ def test_eight_threads_wait_and_read():
 
 def test_the_engine_may_be_changed_while_another_thread_issues():
     """Nothing is lost or done twice or out of order, whoever runs it."""
-    x, one, done = tensor([0]), tensor([1]), threading.Event()
+    x, one, finished = tensor([0]), tensor([1]), threading.Event()
     counts = []
 
     def work():
-        while not done.is_set():
+        while not finished.is_set():
             for _ in range(50):
                 update(x, one, len(counts))
                 counts.append(len(counts))
@@ -154,12 +154,12 @@ def test_the_engine_may_be_changed_while_another_thread_issues():
             assert own.item() == 36 * k + 7
         enough = len(counts) + 60
         until(lambda enough=enough: len(counts) > enough, "the other thread goes on")
-    done.set()
+    finished.set()
     value = np.array([0])
-    got = thread.result()
+    actual = thread.result()
     for k in counts:
         value = 5 * value + 1 + k
-    assert got == value[0]
+    assert actual == value[0]
 
 
 ANOTHER_MACHINE = """
@@ -184,5 +184,7 @@ flow.vm.sync()
 
 def test_machines_whose_stores_pass_each_other_publish_natively():
     """As on aarch64: a record's mark is stored last, with release; here only that path is new."""
-    done = subprocess.run([sys.executable, "-c", ANOTHER_MACHINE], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(
+        [sys.executable, "-c", ANOTHER_MACHINE], capture_output=True, text=True
+    )
+    assert process.returncode == 0, process.stderr

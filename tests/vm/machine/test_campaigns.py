@@ -57,10 +57,10 @@ os._exit(0)
 def test_a_scheduler_that_forgets_a_hazard_is_found(hazard, seed):
     """In a process of its own, for what it breaks may be memory: a crash is a finding too."""
     source = FORGETFUL.format(hazard=HAZARDS[hazard], first=seed)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", source], capture_output=True, text=True, cwd=os.getcwd()
     )
-    assert done.returncode < 0 or done.stdout == "1", done.stderr
+    assert process.returncode < 0 or process.stdout == "1", process.stderr
 
 
 def test_a_wrong_number_a_missing_error_and_a_wrong_one_are_found(seed):
@@ -95,6 +95,6 @@ def test_a_finding_that_passes_alone_is_named(monkeypatch, capsys, tmp_path, fai
     monkeypatch.setattr(running, "_fails", lambda name, case: fails)
     monkeypatch.setattr(running, "shrunk", lambda name, case: case)
     assert running.run("vm", 0.02, 1, once_more=True) == int(fails)
-    said = capsys.readouterr().out
-    assert ("FLAKY campaign vm --seed 1" in said) is not fails
-    assert f"{int(fails)} findings" in said
+    output = capsys.readouterr().out
+    assert ("FLAKY campaign vm --seed 1" in output) is not fails
+    assert f"{int(fails)} findings" in output

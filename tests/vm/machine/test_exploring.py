@@ -34,9 +34,9 @@ def test_all_programs(length):
 
 
 def test_all_programs_of_three_at_once():
-    found = explore_all(3)
-    assert [programs for programs, _, _ in found] == [4, 76, 1380]
-    assert found[2][1] > 4000
+    counts = explore_all(3)
+    assert [programs for programs, _, _ in counts] == [4, 76, 1380]
+    assert counts[2][1] > 4000
 
 
 @pytest.mark.parametrize("length", range(3, MOST + 1))
@@ -89,8 +89,8 @@ def test_states_that_mean_the_same_go_on_alike(seed):
 
 
 def _states(world: World) -> list[Any]:
-    found, _ = reached(world, [world.array[INDICES].tobytes()])
-    return [np.frombuffer(state, np.int64) for state in found]
+    states, _ = reached(world, [world.array[INDICES].tobytes()])
+    return [np.frombuffer(state, np.int64) for state in states]
 
 
 def _after(world: World, words: Any, *steps: Any) -> Any:

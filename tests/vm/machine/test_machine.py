@@ -74,8 +74,8 @@ def test_a_full_pool_of_accesses_only_delays(seed):
     bench = Bench()
     for ins in wide:
         bench.issue(ins)
-    taken = sum(machine.receive(bench.m) for _ in wide)
-    assert taken == ACC.LENGTH // 30_001
+    received = sum(machine.receive(bench.m) for _ in wide)
+    assert received == ACC.LENGTH // 30_001
     bench.dispatch()
     machine.complete(bench.m, bench.slot(0))
     assert machine.receive(bench.m)

@@ -53,8 +53,8 @@ def test_completion_orders_catch_a_missing_hazard(hazard, seed):
     assert caught(check_order, played(SMALLEST[hazard], mutant, youngest_first, rng))
     many = [random_program(rng, 40, 2, 4) for _ in range(20)]
     for policy in POLICIES[:3]:  # the fourth keeps nothing in flight that could be overtaken
-        found = sum(caught(check_order, played(p, mutant, policy, rng)) for p in many)
-        assert found >= 15, f"{policy.__name__} caught {found} of {len(many)}"
+        count = sum(caught(check_order, played(p, mutant, policy, rng)) for p in many)
+        assert count >= 15, f"{policy.__name__} caught {count} of {len(many)}"
 
 
 def test_completion_orders_catch_a_barrier_that_does_not_wait(seed):

@@ -42,7 +42,7 @@ def random_steps(rng, length):
 
 def on_numpy(steps, start):
     """Return the meaning of a program, and the values that its reads see."""
-    t, seen = {name: start[name].copy() for name in NAMES}, []
+    t, values = {name: start[name].copy() for name in NAMES}, []
     for what, (x, y, z), k, _ in steps:
         if what == "mix":
             t[z] = 3 * t[x] - t[y][::-1] + k
@@ -51,20 +51,20 @@ def on_numpy(steps, start):
         elif what == "view":  # the second half of x from the first half of y
             t[x][HALF:] = 5 * t[x][HALF:] + t[y][:HALF] + k
         elif what == "odd":
-            found = t[x][t[x] % 2 == 1]
-            t[y][: len(found)] = 5 * t[y][: len(found)] + found + k
+            odd_values = t[x][t[x] % 2 == 1]
+            t[y][: len(odd_values)] = 5 * t[y][: len(odd_values)] + odd_values + k
         elif what == "callback":
             t[x] = t[x] - 3 * t[y]
         elif what == "free":
             t[x] = np.full(SIZE, k)
         else:
-            seen.append(int(t[x][k]))
-    return [t[name].tolist() for name in NAMES], seen
+            values.append(int(t[x][k]))
+    return [t[name].tolist() for name in NAMES], values
 
 
 def on_flowvm(steps, start, numbers):
     """Run the steps on tensors; step s runs on stream numbers[s % len(numbers)]."""
-    t, seen = {name: tensor(start[name]) for name in NAMES}, []
+    t, values = {name: tensor(start[name]) for name in NAMES}, []
     for what, (x, y, z), k, s in steps:
         stream = numbers[s % len(numbers)]
         with use_stream(stream) if stream else nullcontext():
@@ -77,17 +77,17 @@ def on_flowvm(steps, start, numbers):
             elif what == "view":
                 update(part(t[x], HALF, HALF), part(t[y], 0, HALF), k)
             elif what == "odd":
-                found = odd(t[x])
-                rows = found.shape[0]
+                odd_values = odd(t[x])
+                rows = odd_values.shape[0]
                 if rows:
-                    update(part(t[y], 0, rows), found, k)
+                    update(part(t[y], 0, rows), odd_values, k)
             elif what == "callback":
                 engine.call_back(subtract, [t[x]._ref, t[y]._ref], [OPERAND.MUT, OPERAND.CONST])
             elif what == "free":
                 t[x] = tensor(np.full(SIZE, k))
             else:
-                seen.append(int(memory_of(t[x])[k]))
-    return [memory_of(t[name]).tolist() for name in NAMES], seen
+                values.append(int(memory_of(t[x])[k]))
+    return [memory_of(t[name]).tolist() for name in NAMES], values
 
 
 def part(t, first, count):
@@ -109,10 +109,10 @@ def check_program(seed, length, engines):
     for name in engines:
         if name == "sequential":
             with engine.run_sequentially():
-                got = on_flowvm(steps, start, [0])
+                actual = on_flowvm(steps, start, [0])
         else:
-            got = on_flowvm(steps, start, streams(name))
-        assert got == expected, f"{name}: differs from NumPy, seed {seed}"
+            actual = on_flowvm(steps, start, streams(name))
+        assert actual == expected, f"{name}: differs from NumPy, seed {seed}"
 
 
 @pytest.mark.parametrize("which", ["sequential", 1, 2, 4])

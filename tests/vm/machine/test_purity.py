@@ -191,13 +191,13 @@ def test_the_compiled_machine_equals_the_python_one(level, seed):
 def run_allocations(base: int, script: int, count: int, blocks: int) -> int:
     """Word k of the script: the size to allocate into blocks[k], or -1 - j to release blocks[j]."""
     m = words_at(base, ARRAY.WORDS)
-    moves, got = words_at(script, 2 * count), words_at(blocks, count)
+    moves, actual = words_at(script, 2 * count), words_at(blocks, count)
     for k in range(count):
         stream, size = moves[2 * k], moves[2 * k + 1]
         if size >= 0:
-            got[k] = allocate(m, stream, size)
+            actual[k] = allocate(m, stream, size)
         else:
-            release(m, stream, got[-1 - size], class_of(moves[2 * (-1 - size) + 1]))
+            release(m, stream, actual[-1 - size], class_of(moves[2 * (-1 - size) + 1]))
     return 0
 
 

@@ -47,8 +47,8 @@ def look(since):
     return engine.flight.look(since)
 
 
-def kinds(seen):
-    return engine.m[ENT.AT + seen.entry * ENT.WORDS + ENT.KIND]
+def kinds(snapshot):
+    return engine.m[ENT.AT + snapshot.entry * ENT.WORDS + ENT.KIND]
 
 
 def work(rng, numbers, length):
@@ -66,25 +66,25 @@ def work(rng, numbers, length):
 @pytest.mark.parametrize("count", [1, 3])
 def test_every_instruction_has_its_times_in_order(level, count, rng):
     since, begun = now(), time.monotonic_ns()
-    kept = work(rng, streams(count), 500)
-    seen = look(since)
+    results = work(rng, streams(count), 500)
+    snapshot = look(since)
     over = time.monotonic_ns()
-    assert len(kept) == 4
-    assert seen.seq.tolist() == list(range(since, since + len(seen.seq)))
-    assert (np.diff(seen.times, axis=1) >= 0).all()
-    assert (seen.times[:, ISSUED] >= begun - CLOCKS).all()
-    assert (seen.times[:, RELEASED] <= over + CLOCKS).all()
-    assert (seen.status == 0).all()
-    assert set(seen.stream) == set(streams(count))
+    assert len(results) == 4
+    assert snapshot.seq.tolist() == list(range(since, since + len(snapshot.seq)))
+    assert (np.diff(snapshot.times, axis=1) >= 0).all()
+    assert (snapshot.times[:, ISSUED] >= begun - CLOCKS).all()
+    assert (snapshot.times[:, RELEASED] <= over + CLOCKS).all()
+    assert (snapshot.status == 0).all()
+    assert set(snapshot.stream) == set(streams(count))
 
 
 def test_instructions_of_a_stream_do_not_overlap(level, rng):
     since = now()
     work(rng, streams(2), 500)
-    seen = look(since)
+    snapshot = look(since)
     for stream in streams(2):
-        mine = (seen.stream == stream) & (kinds(seen) == KIND.OP_CALL)
-        times = seen.times[mine]
+        mine = (snapshot.stream == stream) & (kinds(snapshot) == KIND.OP_CALL)
+        times = snapshot.times[mine]
         times = times[np.argsort(times[:, STARTED], kind="stable")]
         assert len(times) > 50
         assert (times[1:, STARTED] >= times[:-1, ENDED]).all()
@@ -96,12 +96,14 @@ def test_an_edge_is_there_though_its_producer_had_finished_long_before(level):
     update(x, y, 1)
     x.numpy()
     update(y, x, 1)
-    seen = look(since)
-    owner = np.repeat(np.arange(len(seen.seq)), np.diff(seen.offsets))
+    snapshot = look(since)
+    owner = np.repeat(np.arange(len(snapshot.seq)), np.diff(snapshot.offsets))
     edges = connect(
-        owner, tensors_of(owner, seen.storage, kinds(seen) == KIND.RELEASE), seen.access & 3 != 0
+        owner,
+        tensors_of(owner, snapshot.storage, kinds(snapshot) == KIND.RELEASE),
+        snapshot.access & 3 != 0,
     )
-    calls = np.flatnonzero(kinds(seen) == KIND.OP_CALL)
+    calls = np.flatnonzero(kinds(snapshot) == KIND.OP_CALL)
     assert (calls[0], calls[1]) in set(zip(edges.source, edges.target, strict=True))
 
 
@@ -110,11 +112,11 @@ def test_operands_are_all_there(level, count):
     """A ReleaseTensor has up to 24, of which 15 fit into a record."""
     since, ids = now(), [engine.new_storage() for _ in range(count)]
     engine.publish(engine._release[count], ids, (), None, 0)
-    seen = look(since)
-    (i,) = np.flatnonzero(kinds(seen) == KIND.RELEASE)
-    mine = slice(seen.offsets[i], seen.offsets[i + 1])
-    assert seen.storage[mine].tolist() == ids
-    assert set(seen.access[mine]) == {OPERAND.MUT}
+    snapshot = look(since)
+    (i,) = np.flatnonzero(kinds(snapshot) == KIND.RELEASE)
+    mine = slice(snapshot.offsets[i], snapshot.offsets[i + 1])
+    assert snapshot.storage[mine].tolist() == ids
+    assert set(snapshot.access[mine]) == {OPERAND.MUT}
 
 
 def test_operands_out_of_line_and_their_accesses_are_there(level):
@@ -124,17 +126,17 @@ def test_operands_out_of_line_and_their_accesses_are_there(level):
     graph(x)
     since = now()
     out = graph(x)
-    seen = look(since)
-    (i,) = np.flatnonzero(kinds(seen) == KIND.LAUNCH)
-    found = dict(
+    snapshot = look(since)
+    (i,) = np.flatnonzero(kinds(snapshot) == KIND.LAUNCH)
+    accesses = dict(
         zip(
-            seen.storage[seen.offsets[i] : seen.offsets[i + 1]].tolist(),
-            seen.access[seen.offsets[i] : seen.offsets[i + 1]].tolist(),
+            snapshot.storage[snapshot.offsets[i] : snapshot.offsets[i + 1]].tolist(),
+            snapshot.access[snapshot.offsets[i] : snapshot.offsets[i + 1]].tolist(),
             strict=True,
         )
     )
     expected = {t._ref & OPERAND.STORAGE_MASK: OPERAND.CONST for t in (x, m.weight, m.bias)}
-    assert found == expected | {out._ref & OPERAND.STORAGE_MASK: OPERAND.MUT | OPERAND.ALLOCATE}
+    assert accesses == expected | {out._ref & OPERAND.STORAGE_MASK: OPERAND.MUT | OPERAND.ALLOCATE}
 
 
 def test_operands_that_were_overwritten_are_missing_and_said_to_be(level):
@@ -142,11 +144,11 @@ def test_operands_that_were_overwritten_are_missing_and_said_to_be(level):
     engine.publish(engine._release[20], ids, (), None, 0)
     engine.wait_idle()
     engine.words[CTL.SPILLED] += SPL.LENGTH  # as if others had come since
-    seen = look(since)
-    (i,) = np.flatnonzero(kinds(seen) == KIND.RELEASE)
-    assert seen.bare[i]
-    assert seen.offsets[i] == seen.offsets[i + 1]
-    assert seen.bare.sum() == 1
+    snapshot = look(since)
+    (i,) = np.flatnonzero(kinds(snapshot) == KIND.RELEASE)
+    assert snapshot.bare[i]
+    assert snapshot.offsets[i] == snapshot.offsets[i + 1]
+    assert snapshot.bare.sum() == 1
 
 
 def test_tasks_of_a_graph_are_recorded_from_level_2_on(level):
@@ -157,19 +159,19 @@ def test_tasks_of_a_graph_are_recorded_from_level_2_on(level):
     since = now()
     graph(x)
     graph(x)
-    seen = look(since)
-    launches = np.flatnonzero(kinds(seen) == KIND.LAUNCH)
+    snapshot = look(since)
+    launches = np.flatnonzero(kinds(snapshot) == KIND.LAUNCH)
     assert len(launches) == 2
     if level == 1:
-        assert not len(seen.tasks)
+        assert not len(snapshot.tasks)
         return
     for i in launches:
-        rows = seen.tasks[seen.tasks[:, 0] == seen.seq[i]]
+        rows = snapshot.tasks[snapshot.tasks[:, 0] == snapshot.seq[i]]
         assert rows[:, 1].tolist() == [0, 1, 2]
         assert (rows[:, 2] == 0).all()
         assert (rows[1:, 4] >= rows[:-1, 5]).all()
-        assert rows[0, 4] >= seen.times[i, STARTED]
-        assert rows[-1, 5] <= seen.times[i, ENDED]
+        assert rows[0, 4] >= snapshot.times[i, STARTED]
+        assert rows[-1, 5] <= snapshot.times[i, ENDED]
 
 
 def test_lines_outlive_the_short_list_that_issuing_keeps():
@@ -178,9 +180,9 @@ def test_lines_outlive_the_short_list_that_issuing_keeps():
     for _ in range(3 * RING.SLOTS // 2):
         update(x, y, 1)
         update(y, x, 2)
-    seen = look(since)
-    names = [short_position(c, n) for c, n in zip(seen.codes, seen.lasts, strict=True)]
-    calls = [names[i] for i in np.flatnonzero(kinds(seen) == KIND.OP_CALL)]
+    snapshot = look(since)
+    names = [short_position(c, n) for c, n in zip(snapshot.codes, snapshot.lasts, strict=True)]
+    calls = [names[i] for i in np.flatnonzero(kinds(snapshot) == KIND.OP_CALL)]
     first, second = calls[:2]
     assert first != second
     assert first.startswith("test_recorder.py:")
@@ -192,13 +194,13 @@ def test_what_was_overwritten_is_counted():
     since = now()
     for _ in range(REC.LENGTH + 500):
         update(x, y, 1)
-    seen = look(since)
+    snapshot = look(since)
     received = word(CTL.RECEIVED)
-    assert seen.overwritten == received - since - REC.LENGTH
-    assert seen.seq.tolist() == list(range(received - REC.LENGTH, received))
-    with record() as found:
+    assert snapshot.overwritten == received - since - REC.LENGTH
+    assert snapshot.seq.tolist() == list(range(received - REC.LENGTH, received))
+    with record() as trace:
         update(x, y, 1)
-    assert found.dropped == 0
+    assert trace.dropped == 0
 
 
 def test_nothing_is_recorded_at_level_0():
@@ -231,9 +233,9 @@ def test_the_stacks_of_level_3():
     with engine.flight.at_least(3):
         since = now()
         outer()
-        seen = look(since)
-    (i,) = np.flatnonzero(kinds(seen) == KIND.OP_CALL)
-    names = [code.co_name for code, _ in seen.stacks[int(seen.seq[i])]]
+        snapshot = look(since)
+    (i,) = np.flatnonzero(kinds(snapshot) == KIND.OP_CALL)
+    names = [code.co_name for code, _ in snapshot.stacks[int(snapshot.seq[i])]]
     assert names[:3] == ["inner", "outer", "test_the_stacks_of_level_3"]
 
 
@@ -243,11 +245,11 @@ def test_at_level_3_calls_have_stacks_though_releases_are_issued_right_behind_th
         since = now()
         for _ in range(2 * (KEEP_DEAD + 1)):  # what is dropped is released behind one of so many
             mix(x, x, 1)
-        seen = look(since)
-    calls = seen.seq[kinds(seen) == KIND.OP_CALL].tolist()
+        snapshot = look(since)
+    calls = snapshot.seq[kinds(snapshot) == KIND.OP_CALL].tolist()
     assert len(calls) == 2 * (KEEP_DEAD + 1)
-    assert set(calls) <= seen.stacks.keys()
-    assert KIND.RELEASE in kinds(seen)
+    assert set(calls) <= snapshot.stacks.keys()
+    assert KIND.RELEASE in kinds(snapshot)
 
 
 def test_a_level_changed_while_another_thread_makes_room_holds(monkeypatch):
@@ -256,9 +258,9 @@ def test_a_level_changed_while_another_thread_makes_room_holds(monkeypatch):
 
     def change(self):
         monkeypatch.setattr(Flight, "every", every)
-        seen = self.every
+        every_now = self.every
         self.set_level(3)
-        return seen
+        return every_now
 
     with flight.at_least(1):
         monkeypatch.setattr(Flight, "every", property(change))
@@ -278,8 +280,8 @@ def test_what_is_in_flight_is_seen_as_far_as_it_has_come():
             update(y, x, 1)
         until(lambda: gate.is_reached, "the kernel waits")
         until(lambda: word(CTL.RECEIVED) >= since + 2, "both are received")
-        seen = engine.flight.look(since)
-        running, waiting = seen.times[:2]
+        snapshot = engine.flight.look(since)
+        running, waiting = snapshot.times[:2]
         assert running[DISPATCHED] > 0
         assert running[ENDED] == running[RELEASED] == 0
         assert waiting[RECEIVED] > 0
@@ -301,10 +303,10 @@ def test_looking_while_others_issue_is_consistent():
     issuing = Background(issue)
     try:
         for _ in range(30):
-            seen = engine.flight.look()
-            assert (np.diff(seen.seq) > 0).all()
-            done = seen.times[:, RELEASED] > 0
-            assert (np.diff(seen.times[done], axis=1) >= 0).all()
+            snapshot = engine.flight.look()
+            assert (np.diff(snapshot.seq) > 0).all()
+            finished = snapshot.times[:, RELEASED] > 0
+            assert (np.diff(snapshot.times[finished], axis=1) >= 0).all()
     finally:
         stop.append(True)
     assert issuing.result()
@@ -331,13 +333,13 @@ def test_the_sequential_engine_is_recorded_too(rng):
     with engine.run_sequentially():
         since = word(CTL.RECEIVED)
         work(rng, [0], 50)
-        seen = engine.flight.look(since)
-    assert (np.diff(seen.times, axis=1) >= 0).all()
-    assert (seen.times[1:, STARTED] >= seen.times[:-1, ENDED]).all()
+        snapshot = engine.flight.look(since)
+    assert (np.diff(snapshot.times, axis=1) >= 0).all()
+    assert (snapshot.times[1:, STARTED] >= snapshot.times[:-1, ENDED]).all()
 
 
 def test_a_fork_goes_on_recording():
-    done = script(
+    process = script(
         """
         from flowvm.vm import record
         x, y = tensor(), tensor()
@@ -356,12 +358,12 @@ def test_a_fork_goes_on_recording():
             os._exit(0)
         """
     )
-    assert done.stderr == ""
+    assert process.stderr == ""
 
 
 @pytest.mark.parametrize("waiter", ["_barrier, ()", "_touch[1], [x._ref]"])
 def test_a_waiter_wakes_when_its_own_instruction_is_recorded_and_over(waiter):
-    done = script(
+    process = script(
         f"""
         import atexit
         from flowvm.vm.workers import shell
@@ -380,4 +382,4 @@ def test_a_waiter_wakes_when_its_own_instruction_is_recorded_and_over(waiter):
         assert woken == [True]
         """
     )
-    assert done.stderr == ""
+    assert process.stderr == ""

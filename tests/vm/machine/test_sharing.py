@@ -20,10 +20,10 @@ def simulate(costs, threads, late=None):
     at, claims, order, end = 0, 0, [], 0.0
     while at < len(costs):
         now, thread = heapq.heappop(free)
-        taken = run_length(len(costs) - at, threads)
-        order += range(at, at + taken)
-        now += sum(costs[at : at + taken])
-        at, claims, end = at + taken, claims + 1, max(end, now)
+        count = run_length(len(costs) - at, threads)
+        order += range(at, at + count)
+        now += sum(costs[at : at + count])
+        at, claims, end = at + count, claims + 1, max(end, now)
         heapq.heappush(free, (now, thread))
     return end, claims, order
 

@@ -56,7 +56,7 @@ def test_dump_says_what_a_barrier_waits_for():
 
 
 def test_the_watchdog_prints_the_chain_once_when_nothing_moves():
-    done = script(
+    process = script(
         """
         gate, x, y = Gate(), tensor([1]), tensor([2])
         wait_for_gate(x, x, gate.address)
@@ -78,14 +78,14 @@ def test_the_watchdog_prints_the_chain_once_when_nothing_moves():
         """,
         watchdog="0.5",
     )
-    assert done.stdout == "13\n"
-    assert done.stderr.count("no progress for 0.5 s") == 1
+    assert process.stdout == "13\n"
+    assert process.stderr.count("no progress for 0.5 s") == 1
     for what in ("wait_for_gate", "update", "wait  waits for #", "running on cpu for"):
-        assert what in done.stderr
+        assert what in process.stderr
 
 
 def test_the_watchdog_is_quiet_while_something_moves():
-    done = script(
+    process = script(
         """
         x, y = tensor([1]), tensor([2])
         start = time.monotonic()
@@ -96,7 +96,7 @@ def test_the_watchdog_is_quiet_while_something_moves():
         """,
         watchdog="0.3",
     )
-    assert done.stderr == ""
+    assert process.stderr == ""
 
 
 # --- bounded run-ahead --------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def test_the_limit_is_that_of_the_ring_at_most():
 
 
 def test_one_instruction_larger_than_the_limit_of_bytes_runs():
-    done = script(
+    process = script(
         """
         x = empty(300_000)
         for k in range(20):
@@ -168,5 +168,5 @@ def test_one_instruction_larger_than_the_limit_of_bytes_runs():
         """,
         run_ahead_bytes="1M",
     )
-    assert done.stdout == "True 0\n"
+    assert process.stdout == "True 0\n"
     assert word(CTL.IN_FLIGHT_BYTES) == 0

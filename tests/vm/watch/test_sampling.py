@@ -26,9 +26,9 @@ def watching():
     """A sampler that looks at this thread; it is compiled first."""
     if not frames.why_not():
         sampling.make()
-    made = sampling.Sampling()
-    yield made
-    made.stop()
+    sampler = sampling.Sampling()
+    yield sampler
+    sampler.stop()
 
 
 def spin(nanoseconds):
@@ -43,10 +43,10 @@ def where(sample):
     return (code.co_name, position(code, last)) if code else ("", "")
 
 
-def looks(made, count):
+def looks(sampler, count):
     """Until it has looked so often more."""
-    reached = made.words[SAMPLING.LOOKS] + count
-    until(lambda: made.words[SAMPLING.LOOKS] >= reached, f"{count} looks")
+    reached = sampler.words[SAMPLING.LOOKS] + count
+    until(lambda: sampler.words[SAMPLING.LOOKS] >= reached, f"{count} looks")
 
 
 @native
@@ -56,12 +56,12 @@ def test_what_a_thread_does_is_seen(watching):
     assert watching.native
     while watching.words[SAMPLING.COUNT] < 40:
         spin(5_000_000)
-    seen = watching.seen(begun, time.monotonic_ns())
-    assert {sample.thread for sample in seen} == {threading.get_ident()}
-    assert all(a.time < b.time and a.used <= b.used for a, b in itertools.pairwise(seen))
-    names = Counter(where(sample)[0] for sample in seen)
-    assert names["spin"] > len(seen) // 2, names
-    callers = {code.co_name for s in seen for code, _ in s.frames if code is not None}
+    samples = watching.samples(begun, time.monotonic_ns())
+    assert {sample.thread for sample in samples} == {threading.get_ident()}
+    assert all(a.time < b.time and a.used <= b.used for a, b in itertools.pairwise(samples))
+    names = Counter(where(sample)[0] for sample in samples)
+    assert names["spin"] > len(samples) // 2, names
+    callers = {code.co_name for s in samples for code, _ in s.frames if code is not None}
     assert "test_what_a_thread_does_is_seen" in callers
 
 
@@ -76,7 +76,7 @@ def test_the_loop_as_python_sees_the_same(watching):
     sampler.sample(watching.words, slot, watching.words[slot + WATCHED.STATE])
     row = watching.ring[before % SEEN.LENGTH]
     assert row[SEEN.MARK] == before + 1
-    (sample,) = watching.seen(int(row[SEEN.TIME]), int(row[SEEN.TIME]))
+    (sample,) = watching.samples(int(row[SEEN.TIME]), int(row[SEEN.TIME]))
     names = [code.co_name for code, _ in sample.frames if code is not None]
     own = names.index("test_the_loop_as_python_sees_the_same")
     assert "sample" in names[:own]  # it looks at itself, from within
@@ -91,9 +91,9 @@ def test_a_thread_that_has_ended_is_looked_at_no_more(watching):
     looks(watching, 2)
     since = time.monotonic_ns()
     looks(watching, 5)
-    own = {s.thread for s in watching.seen(since, time.monotonic_ns())}
+    own = {s.thread for s in watching.samples(since, time.monotonic_ns())}
     assert own == {threading.get_ident()}
-    assert watching.seen(begun, since)
+    assert watching.samples(begun, since)
 
 
 def test_more_threads_than_there_is_room_for(watching):
@@ -121,8 +121,8 @@ def test_where_places_are_not_found_python_looks(watching, monkeypatch):
     assert sampling.how() == "by a Python thread, 100 Hz: this interpreter is another"
     while len(watching.seldom) < 3:
         spin(20_000_000)
-    seen = watching.seen(begun, time.monotonic_ns())
-    assert "spin" in {where(sample)[0] for sample in seen}
+    samples = watching.samples(begun, time.monotonic_ns())
+    assert "spin" in {where(sample)[0] for sample in samples}
 
 
 def test_an_exception_that_comes_while_the_thread_is_waited_for_is_raised(watching, monkeypatch):
@@ -158,7 +158,7 @@ def test_nothing_that_goes_away_meanwhile_can_fault():
     """Code objects, frames, stacks and threads come and go while the sampler looks without a
     pause; whatever it says of the code that is there has that code's name.
     """
-    done = script(
+    process = script(
         """
     import sys, threading, time
     from flowvm.vm.machine.sample_words import SAMPLING
@@ -200,15 +200,45 @@ def test_nothing_that_goes_away_meanwhile_can_fault():
             t = threading.Thread(target=other)
             t.start()
             t.join()
-    seen = s.seen(begun, time.monotonic_ns())
+    samples = s.samples(begun, time.monotonic_ns())
     s.stop()
-    assert len(seen) > 1000
-    for sample in seen:
+    assert len(samples) > 1000
+    for sample in samples:
         for code, last in sample.frames:
             if code is not None and code.co_name.startswith("f") and code.co_name[1:].isdigit():
                 assert code.co_filename == f"<{code.co_name[1:]}>"
-    known = sum(code is not None for x in seen for code, _ in x.frames)
-    assert known > 0.9 * sum(len(x.frames) for x in seen), known
+    known = sum(code is not None for x in samples for code, _ in x.frames)
+    assert known > 0.9 * sum(len(x.frames) for x in samples), known
     """
     )
-    assert done.stderr == ""
+    assert process.stderr == ""
+
+
+@native
+def test_stacks_by_their_number_are_the_real_ones() -> None:
+    """At level 3 a stack that was seen is known by its number, whichever line and caller it has."""
+    sampling.make()
+    x = flow.ones(2)
+
+    def one():
+        return x + 1
+
+    def other():
+        return x + 1
+
+    one()
+    with flow.profiler.profile(level=3) as p:
+        for _ in range(40):
+            for issue in (one, other):
+                for again in range(2):
+                    issue() if again else (lambda: issue())()
+    flight = engine.flight
+    added = [k for k in range(len(p.run)) if p.run.names[p.run.op[k]] == "add"]
+    assert len(added) == 160
+    stacks = [flight.stacks[int(p.run.seq[k])] for k in added]
+    calls = [[code.co_name for code, _ in stack[:2]] for stack in stacks[-4:]]
+    test = "test_stacks_by_their_number_are_the_real_ones"
+    assert calls == [["one", "<lambda>"], ["one", test], ["other", "<lambda>"], ["other", test]]
+    assert stacks[-4:] * 39 == stacks[4:]
+    if flight.sampling.ring is not None:  # else it was compiled only now
+        assert flight.keep is not None or len(flight.numbers) >= 4

@@ -46,51 +46,51 @@ def work(rng, numbers, length=200):
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_real_runs_pass(count, seed):
-    found = trace(work, random.Random(seed), streams(count))
-    checked = verify(found)
+    run = trace(work, random.Random(seed), streams(count))
+    checked = verify(run)
     assert checked.pairs > 200
-    assert {ins.stream for ins in found} >= set(streams(count)) | {1}
-    assert found.dropped == 0
+    assert {ins.stream for ins in run} >= set(streams(count)) | {1}
+    assert run.dropped == 0
 
 
 def test_a_sequential_run_passes(seed):
     with engine.run_sequentially():
-        found = trace(work, random.Random(seed), [0])
-    assert verify(found).pairs > 200
-    assert all(a.ended <= b.started for a, b in zip(found, list(found)[1:], strict=False))
+        run = trace(work, random.Random(seed), [0])
+    assert verify(run).pairs > 200
+    assert all(a.ended <= b.started for a, b in zip(run, list(run)[1:], strict=False))
 
 
 def test_the_traces_edges_hold_in_its_times(seed):
-    found = trace(work, random.Random(seed), streams(3))
-    assert len(found.edges) > 100
-    for e in found.edges:
-        assert found.instructions[e.source].ended <= found.instructions[e.target].started, e
+    run = trace(work, random.Random(seed), streams(3))
+    assert len(run.edges) > 100
+    for e in run.edges:
+        assert run.instructions[e.source].ended <= run.instructions[e.target].started, e
 
 
 def test_a_callback_ends_when_its_function_has_returned():
     x, times = tensor(), []
-    with record() as found:
+    with record() as run:
         engine.call_back(lambda a: times.append(time.monotonic_ns()), [x._ref], [OPERAND.MUT])
         update(x, x, 1)
-    callback = next(i for i in found if i.kind == Kind.CALLBACK)
+    callback = next(i for i in run if i.kind == Kind.CALLBACK)
     assert callback.started <= times[0] + CLOCKS
     assert times[0] <= callback.ended + CLOCKS
-    assert verify(found).pairs >= 1
+    assert verify(run).pairs >= 1
 
 
 def test_what_a_trace_says_of_an_instruction():
     x, y = tensor(), tensor()
-    with record() as found:
+    with record() as run:
         z = mix(x, y, 1)
         update(x, z, 1)
-    first, second = (i for i in found if i.kind == Kind.OP_CALL)
+    first, second = (i for i in run if i.kind == Kind.OP_CALL)
     assert [o.access for o in first.operands] == [MUT, CONST, CONST]
     assert [o.name for o in second.operands] == ["x", "y"]
     assert first.name == "mix"
     assert first.where.startswith("test_verify.py:")
-    hazards = {(e.source, e.target): e.hazard for e in found.edges}
+    hazards = {(e.source, e.target): e.hazard for e in run.edges}
     assert hazards[0, 1] == "WAR" or (0, 1) in hazards
-    assert str(found).count("\n") == len(found)
+    assert str(run).count("\n") == len(run)
 
 
 def test_traces_nest():
@@ -140,26 +140,24 @@ def test_a_reader_behind_a_later_writer_is_caught():
 
 def test_a_launch_that_used_nothing_hides_no_order_around_it():
     """Three beside each other: the second did nothing, and the third overtook the first."""
-    found = Trace()
-    found.instructions += [traced(k, 0, 9, (5, MUT)) for k in range(3)]
-    found.uses.update(
-        {(0, 5): [UNUSED, (4, 6)], (1, 5): [UNUSED, UNUSED], (2, 5): [UNUSED, (7, 8)]}
-    )
-    assert verify(found).pairs == 3
-    found.uses[2, 5] = [UNUSED, (3, 5)]
+    run = Trace()
+    run.instructions += [traced(k, 0, 9, (5, MUT)) for k in range(3)]
+    run.uses.update({(0, 5): [UNUSED, (4, 6)], (1, 5): [UNUSED, UNUSED], (2, 5): [UNUSED, (7, 8)]})
+    assert verify(run).pairs == 3
+    run.uses[2, 5] = [UNUSED, (3, 5)]
     with pytest.raises(ScheduleError, match=r"1 of 3 .*\n +#0 op0 and #2 op2 overlap"):
-        verify(found)
+        verify(run)
 
 
 def test_launches_beside_each_other_may_both_read_what_both_write():
-    found = Trace()
-    found.instructions += [traced(k, 0, 9, (5, MUT)) for k in range(2)]
-    found.uses.update({(0, 5): [(1, 7), (2, 3)], (1, 5): [(4, 6), (8, 9)]})
-    assert verify(found).pairs == 1
+    run = Trace()
+    run.instructions += [traced(k, 0, 9, (5, MUT)) for k in range(2)]
+    run.uses.update({(0, 5): [(1, 7), (2, 3)], (1, 5): [(4, 6), (8, 9)]})
+    assert verify(run).pairs == 1
     for times in ([(2, 6), (8, 9)], [(4, 6), (6, 9)], [UNUSED, (2, 9)]):
-        found.uses[1, 5] = times
+        run.uses[1, 5] = times
         with pytest.raises(ScheduleError):
-            verify(found)
+            verify(run)
 
 
 def test_one_instruction_may_read_what_it_writes():
@@ -168,14 +166,14 @@ def test_one_instruction_may_read_what_it_writes():
 
 
 def test_times_swapped_in_a_real_trace_are_caught(seed):
-    found = trace(work, random.Random(seed), [0], 40)
-    verify(found)
-    edge = next(e for e in found.edges if found.instructions[e.source].kind == Kind.OP_CALL)
-    a, b = found.instructions[edge.source], found.instructions[edge.target]
-    found.instructions[edge.source] = dataclasses.replace(a, started=b.started, ended=b.ended)
-    found.instructions[edge.target] = dataclasses.replace(b, started=a.started, ended=a.ended)
+    run = trace(work, random.Random(seed), [0], 40)
+    verify(run)
+    edge = next(e for e in run.edges if run.instructions[e.source].kind == Kind.OP_CALL)
+    a, b = run.instructions[edge.source], run.instructions[edge.target]
+    run.instructions[edge.source] = dataclasses.replace(a, started=b.started, ended=b.ended)
+    run.instructions[edge.target] = dataclasses.replace(b, started=a.started, ended=a.ended)
     with pytest.raises(ScheduleError):
-        verify(found)
+        verify(run)
 
 
 # --- violations that really happen --------------------------------------------------------------
@@ -200,15 +198,15 @@ def test_a_machine_that_forgets_a_hazard_is_caught(hazard):
     }[hazard]
     engine.words[MUTANT] = HAZARDS[hazard]
     gate = Gate()
-    with record() as found:
+    with record() as run:
         with use_stream(first):
             wait_for_gate(*operands[0], gate.address)
         with use_stream(second):
             open_gate(*operands[1], gate.address)
     engine.words[MUTANT] = 0
     with pytest.raises(ScheduleError, match=r"wait_for_gate and #\d+ open_gate overlap"):
-        verify(found)
-    assert [e for e in found.edges if e.hazard == hazard] == [
+        verify(run)
+    assert [e for e in run.edges if e.hazard == hazard] == [
         Edge(0, 1, hazard, 0 if hazard != "WAR" else 1)
     ]
 
@@ -217,7 +215,7 @@ def test_a_machine_that_forgets_nothing_keeps_the_second_waiting():
     """On the real machine, the second instruction is received and does not run."""
     first, second = streams(3)[1:]
     x, later = tensor(), tensor()
-    with record() as found, Gate() as gate:
+    with record() as run, Gate() as gate:
         with use_stream(first):
             wait_for_gate(x, tensor(), gate.address)
         with use_stream(second):
@@ -227,7 +225,7 @@ def test_a_machine_that_forgets_nothing_keeps_the_second_waiting():
         stuck = [line for line in dump().splitlines() if "update" in line]
         assert len(stuck) == 1
         assert "pending" in stuck[0]
-    assert verify(found).pairs >= 1
+    assert verify(run).pairs >= 1
 
 
 @pytest.mark.usefixtures("_forgetful")

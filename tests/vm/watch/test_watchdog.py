@@ -68,12 +68,12 @@ def row(seq, name="add", waits=(), behind=-1, state="pending"):
 
 
 def test_a_chain_goes_from_the_reader_to_what_runs():
-    found = [row(1, state="running"), row(2, behind=1), row(3), row(4, waits=(2, 3)),
+    rows = [row(1, state="running"), row(2, behind=1), row(3), row(4, waits=(2, 3)),
              row(5, waits=(4,)), row(6, "wait", waits=(4,)), row(7)]  # fmt: skip
-    assert [x.seq for x in chain(found)] == [6, 4, 3]
-    found[2] = row(3, waits=(1,))
-    assert [x.seq for x in chain(found)] == [6, 4, 3, 1]
-    assert [x.seq for x in chain(found[:5])] == [5, 4, 3, 1]
+    assert [x.seq for x in chain(rows)] == [6, 4, 3]
+    rows[2] = row(3, waits=(1,))
+    assert [x.seq for x in chain(rows)] == [6, 4, 3, 1]
+    assert [x.seq for x in chain(rows[:5])] == [5, 4, 3, 1]
     assert chain([]) == []
     assert chain_text([]) == ""
     # what a busy VM shows may be torn: a circle ends, and so does a long chain
@@ -84,7 +84,7 @@ def test_a_chain_goes_from_the_reader_to_what_runs():
 
 
 def test_the_watchdog_speaks_although_python_waits_for_nothing_of_the_vm():
-    done = script(
+    process = script(
         """
         said = threading.Event()
         class Err:
@@ -104,14 +104,14 @@ def test_the_watchdog_speaks_although_python_waits_for_nothing_of_the_vm():
         """,
         watchdog="0.3",
     )
-    assert done.stdout == "13\n"
-    assert done.stderr.count("no progress for 0.3 s") == 1
-    assert "in the queue of cpu behind #0" in done.stderr
-    assert "running on cpu for" in done.stderr
+    assert process.stdout == "13\n"
+    assert process.stderr.count("no progress for 0.3 s") == 1
+    assert "in the queue of cpu behind #0" in process.stderr
+    assert "running on cpu for" in process.stderr
 
 
 def test_a_stuck_callback_is_named_with_its_line():
-    done = script(
+    process = script(
         """
         stuck, x = threading.Event(), tensor([1])
         class Err:
@@ -129,22 +129,22 @@ def test_a_stuck_callback_is_named_with_its_line():
         """,
         watchdog="0.3",
     )
-    assert done.stdout == "1\n"
-    assert "running on host for" in done.stderr
-    assert "reads_a_file()" in done.stderr
+    assert process.stdout == "1\n"
+    assert "running on host for" in process.stderr
+    assert "reads_a_file()" in process.stderr
 
 
 def test_it_is_silent_when_idle_when_off_and_after_the_process_was_stopped():
-    said = []
+    text = []
     watch = Watch(engine)
-    watch._print = said.append  # type: ignore[method-assign]
+    watch._print = text.append  # type: ignore[method-assign]
     engine.wait_idle()
     x = tensor([1])
     with flow.config(watchdog=5000):
         watch.look(1000.0)
         watch.since -= 100_000
         watch.look(1000.0)
-        assert said == []  # idle
+        assert text == []  # idle
         with Gate() as gate:
             wait_for_gate(x, x, gate.address)
             until(lambda: gate.is_reached, "it runs")
@@ -152,18 +152,18 @@ def test_it_is_silent_when_idle_when_off_and_after_the_process_was_stopped():
             watch.since -= 100_000
             watch.looked -= 100_000  # and then nobody looked for long
             watch.look(1000.0)
-            assert said == []
+            assert text == []
             watch.since -= 4000
             watch.look(1000.0)
-            assert said == []
+            assert text == []
             watch.since -= 2000
             watch.look(1000.0)
             watch.look(1000.0)
-            assert said == ["no progress for 5000 s"]
+            assert text == ["no progress for 5000 s"]
 
 
 def test_sigusr1_prints_the_dump_and_the_program_goes_on():
-    done = script(
+    process = script(
         """
         gate, x = Gate(), tensor([1])
         wait_for_gate(x, x, gate.address)
@@ -174,21 +174,21 @@ def test_sigusr1_prints_the_dump_and_the_program_goes_on():
         print(x.item())
         """
     )
-    assert done.stdout == "2\n"
-    assert "running on cpu" in done.stderr
-    assert "instructions in flight" in done.stderr
+    assert process.stdout == "2\n"
+    assert "running on cpu" in process.stderr
+    assert "instructions in flight" in process.stderr
 
 
 def test_a_handler_of_the_program_is_left_alone():
-    done = script(
+    process = script(
         """
         signal.signal(signal.SIGUSR1, lambda *_: print("mine"))
         tensor([1]).item()
         os.kill(os.getpid(), signal.SIGUSR1)
         """
     )
-    assert done.stdout == "mine\n"
-    assert done.stderr == ""
+    assert process.stdout == "mine\n"
+    assert process.stderr == ""
 
 
 # --- the window ---------------------------------------------------------------------------------
@@ -198,8 +198,8 @@ def test_a_process_is_shown_to_others_of_its_user_and_only_what_was_asked_for():
     mix(tensor(), tensor(), 1).numpy()
     child = f"from flowvm.vm.watch import window; h, p = window.ask({os.getpid()}, {{'most': 3}}); "
     child += "print(h['pid'], h['received'] - h['first'], len(h['line_of']), any(h['names']))"
-    done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True)
-    assert done.stdout.split() == [str(os.getpid()), "3", "3", "True"], done.stderr
+    process = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True)
+    assert process.stdout.split() == [str(os.getpid()), "3", "3", "True"], process.stderr
     assert os.getpid() in window.shown()
 
 
@@ -241,7 +241,7 @@ def test_nonsense_and_silence_do_not_stop_the_window():
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         struct.pack("<q", 1 << 40),
         struct.pack("<q", -1),
@@ -253,7 +253,7 @@ def test_nonsense_and_silence_do_not_stop_the_window():
     ],
     ids=range(7),
 )
-def test_an_answer_that_is_none_is_not_believed(said, monkeypatch):
+def test_an_answer_that_is_none_is_not_believed(message, monkeypatch):
     monkeypatch.setattr(window, "_name", lambda pid: f"\0flowvm-liar-{os.getpid()}")
     with socket.socket(socket.AF_UNIX) as liar, ThreadPoolExecutor(1) as other:
         liar.bind(window._name(0))
@@ -263,7 +263,7 @@ def test_an_answer_that_is_none_is_not_believed(said, monkeypatch):
             connection, _ = liar.accept()
             with connection:
                 connection.recv(4096)
-                connection.sendall(said)
+                connection.sendall(message)
 
         lying = other.submit(lie)
         with pytest.raises(VMError, match="went away"):
@@ -273,8 +273,8 @@ def test_an_answer_that_is_none_is_not_believed(said, monkeypatch):
 
 def test_several_ask_at_once():
     with ThreadPoolExecutor(4) as askers:
-        found = list(askers.map(lambda _: window.ask(os.getpid(), {})[0]["pid"], range(20)))
-    assert found == [os.getpid()] * 20
+        pids = list(askers.map(lambda _: window.ask(os.getpid(), {})[0]["pid"], range(20)))
+    assert pids == [os.getpid()] * 20
 
 
 def test_reasons_for_showing_nothing():
@@ -288,7 +288,7 @@ def test_reasons_for_showing_nothing():
         with pytest.raises(VMError, match="has run no flowvm operation yet"):
             window.ask(pid, {})
         other.stdin.close()
-    done = script(
+    process = script(
         """
         from flowvm.vm.watch import window
         tensor([1]).item()
@@ -296,11 +296,11 @@ def test_reasons_for_showing_nothing():
         """,
         window="0",
     )
-    assert done.stdout == "False\n"
+    assert process.stdout == "False\n"
 
 
 def test_a_fork_has_a_window_of_its_own_and_the_parent_keeps_his():
-    done = script(
+    process = script(
         """
         from flowvm.vm.watch import window
         x = tensor([1])
@@ -318,7 +318,7 @@ def test_a_fork_has_a_window_of_its_own_and_the_parent_keeps_his():
         print(window.ask(os.getpid(), {})[0]["pid"] == os.getpid(), child in window.shown())
         """
     )
-    assert done.stdout == "True False\n"
+    assert process.stdout == "True False\n"
 
 
 def test_sigstop_of_the_asked_is_said(monkeypatch):

@@ -190,21 +190,21 @@ def as_output(function, *args):
     return flow.compile(lambda *xs: function(*(x + 1 for x in xs)))(*args)
 
 
-def value(wrong, found):
+def value(wrong, actual):
     """Return a text if a number is wrong."""
-    return f"a wrong value: {found}" if wrong else ""
+    return f"a wrong value: {actual}" if wrong else ""
 
 
 def peeked():
     """A kernel that reads memory which was released."""
-    found = peek(released()).tolist()[0]
-    return value(found not in range(1, SIZE + 1), found)
+    value_of_element = peek(released()).tolist()[0]
+    return value(value_of_element not in range(1, SIZE + 1), value_of_element)
 
 
 def with_nan(function):
     """Run `function` on numbers; return a text if its result has NaN."""
-    found = function(flow.ones(SIZE) * 2).tolist()
-    return value(any(x != x for x in found), found)
+    values = function(flow.ones(SIZE) * 2).tolist()
+    return value(any(x != x for x in values), values)
 
 
 def columns(t):
@@ -239,15 +239,15 @@ ALL = {
 }
 
 
-def said(plant):
+def output(plant):
     """The message that a fault comes to."""
     try:
-        made = plant()
+        problem = plant()
         flow.vm.sync()
-        return made if isinstance(made, str) else ""
+        return problem if isinstance(problem, str) else ""
     except flow.errors.BoundsError as error:
         return "\n".join([str(error), *getattr(error, "__notes__", ())])
 
 
 if __name__ == "__main__":
-    json.dump({name: said(plant) for name, plant in ALL.items()}, sys.stdout)
+    json.dump({name: output(plant) for name, plant in ALL.items()}, sys.stdout)

@@ -202,12 +202,12 @@ def test_the_cache_is_bounded(system):
 
 def test_trim_gives_back_what_no_tensor_occupies(system):
     m = memory()
-    kept, other = allocate(m, 0, 2 << 20), allocate(m, 1, 2 << 20)
+    own_block, other = allocate(m, 0, 2 << 20), allocate(m, 1, 2 << 20)
     for block in [allocate(m, 0, 4 << 20) for _ in range(3)]:
         release(m, 0, block, class_of(4 << 20))
     release(m, 1, other, class_of(2 << 20))
     trim(m, 0)
-    assert kept in system.blocks
+    assert own_block in system.blocks
     assert m[STR.AT + STR.CACHED] == 0
     assert m[CTL.RESERVED_BYTES] == system.held == 4 << 20  # stream 1 keeps its own
     trim(m, 0)
@@ -253,8 +253,8 @@ class Device(System):
     def take(self, stream, size):
         return allocate(self.m, stream, size), stream, size
 
-    def give(self, *taken):
-        for block, stream, size in taken:
+    def give(self, *blocks):
+        for block, stream, size in blocks:
             release(self.m, stream, block, class_of(size))
 
 
@@ -262,7 +262,7 @@ def test_a_full_device_takes_back_what_its_other_streams_keep(monkeypatch):
     system = Device(monkeypatch, 9 << 20)
     small = [system.take(1, 1 << 18) for _ in range(12)]  # two slabs
     large = system.take(1, 3 << 20)
-    kept, _, _ = system.take(0, 1000)
+    block, _, _ = system.take(0, 1000)
     assert system.take(0, 4 << 20)[0] == 0
     system.give(*small[:8], large)
     assert system.take(0, 3 << 20)[0] != 0  # for the other stream's large block and first slab
@@ -270,7 +270,7 @@ def test_a_full_device_takes_back_what_its_other_streams_keep(monkeypatch):
     assert system.take(0, 4 << 20)[0] == 0
     system.give(*small[8:])
     assert system.take(0, 4 << 20)[0] != 0
-    assert kept in system.blocks
+    assert block in system.blocks
     assert system.count[CTL.RESERVED_BYTES] == system.count[CTL.PEAK_RESERVED] == system.most
 
 

@@ -37,35 +37,35 @@ class DevicePlayer(Player):
 
     def moves(self, more: bool) -> list[Move]:
         ours = [s for s in range(STR.LENGTH) if self.devices >> s & 1]
-        kept = [m for m in super().moves(more) if m[1] not in ours or m[0] == "collect"]
+        steps = [m for m in super().moves(more) if m[1] not in ours or m[0] == "collect"]
         for s in ours:
             tail = self.bench.m[STR.AT + s * STR.WORDS + STR.TAIL]
             if self.opened[s] < tail and launched_before(
                 self.bench.m, self._slot(s, self.opened[s])
             ):
-                kept.append(("open", s, self._at(s, self.opened[s])))
+                steps.append(("open", s, self._at(s, self.opened[s])))
             if self.begun[s] < self.opened[s] and self.begun[s] == self.ran[s] and self._may_run(s):
-                kept.append(("start", s, self._at(s, self.begun[s])))
+                steps.append(("start", s, self._at(s, self.begun[s])))
             if self.ran[s] < self.begun[s]:
-                kept.append(("finish", s, self._at(s, self.ran[s])))
-            if self.done[s] < self.ran[s] and self._may_close(s):
-                kept.append(("close", s, self._at(s, self.done[s])))
-        return kept
+                steps.append(("finish", s, self._at(s, self.ran[s])))
+            if self.over[s] < self.ran[s] and self._may_close(s):
+                steps.append(("close", s, self._at(s, self.over[s])))
+        return steps
 
     def _notes(self, slot: int) -> list[tuple[int, int]]:
-        found, index = [], self.bench.m[WAI.AT + slot] - 1
+        pairs, index = [], self.bench.m[WAI.AT + slot] - 1
         while index >= 0:
             word = self.bench.m[EDG.AT + index * EDG.WORDS + EDG.TARGET]
-            found.append((word >> WAI.PLACE_BITS, word & WAI.PLACE_MASK))
+            pairs.append((word >> WAI.PLACE_BITS, word & WAI.PLACE_MASK))
             index = self.bench.m[EDG.AT + index * EDG.WORDS + EDG.NEXT]
-        return found
+        return pairs
 
     def _may_run(self, s: int) -> bool:
         return all(self.ran[other] >= n for other, n in self.waits[self._at(s, self.begun[s])])
 
     def _may_close(self, s: int) -> bool:
-        slot = self._slot(s, self.done[s])
-        return all(self.done[other] >= place for other, place in self._notes(slot))
+        slot = self._slot(s, self.over[s])
+        return all(self.over[other] >= place for other, place in self._notes(slot))
 
     def _open(self, s: int) -> None:
         index = self._at(s, self.opened[s])
@@ -80,7 +80,7 @@ class DevicePlayer(Player):
         self.ran[s] += 1
 
     def _close(self, s: int) -> None:
-        self.done[s] += 1
+        self.over[s] += 1
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.__name__)

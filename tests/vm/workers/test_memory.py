@@ -114,12 +114,12 @@ def test_a_hundred_thousand_live_tensors_and_their_ids():
 
 
 def test_no_more_ids_is_an_error_that_says_so(monkeypatch):
-    kept = [tensor([1])]
+    tensors = [tensor([1])]
     monkeypatch.setattr(engine, "next_storage", STO.LENGTH)
     with pytest.raises(VMError, match="tensors with memory of their own are alive"):
-        kept.extend(tensor([1]) for _ in range(STO.LENGTH))
+        tensors.extend(tensor([1]) for _ in range(STO.LENGTH))
     assert len(hot["free"]) == 0
-    kept.clear()
+    tensors.clear()
     assert empty().numpy()[0] == 2  # they came back
 
 

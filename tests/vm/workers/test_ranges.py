@@ -33,9 +33,9 @@ def counter(units, grain, bad=NOWHERE):
     lower = kernels._lower_in_place(count_kernel, grain, units)
 
     def with_shape(metas, attrs):
-        made = lower(metas, attrs)
-        made.layout[:] = units, bad
-        return made
+        launch = lower(metas, attrs)
+        launch.layout[:] = units, bad
+        return launch
 
     return Operator(
         f"count_{units}_{grain}",
@@ -65,9 +65,9 @@ def test_each_unit_runs_exactly_once(units, grain):
     count, x = counter(units, grain), tensor(np.zeros(units + 1))
     for _ in range(5):
         count(x, 0)
-    got = x.numpy()
-    assert (got[:units] == 5).all(), np.flatnonzero(got[:units] != 5)
-    assert got[units] == 5 * chunks(units, grain)
+    actual = x.numpy()
+    assert (actual[:units] == 5).all(), np.flatnonzero(actual[:units] != 5)
+    assert actual[units] == 5 * chunks(units, grain)
 
 
 def test_no_units_are_one_call():

@@ -49,36 +49,36 @@ BLAMED = {  # what the note says: the instruction, and its line
 
 
 @pytest.fixture(scope="module")
-def said():
+def messages():
     """Run `planted` with the check; return its messages by name."""
     return run("memory")
 
 
 def run(check):
     env = {**os.environ, "FLOWVM_CHECK": check, "FLOWVM_WORKERS": "2"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "tests.vm.workers.planted"],
         cwd=ROOT, env=env, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    return json.loads(done.stdout)
+    return json.loads(process.stdout)
 
 
-def test_every_fault_is_in_the_table(said):
-    assert said.keys() == EXPECTED.keys()
+def test_every_fault_is_in_the_table(messages):
+    assert messages.keys() == EXPECTED.keys()
 
 
 @pytest.mark.parametrize("fault", EXPECTED)
-def test_a_planted_fault_is_named(said, fault):
+def test_a_planted_fault_is_named(messages, fault):
     if EXPECTED[fault]:
-        assert EXPECTED[fault] in said[fault]
+        assert EXPECTED[fault] in messages[fault]
     else:
-        assert said[fault] == ""
+        assert messages[fault] == ""
 
 
 @pytest.mark.parametrize("fault", BLAMED)
-def test_the_instruction_and_its_line_are_named(said, fault):
-    assert BLAMED[fault] in said[fault]
-    assert "planted.py:" in said[fault]
+def test_the_instruction_and_its_line_are_named(messages, fault):
+    assert BLAMED[fault] in messages[fault]
+    assert "planted.py:" in messages[fault]
 
 
 def test_statuses_are_those_of_the_table_of_errors():

@@ -53,4 +53,4 @@ addEventListener("keydown", (event) => {
 });
 window.flowvm = { state, states: D.states, select, search, show, zoom, lanes, reveal, rewind, dag, flame, selectTask, movedIn, plans: D.plans,
   ties: D.ranks ? D.ranks.names.map((_, k) => C["tie.begin"][partTie(k, lateOf(k))]) : [],
-  scene: () => scene, get machine() { return machine(); } }; // for tests
+  scene: () => scene, inSight, routeOf, placeOf, laneMiddle: (k) => yOf(k) + ROW / 2, get machine() { return machine(); } }; // for tests

@@ -4,6 +4,8 @@
 
 const MOST_CHILDREN = 120; // of a box; what has more gets boxes for parts of it
 const ACROSS = 4; // instructions of one stream that stand beside each other
+const SMALL = 4; // instructions: a module or line with fewer has no box of its own
+const MOST_TRACKS = 12, MOST_LEVELS = 4; // lines side by side between two columns, between two rows
 
 // tree: boxes {name, kind, parent, first, last (instructions), n, children, lanes, open}; a child
 // is an instruction, or ~number of a box. Box 0 is the whole run.
@@ -55,23 +57,23 @@ function boxesOf(D, C, laneOf, shown) {
   return boxes;
 }
 
-// A box with one instruction is that instruction, whose module is said with it; one with one box is
-// that box.
+// A box with few instructions is these, whose module and line are said with them; one with one box
+// is that box.
 function merge(boxes, number) {
   const box = boxes[number];
-  box.children = box.children.map((child) => {
-    if (child >= 0) return child;
+  box.children = box.children.flatMap((child) => {
+    if (child >= 0) return [child];
     let inner = ~child;
     merge(boxes, inner);
-    const one = boxes[inner];
-    if (one.children.length === 1 && one.kind !== "span" && one.kind !== "rank") {
-      if (one.children[0] >= 0) return one.children[0];
-      const only = boxes[~one.children[0]];
-      if (only.kind === "line") return child;
-      only.name = one.name + "." + only.name; only.parent = number;
+    const one = boxes[inner], only = one.children.length === 1 && one.children[0] < 0 ? boxes[~one.children[0]] : null;
+    if (one.kind === "span" || one.kind === "rank") return [~inner];
+    if (only && only.kind === "line") one.children = only.children;
+    else if (only) {
+      only.name = one.name + "." + only.name;
       inner = ~one.children[0];
     }
-    return ~inner;
+    const least = boxes[inner];
+    return least.n < SMALL && least.children.every((c) => c >= 0) ? least.children : [~inner];
   });
   for (const child of box.children) if (child < 0) boxes[~child].parent = number;
 }
@@ -143,7 +145,8 @@ function layersOf(boxes, C, edges, laneOf, shown, laneCount) {
         const a = nodeOf[C.source[e]];
         if (a < 0) continue;
         if (layer[a] + 1 > y) y = layer[a] + 1;
-        if (low[a] === from && (beside < 0 || layer[a] >= layer[beside])) beside = a;
+        // below it, if that is in the same box
+        if (low[a] === from && layer[a] >= floor[from] && (beside < 0 || layer[a] >= layer[beside])) beside = a;
       }
       const met = edges.met ? edges.met(i) : -1; // of a collective: a rank's part that has its place
       if (met >= 0 && nodeOf[met] >= 0) y = Math.max(y, layer[nodeOf[met]]);
@@ -198,9 +201,67 @@ function layersOf(boxes, C, edges, laneOf, shown, laneCount) {
     }
   }
   walk(0, 0);
-  const rows = Math.max(1, ...top);
-  return { item, layer, low, high, column, columns, frames, nodeOf, rows, number,
-    byLayer: grouped(layer, rows), ...linksOf(item.length, C, nodeOf) };
+  const rows = Math.max(1, ...top), start = [0], byLayer = grouped(layer, rows);
+  for (const n of columns) start.push(start[start.length - 1] + n);
+  // tops: where layers begin, in rows; one that has titles of boxes alone is lower
+  const tops = new Float64Array(rows + 2);
+  for (let y = 0; y <= rows; y++) tops[y + 1] = tops[y] + (y < rows && byLayer.start[y] === byLayer.start[y + 1] ? LOW_ROW : 1);
+  // the first and the last column of each node
+  const firsts = Int32Array.from(item, (_, k) => start[low[k]] + (low[k] === high[k] ? column[k] : 0));
+  const lasts = Int32Array.from(item, (_, k) => (low[k] === high[k] ? firsts[k] : start[high[k] + 1] - 1));
+  const scene = { item, layer, low, high, column, columns, start, firsts, lasts, frames, nodeOf, rows, tops, number,
+    byLayer, ...linksOf(item.length, C, nodeOf) };
+  scene.routes = routesOf(scene);
+  return scene;
+}
+const LOW_ROW = 0.75;
+
+// How lines go, so that none crosses a card or a title, and no two into one node lie on each other.
+// A line arrives at a port of its own (of `ports`). It comes straight down (how 0), along the space
+// above its target's row (1), or leaves aside and comes down between two columns, in `track` of
+// `gutter` (2). `level` tells lines apart that go along one row.
+function routesOf(scene) {
+  const { from, to, layer, byLayer, inTo, outOf, start, firsts, lasts } = scene;
+  const count = from.length, total = start[start.length - 1];
+  const how = new Uint8Array(count), gutter = new Int32Array(count), track = new Uint8Array(count);
+  const level = new Uint8Array(count), port = new Int32Array(count), ports = new Int32Array(count);
+  const begins = new Float64Array(count); // where it comes from, in columns; gutter k is at k
+  const ends = Array.from({ length: total + 1 }, () => []); // of each gutter's tracks, a layer
+  for (const node of byLayer.order) {
+    const first = firsts[node], last = lasts[node];
+    for (let at = outOf.start[node]; at < outOf.start[node + 1]; at++) {
+      const k = outOf.order[at], left = firsts[to[k]], right = lasts[to[k]];
+      const next = layer[to[k]] === layer[node] + 1;
+      begins[k] = (first + last + 1) / 2;
+      if (next) { how[k] = first <= left && right <= last ? 0 : 1; continue; }
+      const g = left < first ? first : last + 1, own = ends[g];
+      let t = own.findIndex((end) => end <= layer[node]);
+      if (t < 0 && own.length < MOST_TRACKS) t = own.length;
+      if (t < 0) t = own.indexOf(Math.min(...own));
+      own[t] = layer[to[k]];
+      how[k] = 2; gutter[k] = begins[k] = g; track[k] = t;
+    }
+  }
+  for (let y = 0; y + 1 < byLayer.start.length; y++) {
+    const along = [];
+    for (let v = byLayer.start[y]; v < byLayer.start[y + 1]; v++) {
+      const node = byLayer.order[v], own = Array.from(inTo.order.subarray(inTo.start[node], inTo.start[node + 1]));
+      const middle = (firsts[node] + lasts[node] + 1) / 2;
+      own.sort((a, b) => begins[a] - begins[b] || track[a] - track[b] || a - b);
+      own.forEach((k, n) => {
+        port[k] = n; ports[k] = own.length;
+        if (how[k]) along.push([Math.min(begins[k], middle), Math.max(begins[k], middle), k]);
+      });
+    }
+    along.sort((a, b) => a[0] - b[0]);
+    const over = [];
+    for (const [low, high, k] of along) {
+      let n = over.findIndex((end) => end < low);
+      if (n < 0) n = over.length < MOST_LEVELS ? over.length : over.indexOf(Math.min(...over));
+      over[n] = high; level[k] = n;
+    }
+  }
+  return { how, gutter, track, level, port, ports, tracks: ends.map((own) => own.length) };
 }
 
 // Indices by a key below `count`: those with key k are order[start[k]] up to order[start[k + 1] - 1].

@@ -2,34 +2,38 @@
 // const a thin line, mut a thick one, mut2 a double one; RAW ends in a filled triangle, WAR in an
 // open circle, WAW in a square; what is critical has a diamond and a thick border.
 
-const PEN = [1.2, 2.8, 1.2]; // mut2 is two lines of that width
+const PEN = [1.2, 2.2, 1.1]; // mut2 is two lines of that width
 const SHORT = "…";
 
-// where a line comes from and goes to: [x0, y0, x1, y1]; it leaves downwards and arrives from above
-function drawLink(g, x0, y0, x1, y1, access, hazard, { strong = false, faint = false } = {}) {
-  const paint = color(ACCESS[access]), bend = Math.max(8, Math.min(60, Math.abs(y1 - y0) / 2));
-  const end = y1 - 7;
-  g.globalAlpha = faint ? 0.25 : strong ? 1 : 0.8;
-  const curve = () => {
-    g.beginPath(); g.moveTo(x0, y0);
-    g.bezierCurveTo(x0, y0 + bend, x1, end - bend, x1, end);
-    g.stroke();
+// a line through points, with round corners, that arrives at the last one from above
+function drawLink(g, points, access, hazard, { strong = false, faint = false } = {}) {
+  const paint = color(ACCESS[access]), [x1, y1] = points[points.length - 1], end = y1 - HEAD_HIGH;
+  g.globalAlpha = strong ? 1 : faint ? 0.2 : hazard ? 0.45 : 0.85;
+  const line = () => {
+    g.beginPath(); g.moveTo(points[0][0], points[0][1]);
+    for (let k = 1; k + 1 < points.length; k++) {
+      const [x, y] = points[k], [tx, ty] = points[k + 1], [fx, fy] = points[k - 1];
+      const round = Math.min(4, (Math.abs(tx - x) + Math.abs(ty - y)) / 2, (Math.abs(fx - x) + Math.abs(fy - y)) / 2);
+      g.arcTo(x, y, tx, ty, round);
+    }
+    g.lineTo(x1, end); g.stroke();
   };
   g.strokeStyle = paint;
   if (access === 2) { // double: a thick line with the middle taken out
-    g.lineWidth = 3 * PEN[2] + (strong ? 2 : 0); curve();
-    g.strokeStyle = color("back"); g.lineWidth = PEN[2]; curve();
+    g.lineWidth = 3 * PEN[2] + (strong ? 1.5 : 0); line();
+    g.strokeStyle = color("back"); g.lineWidth = PEN[2]; line();
     g.strokeStyle = paint;
-  } else { g.lineWidth = PEN[access] + (strong ? 1.2 : 0); curve(); }
+  } else { g.lineWidth = PEN[access] + (strong ? 1 : 0); line(); }
   drawHead(g, x1, end, hazard, paint);
   g.globalAlpha = 1;
 }
+const HEAD_HIGH = 5;
 function drawHead(g, x, y, hazard, paint) {
   g.fillStyle = hazard === 1 ? color("back") : paint; g.strokeStyle = paint; g.lineWidth = 1.4;
   g.beginPath();
-  if (hazard === 0) { g.moveTo(x - 4, y); g.lineTo(x + 4, y); g.lineTo(x, y + 7); g.closePath(); }
-  else if (hazard === 1) g.arc(x, y + 3.2, 3.4, 0, 7);
-  else g.rect(x - 3.2, y, 6.4, 6.4);
+  if (hazard === 0) { g.moveTo(x - 4, y); g.lineTo(x + 4, y); g.lineTo(x, y + HEAD_HIGH); g.closePath(); }
+  else if (hazard === 1) g.arc(x, y + 2.2, 2.6, 0, 7);
+  else g.rect(x - 2.4, y, 4.8, 4.8);
   g.fill(); g.stroke();
 }
 
@@ -44,8 +48,8 @@ function drawMeeting(g, [x0, y0, w0, h0], [x1, y1, w1, h1], strong) {
 }
 
 // text no wider than it may be; widths of letters are all alike in this font
-function drawText(g, text, x, y, width, paint) {
-  const most = Math.floor(width / LETTER);
+function drawText(g, text, x, y, width, paint, letter = LETTER) {
+  const most = Math.floor(width / letter);
   if (most < 2) return;
   g.fillStyle = paint;
   g.fillText(text.length > most ? text.slice(0, most - 1) + SHORT : text, x, y);
@@ -82,19 +86,26 @@ function drawNode(g, x, y, width, height, { title, below, critical, failed, mark
     if (!selected) g.setLineDash([5, 3]);
     g.stroke(); g.setLineDash([]);
   }
-  if (height < 13) return;
+  if (height < 12) return;
   const glyph = failed ? failed : stage >= 0 ? AT[stage][0] : pile ? "▸" : critical ? "◆" : "○";
   const paint = failed || (critical && stage < 0) ? color("critical")
     : stage >= 0 ? color(AT[stage][1]) : color("dim");
-  const middle = height >= 34 ? y + height * 0.32 : y + height / 2;
-  drawText(g, glyph, x + 6, middle, 20, paint);
-  drawText(g, title, x + 20, middle, width - 24, color(stage === 7 ? "dim" : "text"));
-  if (height >= 34) drawText(g, below, x + 20, y + height * 0.7, width - 24, color("dim"));
-  else if (width > 200) { // in one line, behind the title
-    const used = 30 + Math.min(g.measureText(title).width, width / 2);
-    drawText(g, below, x + used, middle, width - used - 4, color("dim"));
+  // in a low card letters that it holds between its borders
+  const low = height < LOW, letter = low ? LETTER * 10 / 12 : LETTER;
+  if (low) g.font = "10px " + FONT;
+  const middle = height >= 30 ? y + height * 0.3 : y + height / 2 + 0.5;
+  drawText(g, glyph, x + 6, middle, 20, paint, letter);
+  drawText(g, title, x + 20, middle, width - 24, color(stage === 7 ? "dim" : "text"), letter);
+  if (height >= 30) drawText(g, below, x + 20, y + height * 0.73, width - 24, color("dim"));
+  else { // in one line, behind the title
+    const used = 32 + title.length * letter;
+    const most = Math.floor((width - used - 4) / letter), parts = below.split("  ");
+    while (parts.length && parts.join("  ").length > most) parts.pop(); // whole words or none
+    drawText(g, parts.join("  "), x + used, middle, width - used - 4, color("dim"), letter);
   }
+  if (low) g.font = "12px " + FONT;
 }
+const LOW = 18; // pixels of a card, below which twelve of a letter's do not fit
 
 // The legend's samples, drawn by what draws the graph.
 function legend() {

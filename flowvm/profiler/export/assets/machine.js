@@ -113,8 +113,15 @@ drawers.moment = () => {
     l.accesses.length > 8 ? ` and ${l.accesses.length - 8} more` : "")]);
   const count = el("p", { class: "counts" }, ...m.counts.filter(([, n]) => n).map(([name, n], k) =>
     el("span", {}, k ? " · " : "", `${AT[STAGES.indexOf(name)][0]} ${n.toLocaleString("en")} ${name}`)), `   ${m.live.map(([space, n]) => `${bytes(n)} alive` + (m.live.length > 1 ? ` in ${space}` : "")).join(", ")}`);
-  const actors = m.actors.map((a) => [`a${String(a.number).padStart(2, "0")} ${a.label}`, a.acts, a.task >= 0 ? `█ task ${a.task}` : "idle",
-    a.mailbox.map(([j, n]) => `a${String(j).padStart(2, "0")}: ${n}`).join(", ") || "–", a.credits.map(([j, n]) => `a${String(j).padStart(2, "0")}: ${n}`).join(", ") || "–"]);
+  const name = (j) => "a" + String(j).padStart(2, "0"), numbers = (some) => some.map(([j, n]) => `${name(j)}: ${n}`).join(", ") || "–";
+  const doing = (a) => {
+    if (a.task >= 0) return el("span", { class: "stage run" }, `█ task ${a.task}`);
+    if (a.launch < 0) return el("span", { class: "dim" }, "idle");
+    const long = [` for `, who({ seq: a.launch, op: a.plan }), ` since ${ms(a.since)}, ${ms(m.time - a.since)} ms`];
+    return a.waits.length ? el("span", {}, el("span", { class: "stage dep" }, "░ waits for " + a.waits.map(([what, j]) => `${what} of ${name(j)}`).join(", ")), ...long)
+      : el("span", {}, "▷ ready", ...long);
+  };
+  const actors = m.actors.map((a) => [`${name(a.number)} ${a.label}`, a.acts, doing(a), numbers(a.mailbox), numbers(a.credits)]);
   $("moment").replaceChildren(el("h2", { class: "verdict" }, m.event, " ", el("span", { class: "dim" }, m.line)), count,
     el("div", { class: "wide" }, el("table", { class: "rows" }, ...rows)),
     ...(lists.length ? [el("h3", {}, "access lists in which something waits"), table(["storage", "bytes", "oldest first"], lists),

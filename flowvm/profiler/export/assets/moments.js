@@ -234,23 +234,33 @@ class Moments { // made when somebody first asks: sorting all events takes a mom
     const { C } = this, ofTask = [], running = plan.map(() => -1);
     plan.forEach((actor, k) => { for (let j = 0; j < actor.count; j++) ofTask.push(k); });
     const left = plan.map(() => new Int32Array(places.size));
-    const fired = plan.map(() => new Uint8Array(places.size));
+    const fired = plan.map(() => new Uint8Array(places.size)), ends = plan.map(() => new Float64Array(places.size));
+    const launches = [...places.keys()], started = this.D.machine.times.indexOf("started"), width = this.D.machine.times.length;
+    const past = plan.map(() => -Infinity); // of each actor, when the act before was over
     for (let k = 0; k < C["task.launch"].length; k++) {
       const launch = places.get(C["task.launch"][k]);
       if (launch === undefined) continue;
       const number = C["task.number"][k], actor = ofTask[number];
       const begun = C["task.begin"][k], over = C["task.end"][k];
-      if (over <= time) left[actor][launch]++;
+      if (over <= time) { left[actor][launch]++; past[actor] = Math.max(past[actor], over); }
+      ends[actor][launch] = Math.max(ends[actor][launch], over);
       if (begun <= time) fired[actor][launch] = 1;
       if (running[actor] < 0 && begun <= time && time < over) running[actor] = number;
     }
     const count = (flags) => flags.reduce((sum, flag) => sum + (flag ? 1 : 0), 0);
     const acts = plan.map((actor, k) => count(left[k].map((n) => n >= actor.count)));
     const begun = fired.map(count);
-    return plan.map((actor, k) => ({
-      acts: acts[k], task: running[k],
-      mailbox: actor.inputs.map((j) => [j, acts[j] - begun[k]]),
-      credits: actor.credits.map(([j, n]) => [j, n - (begun[k] - acts[j])]),
-    }));
+    return plan.map((actor, k) => {
+      const mailbox = actor.inputs.map((j) => [j, acts[j] - begun[k]]);
+      const credits = actor.credits.map(([j, n]) => [j, n - (begun[k] - acts[j])]);
+      const at = begun[k], given = at < launches.length ? C.times[launches[at] * width + started] : NaN;
+      const one = { acts: acts[k], task: running[k], mailbox, credits, launch: -1, waits: [], since: -1 };
+      if (running[k] >= 0 || !(given <= time)) return one;
+      one.launch = C.seq[launches[at]];
+      one.waits = [...mailbox.filter(([, n]) => n <= 0).map(([j]) => ["regst", j]), ...credits.filter(([, n]) => n <= 0).map(([j]) => ["credit", j])];
+      const came = [...actor.inputs.map((j) => ends[j][at]), ...actor.credits.filter(([, n]) => at >= n).map(([j, n]) => ends[j][at - n])];
+      one.since = Math.max(given, past[k], ...(one.waits.length ? [] : came.filter((t) => t <= time)));
+      return one;
+    });
   }
 }

@@ -55,7 +55,7 @@ const go = (text, act) => el("button", { type: "button", class: "link", onclick:
 
 // columns of numbers, with or without a unit, stand at the right
 const counts = (cell) => typeof cell === "number"
-  || (typeof cell === "string" && /^-?[\d.,]+( %| B| [KMG]iB)?$/.test(cell));
+  || (typeof cell === "string" && /^(-|-?[\d.,]+( %| B| [KMG]iB)?)$/.test(cell));
 function table(heads, rows) {
   const right = heads.map((_, k) =>
     rows.length && rows.every((row) => counts(row[k])) ? { class: "n" } : {});
@@ -65,6 +65,26 @@ function table(heads, rows) {
     el("tr", {}, ...heads.map((h, k) => el("th", { scope: "col", ...right[k] }, h))),
     ...rows.map((row) => el("tr", {}, ...cells(row)))));
 }
+// The same, sorted by a click on a column's name: by `values`, which stand behind the cells; numbers
+// begin with the largest.
+function sortable(heads, rows, values) {
+  const made = table(heads, rows), [head, ...lines] = made.querySelectorAll("tr");
+  let sorted = -1, way = 1;
+  [...head.children].forEach((th, k) => {
+    if (!heads[k]) return;
+    th.replaceChildren(button(heads[k], () => {
+      const numbers = values.every((row) => typeof row[k] === "number");
+      way = sorted === k ? -way : numbers ? -1 : 1;
+      sorted = k;
+      const order = [...lines.keys()].sort((a, b) => way * (numbers ? values[a][k] - values[b][k] : String(values[a][k]).localeCompare(String(values[b][k]))) || a - b);
+      head.parentNode.append(...order.map((at) => lines[at]));
+      [...head.children].forEach((other, n) => { if (n === k) other.setAttribute("aria-sort", way < 0 ? "descending" : "ascending"); else other.removeAttribute("aria-sort"); });
+    }, `sort by ${heads[k]}`));
+  });
+  return made;
+}
+// a picture in SVG, as an image: nothing in it can run, whatever a name is
+const picture = (svg, said) => el("img", { alt: said, src: "data:image/svg+xml;charset=utf-8," + encodeURIComponent(svg) });
 const meter = (share, most) => el("span", { class: "meter", "aria-hidden": "true",
   style: `width:${Math.round(most * Math.min(1, Math.max(0, share)))}px` });
 

@@ -20,16 +20,30 @@ function planView(plan) {
     made.push(table(["actor", "", "stream", "tasks", "inputs", "credits", "acts", "ms each", "busy", "waited for"], plan.actors.map((a) => [actor(a.number),
       a.label, a.stream, a.tasks, a.inputs.map(actor).join(" "), a.credits.map(([n, back]) => `${actor(n)}-${back}`).join(" "), a.acts, ms(a.each), meter(a.busy, 120), a.state])));
   }
-  if (plan.drawing) {
-    // as an image nothing in it can run, whatever a name is
-    made.push(el("h4", {}, "actors: an edge for each regst, a dashed one back for each credit"), el("div", { class: "wide" },
-      el("img", { alt: `actors of ${plan.name}; the table above says the same`, src: "data:image/svg+xml;charset=utf-8," + encodeURIComponent(plan.drawing) })));
-  }
+  const drawn = plan.drawing ? [el("h4", {}, plan.actors.length ? "actors: an edge for each regst, a dashed one back for each credit, with its number" : "tasks: an edge from who writes a register to who uses it"),
+    el("div", { class: "wide" }, picture(plan.drawing, `${plan.actors.length ? "actors" : "tasks"} of ${plan.name}; the tables say the same`))] : [];
+  if (plan.actors.length) made.push(...drawn);
   if (plan.passes) made.push(...passesView(plan)); else made.push(el("p", { class: "dim" }, "what its passes did is not known: the graph was gone when the run was collected, or has more than 3,000 nodes"));
-  made.push(el("h4", {}, "tasks"), table(["task", "op", "n", "ms", "", "module", "stream", "line"], plan.tasks.map((t) => [
-    taskLink(plan, t.task, String(t.task)), t.op, t.count, t.time ? ms(t.time) : "", meter(t.time / (plan.time || 1), 120), t.module, t.stream, t.line])));
+  if (plan.stages.length > 1) made.push(...stagesView(plan.stages));
+  if (!plan.actors.length) made.push(...drawn);
+  made.push(el("h4", {}, "tasks"), sortable(["task", "op", "n", "ms", "", "module", "stream", "line"], plan.tasks.map((t) => [
+    taskLink(plan, t.task, String(t.task)), t.op, t.count, t.time ? ms(t.time) : "", meter(t.time / (plan.time || 1), 120), t.module, t.stream, t.line]),
+  plan.tasks.map((t) => [t.task, t.op, t.count, t.time, t.time, t.module, t.stream, t.line])));
   made.at(-1).querySelectorAll("tr").forEach((row, k) => { if (k) rowsOf(plan, plan.tasks[k - 1].task).push(row); });
   return made;
+}
+// The graph as captured and behind each pass that changed it, one at a time.
+function stagesView(stages) {
+  const at = el("select", { "aria-label": "pass", onchange: () => turn(Number(at.value)) }, ...stages.map(([title], k) => el("option", { value: k }, `${k} ${title.slice(0, 70)}`)));
+  const said = el("p"), shown = el("div", { class: "wide" });
+  const turn = (k) => {
+    k = Math.max(0, Math.min(stages.length - 1, k));
+    at.value = k; said.textContent = stages[k][0];
+    shown.replaceChildren(picture(stages[k][1], `the graph, ${stages[k][0]}`));
+  };
+  turn(0);
+  return [el("h4", {}, "pass by pass"), el("div", { class: "bar" }, button("◀", () => turn(Number(at.value) - 1), "the pass before"),
+    button("▶", () => turn(Number(at.value) + 1), "the next pass"), at), said, shown];
 }
 function rowsOf(plan, number) {
   const key = plan.name + " " + number;

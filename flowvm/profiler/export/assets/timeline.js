@@ -2,11 +2,12 @@
 
 for (const cause of [...D.states.filter((c) => D.meaning[c]), "critical"]) {
   const meaning = D.meaning[cause] || "on the observed path";
-  $("timeline").querySelector(".hint").append(" ", el("span", { class: "key", title: meaning },
+  $("timeline").querySelector(".causes").append(" ", el("span", { class: "key", title: meaning },
     el("span", { style: `background:var(--${cause})` }), " " + cause));
 }
 const canvas = $("timeline").querySelector("canvas");
-const ROW = 26, TOP = 30, MOST_ARROWS = 300;
+const TOP = 30, MOST_ARROWS = 300, [LEAST_ROW_HIGH, MOST_ROW_HIGH] = [26, 64];
+let ROW = LEAST_ROW_HIGH; // a lane's height: what there is, within bounds
 let begins = 150; // where lanes begin, behind their names
 const left = () => begins;
 // lanes: {name, begin, end, state or op index, instruction}; rows sorted by begin
@@ -32,8 +33,9 @@ function firstVisible(ends, from, low = 0) { // ends never decrease within a lan
 }
 drawers.timeline = () => {
   const [g, width, height] = fit(canvas);
-  begins = width < 600 ? 84 : 150;
+  begins = width < 600 ? 112 : 150; // "critical path" fits
   const text = color("text"), dim = color("dim"), edge = color("edge");
+  ROW = Math.max(LEAST_ROW_HIGH, Math.min(MOST_ROW_HIGH, Math.floor((height - TOP - 8) / rows)));
   down = Math.max(0, Math.min(down, TOP + rows * ROW + 8 - height));
   if (D.ranks) drawRanks(g, width);
   const step = niceStep((state.to - state.from) / Math.max(1, (width - left()) / 110));
@@ -58,8 +60,7 @@ function niceStep(raw) {
 }
 function drawLane(g, lane, y, width, text) {
   const perPixel = (state.to - state.from) / (width - begins - 10);
-  g.fillStyle = text;
-  g.fillText(titleOf(lane).slice(0, Math.floor((begins - 12) / 7.2)), 8, y + ROW / 2);
+  drawText(g, titleOf(lane), 8, y + ROW / 2, begins - 12, text);
   let drawn = -1;
   for (let k = firstVisible(lane.end, state.from);
     k < lane.begin.length && lane.begin[k] <= state.to; k++) {
@@ -73,7 +74,7 @@ function drawLane(g, lane, y, width, text) {
     drawn = Math.max(x1, x0 + 0.5);
     const i = lane.ins[k], cause = D.states[lane.what[k]], running = lane.what[k] === RUN;
     g.fillStyle = running && i >= 0 && C.critical[i] ? color("critical") : color(cause);
-    const inset = running || lane.kind === "path" ? 3 : 9;
+    const inset = running || lane.kind === "path" ? 3 : Math.round(ROW / 3);
     g.fillRect(x0, y + inset, Math.max(0.7, x1 - x0), ROW - 2 * inset);
     const chosen = lane.kind === "tasks" && state.task && lane.task[k] === state.task.number && op(i) === state.task.plan;
     if ((i === state.selected && i >= 0) || chosen) {
@@ -82,10 +83,9 @@ function drawLane(g, lane, y, width, text) {
     } else if (state.found.length && running && i >= 0 && state.marks.has(i)) {
       g.fillStyle = color("mark"); g.fillRect(x0, y + ROW - 4, Math.max(1.5, x1 - x0), 3);
     }
-    if (running && x1 - x0 > 34) {
-      const name = lane.kind === "tasks" ? D.names[lane.op[k]] : i >= 0 ? op(i) : "";
-      g.save(); g.beginPath(); g.rect(x0, y, x1 - x0 - 3, ROW); g.clip();
-      g.fillStyle = color("back"); g.fillText(name, x0 + 4, y + ROW / 2); g.restore();
+    if (x1 - x0 > 34 && (running || ROW - 2 * inset >= 14)) {
+      const name = !running ? cause : lane.kind === "tasks" ? D.names[lane.op[k]] : i >= 0 ? op(i) : "";
+      drawText(g, name, x0 + 4, y + ROW / 2, x1 - x0 - 7, color(cause === "host" ? "text" : "back"));
     }
   }
 }
