@@ -333,6 +333,20 @@ def test_lists_of_names_are_those_of_the_definitions() -> None:
     assert not old, "run python -m tools.faces"
 
 
+def test_helpers_imported_by_bare_name_have_one_file() -> None:
+    """Folders of helpers share `sys.path`: of two files of one name, the import order picks one."""
+    files: dict[str, list[str]] = {}
+    for path in (ROOT / "tests").rglob("*.py"):
+        files.setdefault(path.stem, []).append(str(path.relative_to(ROOT)))
+    bare = {
+        match
+        for path in (ROOT / "tests").rglob("*.py")
+        for match in re.findall(r"^(?:from|import) (\w+)\b(?!\.)", path.read_text(), re.M)
+    }
+    shared = {name: files[name] for name in bare & files.keys() if len(files[name]) > 1}
+    assert not shared, f"give these helpers different names: {shared}"
+
+
 def test_the_version_is_one() -> None:
     import flowvm
 

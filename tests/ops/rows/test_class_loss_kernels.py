@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from python_launches import python_outputs
 
 import flowvm as flow
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import operator_of
 from flowvm.ops.rows.cpu import class_loss_kernels
 from flowvm.ops.rows.parts import class_loss_ops
-from tests.ops.helpers.played import played
 
 SHAPES = [(5, 3), (3, 40), (2, 4, 3), (1, 2)]
 IGNORED = 1
@@ -57,11 +57,13 @@ def test_entropies_and_their_slopes(rng, shape, reduction, smoothing, weighted):
     name = "_weighted_entropy" if weighted else "_entropy"
     each, counts, slope = losses(x, target, weight, smoothing)
     expected = {"none": each, "sum": each.sum(), "mean": each.sum() / counts.sum()}[reduction]
-    loss, notes = played(launch(name, attrs, x, target, *more), x, target, *more, backwards=False)
+    loss, notes = python_outputs(
+        launch(name, attrs, x, target, *more), x, target, *more, backwards=False
+    )
     np.testing.assert_allclose(loss, expected, rtol=1e-10)
     g = rng.standard_normal(each.shape) if reduction == "none" else np.array(2.0)
     back = launch(f"{name}_backward", attrs, g, x, target, notes, *more)
-    (dx,) = played(back, g, x, target, notes, *more)
+    (dx,) = python_outputs(back, g, x, target, notes, *more)
     scale = np.expand_dims(g, 1) if reduction == "none" else 2.0
     scale = scale / counts.sum() if reduction == "mean" else scale
     np.testing.assert_allclose(dx, slope * scale, rtol=1e-9, atol=1e-12)
@@ -81,7 +83,7 @@ def test_likelihoods_and_their_slopes(rng, shape, reduction, weighted):
     name, more = ("_weighted_nll", (w,)) if weighted else ("_nll", ())
     made = launch(name, (reduction, IGNORED), x, target, *more)
     given = (x, target, *more, *[np.zeros(0)] * (len(made.views) - 4 - len(more)))
-    loss, notes = played(made, *given)
+    loss, notes = python_outputs(made, *given)
     np.testing.assert_allclose(loss, expected, rtol=1e-12)
     assert notes.size >= 1
 
@@ -90,7 +92,7 @@ def test_likelihoods_and_their_slopes(rng, shape, reduction, weighted):
 def test_classes_outside_stop_the_kernel(rng, wrong):
     x, target = rng.standard_normal((4, 3)), np.array([0, 2, wrong, 0])
     with pytest.raises(RuntimeError) as error:
-        played(launch("_entropy", ("mean", IGNORED, 0.0), x, target), x, target, pieces=1)
+        python_outputs(launch("_entropy", ("mean", IGNORED, 0.0), x, target), x, target, pieces=1)
     status, details = error.value.args[0]
     assert status == class_loss_kernels.BAD
     assert details[:2] == [wrong, 3]

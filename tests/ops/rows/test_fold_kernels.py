@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from python_launches import python_outputs
 
 import flowvm as flow
 from flowvm.meta.meta import TensorMeta
@@ -22,7 +23,6 @@ from flowvm.ops.rows.parts.fold_programs import MOMENTS, total_of
 from flowvm.ops.rows.parts.fold_rules import ADD, MULTIPLY
 from flowvm.ops.rows.parts.fold_walk import Columns, walk_of
 from flowvm.ops.rows.parts.orders import LARGEST, SMALLEST
-from tests.ops.helpers.played import played
 
 CASES = [((7,), 0), ((3, 5), 1), ((5, 3), 0), ((2, 4, 3), 1), ((1, 40), 1), ((40, 1), 0),
          ((2, 3, 50), 2), ((50, 6), 0), ((70, 40), 0)]  # fmt: skip
@@ -37,7 +37,7 @@ def test_searches_find_the_first_best(rng, shape, dim, keepdim):
     for order, value, place in ((LARGEST, np.max, np.argmax), (SMALLEST, np.min, np.argmin)):
         launch = extremes._launch(order, meta, dim, keepdim)
         for backwards in (False, True):
-            values, places = played(launch, x, backwards=backwards)
+            values, places = python_outputs(launch, x, backwards=backwards)
             np.testing.assert_array_equal(values, value(x, dim, keepdims=keepdim))
             np.testing.assert_array_equal(places, place(x, dim, keepdims=keepdim))
 
@@ -51,7 +51,7 @@ def test_rows_are_searched_block_by_block(rng, monkeypatch, n, lost):
         x[1, n - 2] = x[2, 3] = x[2, 20] = np.nan
     body = search_kernels.rows_body(LARGEST, np.float64, lambda v: v)
     launch = extremes._launch(LARGEST, TensorMeta.of(x.shape, flow.float64), 1, False)
-    values, places = played(replace(launch, body=body), x)
+    values, places = python_outputs(replace(launch, body=body), x)
     np.testing.assert_array_equal(values, x.max(1))
     np.testing.assert_array_equal(places, x.argmax(1))
 
@@ -65,7 +65,7 @@ def test_moments_are_numpys(rng, shape, dim, freedom):
     for root in (False, True):
         launch = infer((meta,), ((dim,), False, shape[dim] - freedom, root, False))
         for backwards in (False, True):
-            spread, mean = played(launch, x, backwards=backwards)
+            spread, mean = python_outputs(launch, x, backwards=backwards)
             expected = x.var(dim, ddof=freedom)
             np.testing.assert_allclose(spread, expected**0.5 if root else expected, rtol=1e-7)
             np.testing.assert_allclose(mean, x.mean(dim), rtol=1e-13)
@@ -77,7 +77,7 @@ def test_moments_go_twice_through_a_segment(rng):
     body = moment_kernels.rows_body(MOMENTS, lambda v: v)
     meta = TensorMeta.of((20,), flow.float64)
     launch = operator_of(moments._moments_of).infer((meta,), ((0,), False, 19.0, False, False))
-    spread, mean = played(replace(launch, body=body), x)
+    spread, mean = python_outputs(replace(launch, body=body), x)
     np.testing.assert_allclose([spread, mean], [x.var(ddof=1), x.mean()], rtol=1e-9)
 
 
@@ -99,7 +99,7 @@ def test_sums_and_products(rng, shape, dims, kind):
         for divisor in (1.0, 4.0) if rules is ADD and kind != "int64" else (1.0,):
             launch = folds._launch(out, walk, (dtype, dtype), rules, lambda v: v, divisor)
             for backwards in (False, True):
-                (got,) = played(launch, x, backwards=backwards)
+                (got,) = python_outputs(launch, x, backwards=backwards)
                 wide = x.astype(np.float64) if kind != "int64" else x
                 expected = function(wide, dims) / (divisor if kind != "int64" else 1)
                 np.testing.assert_allclose(got, expected, rtol=1e-5 if kind == "float32" else 1e-11)

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from python_launches import python_outputs
 
 import flowvm as flow
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import operator_of
 from flowvm.ops.rows.cpu import norm_columns, norm_planes
 from flowvm.ops.rows.parts import norm_ops
-from tests.ops.helpers.played import played
 
 EPS = 1e-5
 PLANES, COLUMNS = norm_planes.__name__, norm_columns.__name__
@@ -55,7 +55,7 @@ def test_elements_are_normalized(rng, kind, size, shape, room, affine):
     )
     expected = expected * channels(w, x) + channels(b, x) if affine else expected
     for backwards in (False, True):
-        out, stats = played(made, *given, backwards=backwards)
+        out, stats = python_outputs(made, *given, backwards=backwards)
         np.testing.assert_allclose(out, expected, rtol=1e-9, atol=1e-10)
         np.testing.assert_allclose(stats[0].reshape(-1), rows.mean(1), rtol=1e-12)
         np.testing.assert_allclose(stats[1].reshape(-1), rows.var(1), rtol=1e-9)
@@ -73,7 +73,7 @@ def test_slopes_are_those_of_the_formula(rng, kind, size, shape, room):
     h = (rows - stats[0][:, None]) / np.sqrt(stats[1] + EPS)[:, None]
     inner = slopes - slopes.mean(1, keepdims=True) - h * (slopes * h).mean(1, keepdims=True)
     expected = back(inner / np.sqrt(stats[1] + EPS)[:, None])
-    (dx,) = played(made, *given, backwards=True)
+    (dx,) = python_outputs(made, *given, backwards=True)
     np.testing.assert_allclose(dx, expected, rtol=1e-8, atol=1e-10)
 
 
@@ -84,7 +84,7 @@ def test_running_statistics_move(rng, shape):
     w, b, mean, var = np.ones(c), np.zeros(c), rng.standard_normal(c), rng.uniform(1, 2, c)
     made = launch("_tracking", (EPS,), x, w, b, mean, var)
     arrays = [x, w, b, mean.copy(), var.copy()]
-    out, _ = played(made, *arrays, scalars=(0.25,))
+    out, _ = python_outputs(made, *arrays, scalars=(0.25,))
     axes = (0, *range(2, x.ndim))
     np.testing.assert_allclose(arrays[3], 0.75 * mean + 0.25 * x.mean(axes), rtol=1e-10)
     np.testing.assert_allclose(arrays[4], 0.75 * var + 0.25 * x.var(axes, ddof=1), rtol=1e-10)

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from python_launches import python_outputs
 
 import flowvm as flow
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.rows.cpu import scan_kernels, scan_launch
 from flowvm.ops.rows.cpu.scan_launch import Scanned
 from flowvm.ops.rows.parts import scan_programs
-from tests.ops.helpers.played import played
 
 SHAPES = [(40,), (3, 5), (2, 3, 4), (7, 1), (1, 70), (2, 0), (0, 3)]
 SHAPED = [(shape, dim) for shape in SHAPES for dim in range(len(shape))]
@@ -18,7 +18,7 @@ def scanned(maker, x, dim, reverse=False, outputs=1, **how):
     meta = TensorMeta.of(x.shape, flow.float64)
     outs = (meta, meta.dense(flow.int64))[:outputs]
     launch = scan_launch.scan_launch(Scanned(maker, dim, reverse), outs, meta)
-    return launch, played(launch, x, **how)
+    return launch, python_outputs(launch, x, **how)
 
 
 def turned(function, x, dim, reverse):

@@ -1,4 +1,4 @@
-"""Launches played as Python: bodies on NumPy's arrays, their units in pieces, in any order."""
+"""Run a launch's body as Python on NumPy arrays, its units in pieces and in either order."""
 
 import inspect
 import itertools
@@ -14,8 +14,8 @@ def dtype_of(view):
     return np.dtype(HALVES.get(view.dtype.name, view.dtype.name))
 
 
-def played(launch, *inputs, pieces=3, backwards=False, scalars=()):
-    """The outputs of a launch on these inputs, as arrays of the outputs' shapes.
+def python_outputs(launch, *inputs, pieces=3, backwards=False, scalars=()):
+    """Return the outputs of a launch on these inputs, as arrays of the outputs' shapes.
 
     Each phase goes over its units in some pieces, from behind if `backwards`: no order may matter.
     """
