@@ -30,6 +30,7 @@ from typing import Any, Protocol
 from flowvm.compiler import jit
 from flowvm.errors import VMError
 from flowvm.files.schema import Check, integer, read_json, row, several, wrong
+from flowvm.guards.collection import Uncollected
 from flowvm.vm.callers.hot import FRAMES, hot
 from flowvm.vm.callers.lines import apart, short_position
 from flowvm.vm.machine.words import ARRAY, CTL, ENT, INS, REC, RING, STR
@@ -287,12 +288,13 @@ def _compiling() -> list[str]:
     found in the stacks, so other threads pay nothing.
     """
     texts = []
-    for frame in list(sys._current_frames().values()):
-        at: Any = frame
-        while at is not None and at.f_code is not jit.load.__code__:
-            at = at.f_back
-        if at is not None:
-            texts.append(str(at.f_locals.get("name", "?")))
+    with Uncollected():
+        for frame in list(sys._current_frames().values()):
+            at: Any = frame
+            while at is not None and at.f_code is not jit.load.__code__:
+                at = at.f_back
+            if at is not None:
+                texts.append(str(at.f_locals.get("name", "?")))
     return texts
 
 
