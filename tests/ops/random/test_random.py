@@ -72,7 +72,7 @@ DRAWS = [
 def test_numbers_do_not_depend_on_the_workers(draw, seed):
     flow.manual_seed(seed)
     threaded = draw(200_001).numpy()
-    with engine.run_sequentially():
+    with engine.sequential.region():
         flow.manual_seed(seed)
         plain = draw(200_001).numpy()
     np.testing.assert_array_equal(threaded, plain)
