@@ -15,6 +15,11 @@ from typing import NamedTuple
 from flowvm.ops.declare.cpu.vector_code import registers
 from flowvm.ops.planes.cpu.conv_plan import Shape, strips_of, tiles_of
 from flowvm.ops.planes.cpu.depthwise_plan import Depthwise, depthwise_of
+from flowvm.ops.planes.cpu.pixel_weights_plan import (
+    PixelWeights,
+    pixel_weights_of,
+    pixel_weights_work,
+)
 from flowvm.ops.planes.cpu.windows_plan import (
     FORWARD,
     INPUT,
@@ -138,6 +143,7 @@ COSTS: dict[tuple[int, int, int], Costs] = {
     (64, WINDOWS, INPUT): (0.313, 0.986, 0.207, 0.217, 0),
     (64, WINDOWS, WEIGHT): (0.233, 0.703, 0.141, 0.135, 0),
     (64, PRODUCT, FORWARD): (0.271, 0.0, 0.141, 0.011, 0),
+    (64, PRODUCT, WEIGHT): (0.267, 0.162, 0.06, 0.503, 3000),
     (64, TURNING, INPUT): (0.22, 0.376, 0.704, 0.0, 10900),
     (64, WINOGRAD, FORWARD): (0.271, 0.142, 2.5, 0.294, 0),
     (64, WINOGRAD, INPUT): (0.276, 0.052, 3.59, 0.611, 0),
@@ -154,6 +160,7 @@ COSTS: dict[tuple[int, int, int], Costs] = {
     (32, WINDOWS, INPUT): (0.223, 0.888, 0.267, 0.076, 7560),
     (32, WINDOWS, WEIGHT): (0.152, 0.846, 0.501, 0.36, 0),
     (32, PRODUCT, FORWARD): (0.186, 0.472, 0.064, 0.0, 2040),
+    (32, PRODUCT, WEIGHT): (0.17, 0.3, 0.06, 0.503, 3000),
     (32, WINOGRAD, FORWARD): (0.172, 0.263, 3.2, 0.05, 0),
     (32, WINOGRAD, INPUT): (0.173, 0.107, 7.0, 0.789, 0),
     (32, TURNING, INPUT): (0.15, 0.42, 1.05, 0.0, 11000),
@@ -161,19 +168,20 @@ COSTS: dict[tuple[int, int, int], Costs] = {
 
 
 class Way(NamedTuple):
-    """A way, and the plan of windows, channels or tiles if it has one."""
+    """A way, and the plan of windows, channels, tiles or pixels if it has one."""
 
     way: int
     windows: WindowsLaunch | None = None
     depthwise: Depthwise | None = None
     winograd: Winograd | None = None
+    pixels: PixelWeights | None = None
 
 
 def _cost(way: int, direction: int, work: Work) -> float:
     wide = max(32, registers().bytes)  # of vectors of 16 bytes for a guess
     if way in (ALONE, DEPTHWISE):
         wide = 64  # those of shorter vectors for a guess, too
-    if way == PRODUCT:
+    if way == PRODUCT and direction == INPUT:
         direction = FORWARD
     costs = COSTS[wide, way, direction]
     return sum(cost * number for cost, number in zip(costs, work, strict=True))
@@ -210,6 +218,10 @@ def ways_of(s: Shape, dtype: str, direction: int) -> dict[Way, float]:
     if direction != WEIGHT and is_pixels(s) and min(rows, math.prod(s.output)) >= WHOLE:
         work = product_work(s, dtype, direction == INPUT)
         ways[Way(PRODUCT)] = _cost(PRODUCT, direction, work)
+    pixels = pixel_weights_of(s, dtype) if direction == WEIGHT and is_pixels(s) else None
+    if pixels is not None:
+        work = Work(*pixel_weights_work(pixels))
+        ways[Way(PRODUCT, pixels=pixels)] = _cost(PRODUCT, WEIGHT, work)
     return ways
 
 

@@ -206,7 +206,7 @@ def test_until_a_helper_has_it(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("samples", "short"), [(64, True), (80, False)])
 def test_large_ones_wait_for_the_kernel(samples, short):
-    """Of seven channels, too few for Winograd's way, which has no short body."""
+    """Seven channels are too few for Winograd's way, which has no short body."""
     x, weight = (TensorMeta.of(s, flow.float32, cpu) for s in ((samples, 7, 32, 32), (7, 7, 3, 3)))
     shape = conv_ops._shape(
         x.shape, weight.shape, (32, 32), conv_ops.How((1, 1, 1), (0, 1, 1), (1, 1, 1), 1)

@@ -25,6 +25,8 @@ from flowvm.ops.planes.cpu.conv_ways import (
 from flowvm.ops.planes.cpu.conv_windows import windows_body
 from flowvm.ops.planes.cpu.conv_winograd import winograd_body
 from flowvm.ops.planes.cpu.depthwise_plan import depthwise_of
+from flowvm.ops.planes.cpu.pixel_weights import pixel_weights_body
+from flowvm.ops.planes.cpu.pixel_weights_plan import pixel_weights_of
 from flowvm.ops.planes.cpu.windows_plan import FORWARD, INPUT, TURNED, WEIGHT, windows_of
 from flowvm.ops.planes.cpu.winograd_plan import FEW, winograd_of
 from flowvm.ops.planes.parts import conv_ops
@@ -73,7 +75,9 @@ def _forced(monkeypatch, way):
     def forced(s, dtype, direction, gain=1.0):
         if way == DEPTHWISE:
             return Way(DEPTHWISE, None, depthwise_of(s, dtype))
-        if way == PRODUCT and direction != WEIGHT:
+        if way == PRODUCT and direction == WEIGHT:
+            return Way(PRODUCT, pixels=pixel_weights_of(s, dtype))
+        if way == PRODUCT:
             return Way(PRODUCT)
         tiles = winograd_of(s, dtype, direction == INPUT)
         if way == WINOGRAD and direction != WEIGHT and tiles is not None:
@@ -289,6 +293,31 @@ def test_winograd_as_python_has_the_bits_of_the_kernel(rng, samples, back, monke
     for pieces, backwards in ((1, False), (3, True)):
         (played,) = python_outputs(launch, *arrays, pieces=pieces, backwards=backwards)
         np.testing.assert_array_equal(played.view("int32"), ours.view("int32"))
+
+
+@pytest.mark.parametrize(("channels", "outputs"), [(90, 16), (21, 50)])
+def test_weights_of_pixels_as_python_have_the_bits_of_the_kernel(
+    rng, channels, outputs, monkeypatch
+):
+    """Either side is packed; places are more than are multiplied at a time."""
+    _forced(monkeypatch, PRODUCT)
+    x, g = (rng.standard_normal((3, 2 * c, 23, 29)).astype("float32") for c in (channels, outputs))
+    how = conv_ops.How(ONE, (0, 0, 0), ONE, 2)
+    weight = 2 * outputs, channels, 1, 1
+    metas = [TensorMeta.of(shape, flow.float32, cpu) for shape in (weight, g.shape, x.shape)]
+    s = conv_ops._shape(x.shape, weight, g.shape[2:], how)
+    launch = conv_ops._other_way(metas[0], s, WEIGHT, conv_ops._flat(*metas))
+    assert launch.body is pixel_weights_body
+    assert launch.consts[0].swap == (channels > outputs)
+    ours = conv_ops._conv_weight(*map(flow.from_numpy, (g, x)), how, weight).numpy()
+    for pieces, backwards in ((1, False), (3, True)):
+        (played,) = python_outputs(launch, g, x, pieces=pieces, backwards=backwards)
+        np.testing.assert_array_equal(played.view("int32"), ours.view("int32"))
+    for group in range(2):
+        left, right = (v.astype("float64").reshape(3, 2, -1, 667)[:, group] for v in (g, x))
+        exact = np.einsum("nop,ncp->oc", left, right)
+        part = ours[group * outputs :][:outputs, :, 0, 0]
+        np.testing.assert_allclose(part, exact, rtol=1e-4, atol=1e-3)
 
 
 def test_a_small_one_keeps_the_short_body():
