@@ -28,6 +28,7 @@ from flowvm.ops.rows.parts.fold_walk import Columns, Runs
 from flowvm.ops.rows.parts.states import loaded_of, stored_of
 from flowvm.vm.machine.words import ARG
 
+WORDS_ONLY = True  # for flowvm.compiler.native, as the next
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )
@@ -126,7 +127,7 @@ def rows_body(p: Reduced, segment: Callable[..., object]) -> Callable[..., None]
     return _of_arrays(p.outputs, units)
 
 
-def _none_are_few(*_: object) -> bool:
+def _none_are_few(out: Array, x: Array, base: int, t: Columns) -> bool:
     return False
 
 
