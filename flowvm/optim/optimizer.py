@@ -116,6 +116,8 @@ class Optimizer:
     live_options: ClassVar[tuple[str, ...]] = ("lr",)
     not_in_graphs: ClassVar[str] = ""
     _takes_sparse = False  # whether a step may be by sparse gradients
+    _ranges: ClassVar[tuple[str, ...]] = ()  # options that are at least 0; "betas" are in [0, 1)
+    _zeros: ClassVar[tuple[str, ...]] = ()  # what a step count and zeros are the first state of
     _in_step = False  # a step that calls another one (super().step()) is one step
     _unheeded: frozenset[str] = frozenset()  # options of groups that an eager step leaves out
 
@@ -354,7 +356,8 @@ class Optimizer:
 
     def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:
         """The state of a parameter in front of its first step."""
-        return {}
+        zeros = {name: zeros_of(param) for name in self._zeros}
+        return {"step": 0, **zeros} if zeros else {}
 
     def _step_group(self, group: Group) -> None:
         """Update the parameters of one group. Runs without autograd."""
@@ -362,6 +365,11 @@ class Optimizer:
 
     def _check(self, group: Group) -> None:
         """Raise if an option of the group cannot be."""
+        for name in self._ranges:
+            if name == "betas":
+                check_betas(group)
+            else:
+                at_least(name, group[name])
 
     def _all_params(self) -> Iterator[Tensor]:
         return chain.from_iterable(group["params"] for group in self.param_groups)
