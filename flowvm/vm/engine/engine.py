@@ -215,7 +215,7 @@ class Engine:
         self.flight: Flight = Flight(self)
         self.watch = Watch(self)
         self.local = threading.local()
-        self.adopted: dict[int, Any] = {}  # storage id -> owner of memory that is not the VM's
+        self.adopted: dict[int, object] = {}  # storage id -> owner of memory that is not the VM's
         self.adopted_bytes = 0  # since the last search for releasable memory
         # storage id -> stream that allocates it, when not CALL_STREAM
         self.stream_of: dict[int, int] = {}
@@ -244,7 +244,7 @@ class Engine:
         )
         self.draining = 0  # the thread on which uncompiled code runs instructions
         self.at_once = False  # an issuing thread runs its instructions itself
-        self.keep: list[Any] = []
+        self.keep: list[object] = []
         self.arenas: dict[str, Array] = {}  # by thread
         self.interrupt_installed = False
         hot.update(

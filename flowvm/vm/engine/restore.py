@@ -42,7 +42,7 @@ class Restoring(Protocol):
     next_storage: int
     failures: Failures
 
-    def new_entry(self, kind: int, access: Sequence[int], *, scalars: int = 0, info: Any) -> int:
+    def new_entry(self, kind: int, access: Sequence[int], *, scalars: int = 0, info: object) -> int:
         """An entry."""
 
     def issue(
@@ -221,7 +221,7 @@ def _descriptions(storages: Collection[int]) -> tuple[dict[int, str], dict[int, 
     """
     names: dict[int, str] = {}
     texts: dict[int, str] = {}
-    things: dict[Any, list[Any]] = {}
+    things: dict[Any, list[object]] = {}
     for thing, holder in holders():
         if holder.names is not None:
             things.setdefault(holder.names, []).append(thing)
