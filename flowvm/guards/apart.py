@@ -40,7 +40,7 @@ IDLE = 0.01  # it has used less than this part of a core
 MOST_FRAMES = 12
 
 
-def apart(function: Callable[..., T], *args: Any) -> T:
+def apart(function: Callable[..., T], *args: object) -> T:
     """Return `function(*args)`, called on a thread where no signal handler runs."""
     if threading.current_thread() is not threading.main_thread() or sys.is_finalizing():
         return function(*args)  # when Python ends no other thread runs any more
@@ -143,11 +143,11 @@ def _say(text: str) -> None:
 
 
 def _answer(
-    answer: list[tuple[bool, Any]],
+    answer: list[tuple[bool, object]],
     over: threading.Lock,
     tasks: list[int],
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
+    function: Callable[..., object],
+    args: tuple[object, ...],
 ) -> None:
     try:
         tasks.append(threading.get_native_id())

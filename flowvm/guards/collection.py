@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable
 from itertools import chain
 from types import FunctionType
-from typing import Any
 
 from flowvm.guards.regions import Switched
 
@@ -65,7 +64,7 @@ def settle() -> None:
         gc.unfreeze()
 
 
-def live_objects(chosen: Callable[[type], bool]) -> list[Any]:
+def live_objects(chosen: Callable[[type], bool]) -> list[object]:
     """Return the tracked instances of the classes that are `chosen`, classes of Python alone.
 
     A list of all objects would keep what other threads drop meanwhile, such as the hold of a with

@@ -169,7 +169,7 @@ def census() -> list[Held]:
     ]  # fmt: skip
 
 
-def held_of(run: Run, snapshot: Snapshot) -> list[list[Any]]:
+def held_of(run: Run, snapshot: Snapshot) -> list[list[object]]:
     """List the tensors alive at the end of a run just collected from `snapshot`, the largest first.
 
     Of each: tensor of the run (-1 where it has none), bytes, kind, what keeps it alive, its memory.
@@ -187,7 +187,7 @@ def held_of(run: Run, snapshot: Snapshot) -> list[list[Any]]:
     return [row for row in holders if row[0] != -2]
 
 
-def purposes_of(run: Run, snapshot: Snapshot) -> list[list[Any]]:
+def purposes_of(run: Run, snapshot: Snapshot) -> list[list[object]]:
     """List the purposes of the tensors of a run just collected from `snapshot`, dead ones too:
     tensor, kind, owner.
     """
@@ -287,7 +287,7 @@ class Names:
                 waiting += node.edges
 
 
-def _variables() -> Iterator[list[tuple[str, Any]]]:
+def _variables() -> Iterator[list[tuple[str, object]]]:
     """The variables of each running function, innermost first, and the globals of each module."""
     frames: list[FrameType] = []
     mine = threading.get_ident()  # whose frames include this one: no cycle may come of it
@@ -310,7 +310,7 @@ def _variables() -> Iterator[list[tuple[str, Any]]]:
         yield [(f"{_named(n, v)} in {module}", v) for n, v in held if not n.startswith("__")]
 
 
-def _locals(frame: FrameType) -> list[tuple[str, Any]]:
+def _locals(frame: FrameType) -> list[tuple[str, object]]:
     """The variables of a running function.
 
     Up to Python 3.12 they are copied to a dict that lives as long as the function runs, and would

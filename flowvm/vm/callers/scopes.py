@@ -80,7 +80,7 @@ class Places(TypedDict):
     indices into `modules`, whose first name is "".
     """
 
-    codes: list[Any]
+    codes: list[object]
     lasts: list[int]
     forward: dict[int, Place]
     module: Array
@@ -184,7 +184,7 @@ class Scopes:
             known += mine > 0
         return np.where(known == 1, paths, 0), list(numbers)
 
-    def places(self, codes: list[Any], lasts: list[int], seqs: Array, oldest: int) -> Places:
+    def places(self, codes: list[object], lasts: list[int], seqs: Array, oldest: int) -> Places:
         """Return the places of instructions whose codes and offsets are in two rings, from `oldest`
         on.
         """
@@ -224,7 +224,7 @@ def _changes(calls: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
     return changes
 
 
-def call_of(codes: list[Any], lasts: list[int], seq: int, oldest: int) -> Place:
+def call_of(codes: list[object], lasts: list[int], seq: int, oldest: int) -> Place:
     """The user's call that issued `seq`; of a gradient that is differentiated, the first one."""
     for k in range(seq, max(seq - NEAR, oldest - 1), -1):
         code, last, origin = apart(codes[k & REC.MASK], lasts[k & REC.MASK])

@@ -220,7 +220,7 @@ class Sampling:
 
     # --- looking ------------------------------------------------------------------------------
 
-    def samples(self, since: int, until: int, more: Iterable[Any] = ()) -> list[Sample]:
+    def samples(self, since: int, until: int, more: Iterable[object] = ()) -> list[Sample]:
         """Return the remembered samples from `since` to `until`, the oldest first.  `more` are code
         objects that may be alive and in no function.
         """
@@ -338,7 +338,7 @@ def _named(package: str = "") -> Iterator[CodeType]:
             waiting.append(value.__wrapped__)
 
 
-def _values(module: object) -> list[Any]:
+def _values(module: object) -> list[object]:
     return list(getattr(module, "__dict__", {}).values())
 
 

@@ -131,7 +131,7 @@ def serve(vm: Shown, listener: socket.socket) -> None:
             return
 
 
-def ask(pid: int, question: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
+def ask(pid: int, question: dict[str, object]) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
     """The answer of process `pid`: its header, and (first word, bytes) of each part.
 
     VMError, with the reason, where there is none.
