@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -232,7 +232,7 @@ def run_samples(known: OpSamples, all_samples: bool) -> None:
             return
 
 
-def as_tensors(value: Any, grad: bool) -> Any:
+def as_tensors(value: object, grad: bool) -> object:
     """`value` with tensors for its NumPy arrays, floating-point ones as float32."""
     if isinstance(value, (list, tuple)):
         return type(value)(as_tensors(item, grad) for item in value)

@@ -285,7 +285,7 @@ def _index(t: Tensor) -> int:
 
 def adopt_array(
     array: Array,
-    owner: Any = None,
+    owner: object = None,
     device: Device = cpu,
     dtype: DType | None = None,
     shared: bool = False,

@@ -59,7 +59,7 @@ class Ways(Protocol):
     name: str
     row: int  # of messages, else 0
     peers: set[int]
-    order: Any
+    order: object
 
 
 class Place(Protocol):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowvm.errors import ArgumentError, ScheduleError
 from flowvm.guards.lru_cache import group_sizes as _group_sizes
@@ -299,7 +299,7 @@ def step(
 
 
 def schedule(
-    policy: Any = "fifo",
+    policy: object = "fifo",
     *,
     seed: int | None = None,
     streams: Sequence[object] = (),

@@ -44,7 +44,7 @@ class Launching:
     `lines` are the same for a caller that writes a larger function, with `own` for their names.
     """
 
-    def __init__(self, plan: PlanParts, info: Any) -> None:
+    def __init__(self, plan: PlanParts, info: object) -> None:
         graph, outputs, kinds = plan.graph, plan.own_outputs, plan.live_kinds
         operands = [r.buffer for r in plan.registers.values() if r.operand >= 0]
         if len(operands) > OPERAND.MAX:
@@ -76,7 +76,7 @@ class Launching:
         ]
         source = _Source(plan, shown_count, len(operands), counts, large)
         self._source = source
-        self.own: dict[str, Any] = {
+        self.own: dict[str, object] = {
             "entry": entry.number,
             "make_entry": entry.make,
             "blocks": blocks.ring,
@@ -128,7 +128,7 @@ class _Blocks:
         words = self.first[:]
         return [-1, words, words.buffer_info()[0], None, None]
 
-    def spare(self) -> list[Any]:
+    def spare(self) -> list[object]:
         """A busy block more: the ring grows, up to a bound."""
         block = self._new()
         block[0] = NEVER
@@ -238,7 +238,7 @@ class _Source:
     ) -> None:
         self.plan, self.shown_count, self.count = plan, shown_count, count
         self.changes, self.large = changes, large
-        self.own: dict[str, Any] = {}
+        self.own: dict[str, object] = {}
         self.inputs = plan.graph.inputs
         self.shifts = [o.offset << OPERAND.STORAGE_BITS for o in self.inputs]
         self._output_lines = self._outputs()

@@ -97,7 +97,9 @@ def in_notebook() -> bool:
     return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
 
 
-def _renderer(seconds: float) -> tuple[Callable[[], Any], Callable[[Any], Any], Any, float]:
+def _renderer(
+    seconds: float,
+) -> tuple[Callable[[], object], Callable[[object], object], Any, float]:
     """Return the functions to call first, with each view, and last; and the seconds between
     views.
     """

@@ -81,7 +81,7 @@ class _Table:
 
     def __init__(self) -> None:
         self.rows: list[str] = []
-        self.numbers: dict[Any, int] = {}
+        self.numbers: dict[object, int] = {}
 
     def number(self, text: str) -> int:
         if text not in self.numbers:
@@ -97,7 +97,7 @@ class _Lines(_Table):
         super().__init__()
         self.sources: dict[str, str] = {}  # what stands in them
         self.spots: dict[tuple[str, int, int, str], int] = {}  # text, columns, function
-        self.spot_numbers: dict[Any, int] = {}
+        self.spot_numbers: dict[object, int] = {}
 
     def at(self, code: Any, last: int) -> int:
         key = (id(code), last)
@@ -122,7 +122,7 @@ def collect(
     snapshot: Snapshot,
     begun: int = 0,
     samples: Sequence[Sample] = (),
-    load: Mapping[str, Any] | None = None,
+    load: Mapping[str, object] | None = None,
 ) -> Run:
     """A Run of what was seen, from `begun`, by default the first event, to the last event; with
     `samples` of what issuing threads were doing, and `load`: who had the cores.
@@ -224,7 +224,7 @@ def collect(
     return run
 
 
-def _ran(run: Run, snapshot: Snapshot, lines: _Lines) -> list[list[Any]]:
+def _ran(run: Run, snapshot: Snapshot, lines: _Lines) -> list[list[object]]:
     """Return the places at which other Python threads ran while issuing ones did not: line,
     expression, the thread's name, and nanoseconds, most first.
     """
@@ -277,9 +277,9 @@ def _sizes(
 
 def _plans(
     calls: list[_Call], entries: Array, lines: _Lines
-) -> tuple[dict[str, Any], dict[str, list[int]]]:
+) -> tuple[dict[str, object], dict[str, list[int]]]:
     """Return the facts about the Plans that were launched, by name, and their backward actors."""
-    columns: dict[str, Any] = {}
+    columns: dict[str, object] = {}
     backward: dict[str, list[int]] = {}
     for call, entry in zip(calls, entries.tolist(), strict=True):
         info = engine.entries.info[entry][0] if call.kind == KIND.LAUNCH else None
@@ -296,7 +296,7 @@ def _plans(
     return columns, backward
 
 
-def _of_plans(calls: list[_Call], entries: Array, name: str) -> dict[str, Any]:
+def _of_plans(calls: list[_Call], entries: Array, name: str) -> dict[str, object]:
     """Return a fact about the Plans that were launched, where it is known."""
     infos = (
         (call.name, engine.entries.info[entry][0])
@@ -306,9 +306,9 @@ def _of_plans(calls: list[_Call], entries: Array, name: str) -> dict[str, Any]:
     return {plan: fact for plan, info in infos if (fact := getattr(info, name, None))}
 
 
-def _passes(calls: list[_Call], entries: Array) -> dict[str, Any]:
+def _passes(calls: list[_Call], entries: Array) -> dict[str, object]:
     """Return the passes' reports on the graphs of these Plans, where they are known."""
-    passes: dict[str, Any] = {}
+    passes: dict[str, object] = {}
     for call, entry in zip(calls, entries.tolist(), strict=True):
         info = engine.entries.info[entry][0] if call.kind == KIND.LAUNCH else None
         report = info.passes() if info is not None and hasattr(info, "passes") else None

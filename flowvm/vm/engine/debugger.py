@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -121,7 +121,7 @@ class Stepping(Switched):
         self.storage = storage  # kept alive: its number would be another's
         self.every = op is None and line is None and storage is None and not nan
         self.thread, self.inside, self.stops = 0, False, 0
-        self._before: Any = None
+        self._before: object = None
         self._wish = vm.sequential.region()
 
     def _switch(self) -> Stepping:

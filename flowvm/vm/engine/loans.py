@@ -43,7 +43,7 @@ class Loan:
     __slots__ = ("__array_interface__", "__weakref__", "id", "storage")
 
     @protected
-    def __init__(self, lending: Lending, storage: Any, interface: dict[str, Any]) -> None:
+    def __init__(self, lending: Lending, storage: Any, interface: dict[str, object]) -> None:
         self.storage, self.__array_interface__ = storage, interface
         lending.begin(storage.id)
         self.id: int = storage.id

@@ -36,7 +36,7 @@ class Loops:
 
     def __init__(
         self,
-        room: Any,
+        room: object,
         signatures: Mapping[str, str],
         groups: tuple[tuple[str, ...], ...],
         last: Iterable[str],

@@ -227,7 +227,7 @@ def _descriptions(storages: Collection[int]) -> tuple[dict[int, str], dict[int, 
     """
     names: dict[int, str] = {}
     texts: dict[int, str] = {}
-    things: dict[Any, list[Any]] = {}
+    things: dict[Any, list[object]] = {}
     for thing, holder in holders():
         if holder.names is not None:
             things.setdefault(holder.names, []).append(thing)

@@ -58,13 +58,13 @@ class Rule(NamedTuple):
     kind: int
     table: Array | None = None
     wraps: bool = False
-    policy: Any = None
+    policy: object = None
     native: tuple[int, Array] | None = None
     why: str = ""
 
 
 # (policy, seed, like, streams) -> Rule; set by whoever knows policies by name
-planners: list[Callable[[Any, int | None, Any, Sequence[int]], Rule]] = []
+planners: list[Callable[[object, int | None, object, Sequence[int]], Rule]] = []
 
 
 class Order:
@@ -180,7 +180,7 @@ class Scheduling(Switched):
             self._asking.start()
         words[POL.KIND] = rule.kind  # last: from here on it counts
 
-    def _on_exit(self, *error: Any) -> None:
+    def _on_exit(self, *error: object) -> None:
         if not self._is_on:
             return
         self.vm.storages.release_dead()
@@ -235,7 +235,7 @@ def lanes_of(vm: Any, streams: Sequence[int]) -> list[int]:
 class Replay(Scheduling):
     """`with flow.vm.replay(order):`, see there."""
 
-    def __init__(self, vm: Any, order: Order, streams: Sequence[int]) -> None:
+    def __init__(self, vm: object, order: Order, streams: Sequence[int]) -> None:
         rows = max(order.numbers, default=-1) + 1
         table = np.full((rows, 2), -1, np.int64)
         table[:, 0] = len(order) + np.arange(rows)

@@ -194,14 +194,14 @@ class Flight:
         self.exact, self.noted = EXACT_EVERY, 0  # between two looks; when the last one was
         # an instruction, and a moment at which it had been issued
         self.anchors: collections.deque[tuple[int, int]] = collections.deque(maxlen=WAITS)
-        self.stacks: dict[int, tuple[tuple[Any, int], ...]] = {}
+        self.stacks: dict[int, tuple[tuple[object, int], ...]] = {}
         self.keeping: Looking | None = None  # of a profile that wants more than the ring holds
         # each stack that was kept: by itself, and by its number, which is asked for once a level
-        self.alike: dict[Any, Any] = {}
-        self.numbers: dict[int, tuple[tuple[Any, int], ...]] = {}
+        self.alike: dict[object, Any] = {}
+        self.numbers: dict[int, tuple[tuple[object, int], ...]] = {}
         self.keep: Callable[[int], None] | None = None  # at level 3, `hot` has it as `make_room`
         self.due = [0]  # instructions below it need no note, at level 3 only their stacks
-        self.outside: dict[Any, bool] = {}  # code objects: whether they are not flowvm's own
+        self.outside: dict[object, bool] = {}  # code objects: whether they are not flowvm's own
         self.scopes = Scopes()
         self.on_level: list[Callable[[int], None]] = []  # called with a new level
         # set by the device rooms: the known times of instructions of these numbers

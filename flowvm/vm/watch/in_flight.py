@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from flowvm.files.printable import printable
+from flowvm.guards.collection import Uncollected
 from flowvm.vm.callers.hot import FRAMES, hot
 from flowvm.vm.callers.lines import apart, is_internal, short_position
 from flowvm.vm.machine.machine import access_of, count_of, entry_of, operand_of
@@ -223,10 +224,11 @@ def running_for(vm: Recorded, ins: int) -> float:
 def _callback_line(vm: Recorded) -> str:
     """Return the present line of the running callback, in its own function."""
     host = [t.ident for t in vm.threads.members if t.name == HOST_THREAD]
-    frame = sys._current_frames().get(host[0] or 0) if host else None
     own = None
-    while frame is not None and not is_internal(frame.f_code.co_filename):
-        own, frame = frame, frame.f_back
+    with Uncollected():
+        frame = sys._current_frames().get(host[0] or 0) if host else None
+        while frame is not None and not is_internal(frame.f_code.co_filename):
+            own, frame = frame, frame.f_back
     return f"{short_position(own.f_code, own.f_lasti)} {own.f_code.co_name}()" if own else ""
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -47,7 +47,7 @@ class Failed(Protocol):
     exception: BaseException
     operands: str
     scope: str
-    info: Any
+    info: object
     forward: tuple[CodeType | None, int]
 
     def where(self) -> str:

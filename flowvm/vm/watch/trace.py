@@ -78,7 +78,7 @@ class Trace:
 
     instructions: list[Traced] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
-    result: Any = None
+    result: object = None
     dropped: int = 0
     streams: dict[int, str] = field(default_factory=dict)  # the streams' names
     # (instruction, tensor) -> when a launch that may run beside others read it, and wrote it: see

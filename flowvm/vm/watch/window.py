@@ -30,6 +30,7 @@ from typing import Any, Protocol
 from flowvm.compiler import jit
 from flowvm.errors import VMError
 from flowvm.files.schema import Check, integer, read_json, row, several, wrong
+from flowvm.guards.collection import Uncollected
 from flowvm.vm.callers.hot import FRAMES, hot
 from flowvm.vm.callers.lines import apart, short_position
 from flowvm.vm.machine.words import ARRAY, CTL, ENT, INS, REC, RING, STR
@@ -130,7 +131,7 @@ def serve(vm: Shown, listener: socket.socket) -> None:
             return
 
 
-def ask(pid: int, question: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
+def ask(pid: int, question: dict[str, object]) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
     """The answer of process `pid`: its header, and (first word, bytes) of each part.
 
     VMError, with the reason, where there is none.
@@ -283,12 +284,13 @@ def _compiling() -> list[str]:
     found in the stacks, so other threads pay nothing.
     """
     texts = []
-    for frame in list(sys._current_frames().values()):
-        at: Any = frame
-        while at is not None and at.f_code is not jit.load.__code__:
-            at = at.f_back
-        if at is not None:
-            texts.append(str(at.f_locals.get("name", "?")))
+    with Uncollected():
+        for frame in list(sys._current_frames().values()):
+            at: Any = frame
+            while at is not None and at.f_code is not jit.load.__code__:
+                at = at.f_back
+            if at is not None:
+                texts.append(str(at.f_locals.get("name", "?")))
     return texts
 
 
