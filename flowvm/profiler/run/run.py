@@ -189,13 +189,13 @@ class Run:
         """A run of columns by their names in COLUMNS, those that are known, and its other
         fields.
         """
-        own: dict[str, Array] = {}
+        own = dict(header)
         tables: dict[str, dict[str, Array]] = {table: {} for table in TABLES.values()}
         for name, column in columns.items():
             table, rest = _place_of(name)
             (tables[table] if table else own)[rest] = column
         return Run(
-            begun, ended, **header, **own,
+            begun, ended, **own,
             tasks=Tasks(**tables["tasks"]), shares=Shares(**tables["shares"]),
             uses=Uses(**tables["uses"]), waits=Waits(**tables["waits"]),
             samples=Samples(**tables["samples"]),
@@ -248,7 +248,7 @@ class Run:
         uses = (self.uses.of >= first) & (self.uses.of < last)
         waits = (self.waits.times[:, 1] > begun) & (self.waits.times[:, 0] < ended)
         samples = (self.samples.times[:, 1] > begun) & (self.samples.times[:, 0] < ended)
-        rows = {
+        rows: dict[str, slice | Array] = {
             "operands": operands, "edges": edges, "task": tasks, "share": shares, "use": uses,
             "wait": waits, "sample": samples,
         }  # fmt: skip
@@ -283,7 +283,7 @@ class Run:
         """Write the run to one file, named *.flowtrace by custom."""
         header = {"schema": SCHEMA, "version": VERSION}
         header |= {name: getattr(self, name) for name in _HEADER}
-        columns = self.columns()
+        columns: dict[str, Any] = {**self.columns()}
         with writing(path, "save") as file:
             np.savez_compressed(file, header=np.array(json.dumps(header)), **columns)
 
