@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from flowvm import ops
 from flowvm.array_api.dtypes import result_type
@@ -83,16 +82,16 @@ __all__ = [
 __dir__ = listing(globals())
 
 
-def paired(name: str, x1: Any, x2: Any) -> tuple[Tensor, Tensor]:
+def paired(name: str, x1: Tensor | complex, x2: Tensor | complex) -> tuple[Tensor, Tensor]:
     """Two arrays, or an array and a number, in the dtype that they meet in."""
-    if not isinstance(x1, Tensor) and not isinstance(x2, Tensor):
+    array = x1 if isinstance(x1, Tensor) else x2
+    if not isinstance(array, Tensor):
         raise ArgumentTypeError(
             f"{name}: one of x1 and x2 is an array, got {type(x1).__name__} and {type(x2).__name__}"
         )
-    device = (x1 if isinstance(x1, Tensor) else x2).device
     dtype = result_type(x1, x2)
     first, second = (
-        x.to(dtype) if isinstance(x, Tensor) else ops.full((), x, dtype=dtype, device=device)
+        x.to(dtype) if isinstance(x, Tensor) else ops.full((), x, dtype=dtype, device=array.device)
         for x in (x1, x2)
     )
     return first, second

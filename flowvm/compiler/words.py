@@ -208,7 +208,7 @@ class _Function:
         head = f"define internal {self.returns} @{self.name}({parameters}) {{"
         self.lines = [head, *self.entry, *self.body, "}"]
 
-    def refuse(self, node: Any, what: str = "") -> NoReturn:
+    def refuse(self, node: ast.AST, what: str = "") -> NoReturn:
         message = what or f"`{ast.unparse(node)}`"
         line = self.first + getattr(node, "lineno", 1) - 1
         raise CompileError(f"{self.file}:{line}: {message} cannot be translated: no code of words")

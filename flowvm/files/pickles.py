@@ -187,7 +187,7 @@ class Reader:
         self.bounds.copies(value)
         return value
 
-    def _size(self, items: Any = ()) -> Size:
+    def _size(self, items: Sequence[int] = ()) -> Size:
         if not _plain(items) or len(items) > MOST_DIMS or not all(type(n) is int for n in items):
             raise self.refusal("is damaged: a torch.Size has no sizes")
         return Size(items)

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.vm.callers.interrupt import waiting
 from flowvm.vm.engine.failures import Failures
 from flowvm.vm.engine.persistent import holders, persistent, storage_of
@@ -36,8 +37,8 @@ NEVER = -(1 << 62)  # TORN of storages that no Restore may touch, such as the or
 class Restoring(Protocol):
     """The interface of an engine that this module needs."""
 
-    m: Any
-    words: Any
+    m: Array
+    words: memoryview
     running: bool
     next_storage: int
     failures: Failures
