@@ -341,7 +341,7 @@ def is_compiled() -> bool:
     before = flow.vm.stats()["native_hits"]
     (flow.ones(()) + 1).item()
     calls = flow.vm.stats()["native_hits"] > before or not install.is_enabled()
-    return engine.running and calls
+    return engine.threads.running and calls
 
 
 def settle() -> bool:

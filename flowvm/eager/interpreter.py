@@ -128,7 +128,7 @@ class Operator(Unique):
         if self.amp and self.amp not in AMP:
             raise ArgumentError(f"{self.name}: amp is one of {', '.join(AMP)}, not {self.amp!r}")
         self.cache = self.lru.young
-        engine.on_entries_full.append(self.lru.forget)
+        engine.entries.on_full.append(self.lru.forget)
         self.twin = call_function(self, keywords=self.keywords)
         self.call = callable_of(self)
         operators.add(self)
@@ -313,7 +313,7 @@ ENTRY_BYTES = 3000  # of an entry of a call in the VM, with what is known of it,
 
 
 def _keep(op: Operator, key: tuple[object, ...], entry: CallEntry) -> CallEntry:
-    layout = engine.entry_info[entry.word & ENT.MASK][1][0]
+    layout = engine.entries.info[entry.word & ENT.MASK][1][0]
     cached: CallEntry = op.lru.put(key, entry, ENTRY_BYTES + layout.nbytes)
     return cached
 
@@ -429,7 +429,7 @@ def _entry(
     kinds += ["mut" if n in op.writes else "const" for n in op.inputs]
     all_metas = (*invocation.outputs, *metas)
     text = " · ".join(f"{k} {n} {m!r}" for k, n, m in zip(kinds, names, all_metas, strict=True))
-    word = engine.new_entry(
+    word = engine.entries.new(
         KIND.OP_CALL,
         access,
         kernel=invocation.kernel,
@@ -507,7 +507,7 @@ def call_into(
         word = placed(entry.word)
     if traced and (trace := current_trace_recorder()) is not None:
         trace.into(op, entry, outs[0], tensors, attrs, scalars)
-    return engine.issue(word, operands, words, traced=traced)
+    return engine.records.issue(word, operands, words, traced=traced)
 
 
 def _unsized(op: Operator, out: Tensor, most: TensorMeta) -> None:
@@ -520,11 +520,11 @@ def _unsized(op: Operator, out: Tensor, most: TensorMeta) -> None:
     ref = out._ref  # not `out`, which keeps the function
 
     def pending() -> TensorMeta:
-        engine.wait_for([ref])
-        return most.with_shape((engine.rows(ref), *most.shape[1:]))
+        engine.waits.wait_for([ref])
+        return most.with_shape((engine.storages.rows(ref), *most.shape[1:]))
 
     out._pending = pending
 
 
-on_default_dtype.append(engine.forget_entries)  # by which results of integers were inferred
+on_default_dtype.append(engine.entries.forget)  # by which results of integers were inferred
 hot.update({"fallback": _fallback, "miss": _miss, "unsized": _unsized})

@@ -251,7 +251,7 @@ def _depart(
     stream = word >> ENT.BITS
     if stream != CALL_STREAM:  # remember the outputs: their ReleaseTensor must run there
         for out in outputs:
-            engine.stream_of[out._ref] = stream
+            engine.storages.stream_of[out._ref] = stream
     return word
 
 

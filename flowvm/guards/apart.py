@@ -25,6 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from flowvm.guards.collection import Uncollected
 from flowvm.private.locks import give_back, held_locks
 
 if TYPE_CHECKING:
@@ -119,12 +120,13 @@ def _report(worker: int) -> str:
     lines = [
         f"flowvm: the main thread has waited over {PATIENCE:g} s for another thread, which is at"
     ]
-    frames = sys._current_frames()
-    lines += _stack(frames.get(worker))
-    for one in held_locks():
-        lines.append(f"  {names.get(one.owner, f'thread {one.owner}')} has {one.name}")
-        if one.owner not in (worker, 0):
-            lines += _stack(frames.get(one.owner)) or ["    and does not run any more"]
+    with Uncollected():
+        frames = sys._current_frames()
+        lines += _stack(frames.get(worker))
+        for one in held_locks():
+            lines.append(f"  {names.get(one.owner, f'thread {one.owner}')} has {one.name}")
+            if one.owner not in (worker, 0):
+                lines += _stack(frames.get(one.owner)) or ["    and does not run any more"]
     return "\n".join(lines)
 
 

@@ -18,6 +18,11 @@ _paused: list[bool] = []  # not empty if they, and not the program, have switche
 class Uncollected(Switched):
     """A context manager without garbage collection in its block.
 
+    Frames of other threads (`sys._current_frames`) are looked at in one.  CPython 3.11 may collect
+    where it makes the object of a frame or of its variables, and the finalizers that it runs let
+    other threads go on.  Then `f_back` makes the object of a frame that has returned, in memory
+    that is freed or another's: a segmentation fault, or an int in the place of a frame.
+
     Blocks of several threads overlap, so the last one to end switches collection on again.
     """
 

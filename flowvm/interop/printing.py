@@ -303,7 +303,7 @@ def _missing(t: Tensor, options: PrintOptions, ask: bool = False) -> str | None:
         if not meta.inside:
             return "<on other ranks>"
         return None if ask or (meta.local.shape == meta.shape and not meta.has_partial) else _APART
-    if engine.pointer(t._ref) == 0 and meta.numel:
+    if engine.storages.pointer(t._ref) == 0 and meta.numel:
         return "<freed>"
     return None
 
@@ -381,7 +381,7 @@ def _str(t: Tensor) -> str:
     takes.
     """
     if _is_made(t) and _options.sync:
-        while engine.running and writer_within(engine, t._ref, PATIENCE) is not None:
+        while engine.threads.running and writer_within(engine, t._ref, PATIENCE) is not None:
             pass
         if isinstance(t._meta, GlobalMeta):
             return _written(t, True)

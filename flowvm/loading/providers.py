@@ -107,7 +107,7 @@ def _holders() -> str:
     """Return lines that name the holders of the host's memory, for an allocation that cannot be
     had.
     """
-    text = memory.report(0) if engine.running else ""
+    text = memory.report(0) if engine.threads.running else ""
     return f"\n{text}" if text else ""
 
 

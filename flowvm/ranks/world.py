@@ -94,12 +94,12 @@ class World:
         """Let one rank of each host compile the VM's threads, where the others find the code."""
         first = min(self.boards) == self.rank
         if first:
-            engine.need_threads()
+            engine.threads.compile_all()
         ready = self.handles[0].Ibarrier()
         while not ready.Test():
             time.sleep(0.002)  # and not in MPI, which would take the core
         if not first:
-            engine.need_threads()
+            engine.threads.compile_all()
 
     def header(self, number: int) -> Array:
         """The words of a rank's header, of one on this host."""

@@ -89,9 +89,9 @@ class Capture:
 
     def placeholder(self, meta: TensorMeta, name: str) -> Tensor:
         """Make an input that is no tensor yet, to run code on.  It has no value to read."""
-        tensor = new_tensor(engine.new_storage(), meta)
+        tensor = new_tensor(engine.storages.new(), meta)
         self.input(tensor, name)
-        engine.issue(entry_instead(1, name), [tensor._ref])
+        engine.records.issue(entry_instead(1, name), [tensor._ref])
         return tensor
 
     def draw(self, generator: object) -> tuple[Live, Live]:
@@ -114,8 +114,8 @@ class Capture:
     def keep_state(self, seed_state: Kept) -> Tensor:
         """Return a tensor without a value that stands for the state of a generator."""
         self.redo(seed_state)
-        state = new_tensor(engine.new_storage(), TensorMeta.of((16,), uint8))
-        engine.issue(entry_instead(1, "get_rng_state"), [state._ref])
+        state = new_tensor(engine.storages.new(), TensorMeta.of((16,), uint8))
+        engine.records.issue(entry_instead(1, "get_rng_state"), [state._ref])
         self.states[storage_of(state)] = seed_state, state
         return state
 
@@ -261,7 +261,7 @@ class Capture:
 
         def ask() -> TensorMeta:
             if current_recorder() is not self:
-                engine.wait_for([ref])  # it never ran, and this says so
+                engine.waits.wait_for([ref])  # it never ran, and this says so
             if ref not in self.buffers.rows:
                 self._end_segment()
             return most.with_shape((self.buffers.rows[ref], *most.shape[1:]))

@@ -183,11 +183,6 @@ class ReadNumbers:
             wrong(where, value, "a number")
         return value
 
-    def read_any(self, saved: object, where: str) -> Any:
-        """A number of the table, or any plain value."""
-        known = isinstance(saved, dict) and "number" in saved
-        return self.read(saved, where) if known else read_plain(saved, where)
-
 
 _ARITY = {
     **dict.fromkeys(

@@ -247,7 +247,7 @@ def _drop(words: Words, memory: object, device: object) -> None:
 
 def _destroy_unused() -> None:
     """Destroy graphs that no launch in flight can use any more."""
-    while _dropped and _dropped[0][0] <= engine.control[CTL.HEAD]:
+    while _dropped and _dropped[0][0] <= engine.words[CTL.HEAD]:
         _, words, _, device = _dropped.pop(0)
         if words[GRAPH.EXEC]:
             device.enter()

@@ -193,7 +193,7 @@ def _begin_front_behind(op: Callable[[], Operator], call: Call) -> None:
 def _look() -> bool:
     """Return True if calls are native from this one on."""
     behind.calls += 1
-    if behind.calls < FIRST or behind.is_requested or engine.uncompiled:
+    if behind.calls < FIRST or behind.is_requested or engine.threads.uncompiled:
         return False
     behind.is_requested = True
     if not _load_prepared():

@@ -228,7 +228,7 @@ class TraceCache:
         self.kind = kind
         self.elsewhere = elsewhere
         self.lru = LRUCache("traces")
-        engine.on_entries_full.append(self.lru.forget)
+        engine.entries.on_full.append(self.lru.forget)
 
     def table(self) -> Table:
         """The SITE of a call that follows them."""

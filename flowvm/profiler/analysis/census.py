@@ -25,7 +25,7 @@ import numpy as np
 
 from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor
-from flowvm.guards.collection import live_objects
+from flowvm.guards.collection import Uncollected, live_objects
 from flowvm.private.cpython import LOCALS, getrefcount
 from flowvm.profiler.run.run import Run
 from flowvm.vm.callers.lines import is_internal, short_position
@@ -291,17 +291,19 @@ def _variables() -> Iterator[list[tuple[str, object]]]:
     """The variables of each running function, innermost first, and the globals of each module."""
     frames: list[FrameType] = []
     mine = threading.get_ident()  # whose frames include this one: no cycle may come of it
-    others = [f for thread, f in sys._current_frames().items() if thread != mine]
-    for top in [sys._getframe(1), *others]:
-        frame: FrameType | None = top
-        while frame is not None:
-            if not is_internal(frame.f_code.co_filename) and frame not in frames:
-                frames.append(frame)
-            frame = frame.f_back
+    with Uncollected():
+        others = [f for thread, f in sys._current_frames().items() if thread != mine]
+        for top in [sys._getframe(1), *others]:
+            frame: FrameType | None = top
+            while frame is not None:
+                if not is_internal(frame.f_code.co_filename) and frame not in frames:
+                    frames.append(frame)
+                frame = frame.f_back
     for frame in frames:
         code = frame.f_code
         if code.co_name != "<module>":
-            named = _locals(frame)
+            with Uncollected():
+                named = _locals(frame)
             yield [(f"{_named(name, value)} in {code.co_name}()", value) for name, value in named]
     for space in {id(f.f_globals): f.f_globals for f in frames}.values():
         module, held = space.get("__name__", "?"), list(space.items())

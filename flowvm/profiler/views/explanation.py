@@ -171,7 +171,7 @@ class _Past:
 
     def info(self, i: int) -> object:
         entry = int(self.snapshot.entry[i])
-        return engine.entry_info[entry][0] if entry < len(engine.entry_info) else None
+        return engine.entries.info[entry][0] if entry < len(engine.entries.info) else None
 
     def state(self, i: int) -> str:
         """done, failed, poisoned, or what it does now."""

@@ -25,6 +25,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
+from flowvm.guards.collection import Uncollected
 from flowvm.meta.arrays import Array
 from flowvm.vm.callers.lines import NO_ORIGIN, UNKNOWN, Backward, apart, behind
 from flowvm.vm.machine.record import Record, field, record
@@ -155,7 +156,8 @@ class Scopes:
         rows = np.roll(rows, -count, axis=0) if count > CALLS else rows[:count]
         rows = rows[rows[:, OVER.LAST] > oldest]
         now = whole[NOTES.RUNNING : NOTES.OVER].reshape(NESTED, OPEN.WORDS)
-        alive = list(sys._current_frames())
+        with Uncollected():
+            alive = list(sys._current_frames())
         now = now[(now[:, OPEN.TICKET] > 0) & np.isin(now[:, OPEN.THREAD], alive)]
         now = now[np.argsort(-now[:, OPEN.TICKET])]
         notes = [(first, last, t, self.names[n]) for first, last, t, n in rows.tolist()]

@@ -137,7 +137,7 @@ class Failures:
 
     def _read(self, report: list[int]) -> None:
         seq, status = report[ERR.SEQ], report[ERR.STATUS]
-        info = self.vm.entry_info[(report[ERR.ENTRY] - ENT.AT) // ENT.WORDS][0]
+        info = self.vm.entries.info[(report[ERR.ENTRY] - ENT.AT) // ENT.WORDS][0]
         name = str(getattr(info, "name", info))
         exception = self.raised.pop(seq, None)
         traceback = None

@@ -120,7 +120,7 @@ class Lending:
         with self.engine.lock:
             ids = [i for i in self._lent_of(seq) if not self._is_alone(i)]
         if ids and self.engine.words[CTL.HEAD] <= seq:
-            self.engine.wait_done(ids)
+            self.engine.waits.wait_done(ids)
 
     def _lent_of(self, seq: int) -> set[int]:
         """Return the lent storages that instruction `seq` accesses; none if nobody waits for its
