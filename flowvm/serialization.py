@@ -223,7 +223,7 @@ def _save_gathered(obj: object, f: Any, rank: int) -> None:
     together("flow.save", lambda: save(plain, f) if own else None)
 
 
-def _on_placement(value: object, where: object) -> Any:
+def _on_placement(value: object, where: object) -> object:
     """Tensors that all ranks of a placement have."""
     return tree_map(lambda v: v.to_global(where, whole) if isinstance(v, Tensor) else v, value)
 

@@ -655,7 +655,7 @@ class _Function:
         parts = range(function.count)
         return [self.new(f"extractvalue {function.returns} {result.name}, {k}") for k in parts]
 
-    def known(self, node: ast.expr) -> Any:
+    def known(self, node: ast.expr) -> object:
         """The meaning of a name that is no variable, of an attribute of one, or of a constant."""
         if isinstance(node, ast.Constant):
             return node.value

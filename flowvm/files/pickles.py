@@ -192,7 +192,7 @@ class Reader:
             raise self.refusal("is damaged: a torch.Size has no sizes")
         return Size(items)
 
-    def _filled(self, target: Any, items: object) -> Any:
+    def _filled(self, target: Any, items: object) -> object:
         """A dict with items: another dict's, or pairs."""
         pairs = list(self.bounds.copies(items).items()) if isinstance(items, dict) else items
         if not isinstance(pairs, (list, tuple)):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llvmlite import ir
 from numba import types
@@ -37,7 +37,7 @@ _MONOTONIC = 1
 _MADV_HUGEPAGE = 14
 
 
-def _word(context: CodeContext, builder: Builder, array: object, index: object) -> Any:
+def _word(context: CodeContext, builder: Builder, array: object, index: object) -> object:
     data = context.make_array(WORDS)(context, builder, array).data
     return builder.gep(data, [index])
 
@@ -247,7 +247,9 @@ def futex_wake(
     return types.int64(WORDS, types.int64, types.int64), codegen
 
 
-def _futex(builder: Builder, address: Value, operation: int, value: Value, timeout: object) -> Any:
+def _futex(
+    builder: Builder, address: Value, operation: int, value: Value, timeout: object
+) -> object:
     syscall = cgutils.get_or_insert_function(
         builder.module, ir.FunctionType(I64, [I64] * 7), "syscall"
     )
