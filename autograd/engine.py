@@ -323,7 +323,7 @@ def _arrive(grads: dict[object, object], edge: object, g: Tensor, create_graph: 
         among[node] = old + g
 
 
-def _careful(node: Node, g: Any, counts: dict[object, int], watch: Watch | None) -> Any:
+def _careful(node: Node, g: Any, counts: dict[object, int], watch: Watch | None) -> object:
     """Run a node that has hooks or several outputs, or that more is wanted of; or a capture's."""
     recorder = current_recorder()
     if recorder is not None:
@@ -379,7 +379,7 @@ class _Pruned:
         return getattr(self._node, name)
 
 
-def _tensor_hooks(hooks: NodeHooks, g: Any) -> Any:
+def _tensor_hooks(hooks: NodeHooks, g: Any) -> object:
     several = g.__class__ is dict
     for index, table in hooks.tensor.items():
         gradient = g.get(index) if several else g

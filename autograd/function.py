@@ -292,7 +292,7 @@ class VmapInfo(NamedTuple):
     randomness: str
 
 
-def _mapped(cls: type[Function], args: tuple[Any, ...]) -> Any:
+def _mapped(cls: type[Function], args: tuple[Any, ...]) -> object:
     """Return the outputs for all examples of the innermost map that an argument has."""
     levels = {a.level for x in args if isinstance(x, Tensor) for a in axes_of(x._meta)}
     around = maps.now()

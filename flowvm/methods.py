@@ -45,7 +45,7 @@ def function(name: str) -> Callable[..., Any]:
     sized_alike = name in ("new_empty", "new_ones", "new_zeros")  # as `input` is, if not said
 
     @functools.wraps(getattr(Tensor, name), assigned=("__name__", "__qualname__", "__doc__"))
-    def called(input: Tensor, *args: object, **kwargs: object) -> Any:
+    def called(input: Tensor, *args: object, **kwargs: object) -> object:
         x = need_tensor(name, "input", input)
         if sized_alike and args in ((), (None,)) and kwargs.get("size") is None:
             args, kwargs["size"] = (), x.shape

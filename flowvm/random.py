@@ -11,6 +11,7 @@ from typing import Any
 from flowvm import cuda
 from flowvm.guards.regions import Switched
 from flowvm.loading.listing import listing
+from flowvm.meta.device import DeviceLike
 
 # --- public names, by `python -m tools.faces`
 # isort: off
@@ -43,7 +44,7 @@ class fork_rng(Switched):  # noqa: N801 - it is called as a function is
 
     def __init__(
         self,
-        devices: Iterable[Any] | None = None,
+        devices: Iterable[DeviceLike] | None = None,
         enabled: bool = True,
         _caller: str = "fork_rng",
         _devices_kw: str = "devices",

@@ -87,7 +87,7 @@ class Schema(NamedTuple):
             parts.append(f"{p.type_name} {p.name}" + ("" if empty else f"={shown}"))
         return f"({', '.join(parts)}) -> {self.returns}"
 
-    def arguments(self, args: Sequence[object], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def arguments(self, args: Sequence[object], kwargs: dict[str, object]) -> dict[str, Any]:
         """Return the value of each parameter; ArgumentTypeError if one is missing or does not
         fit.
         """
@@ -161,7 +161,7 @@ def _parts(text: str) -> Iterable[str]:
         yield part.strip()
 
 
-def _literal(text: str) -> Any:
+def _literal(text: str) -> object:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

@@ -223,7 +223,7 @@ def _save_gathered(obj: object, f: Any, rank: int) -> None:
     together("flow.save", lambda: save(plain, f) if own else None)
 
 
-def _on_placement(value: object, where: object) -> Any:
+def _on_placement(value: object, where: object) -> object:
     """Tensors that all ranks of a placement have."""
     return tree_map(lambda v: v.to_global(where, whole) if isinstance(v, Tensor) else v, value)
 
@@ -784,7 +784,7 @@ def _add_views(tensors: dict[str, Tensor], structure: dict[str, Any], where: str
         meta = TensorMeta.of(t.shape, t.dtype, t.device, tuple(stride))
         if not _is_permuted(meta):
             raise refusal(name, "has strides of no dense tensor")
-        view: Any = t.new_empty_strided(tuple(t.shape), tuple(stride))
+        view = t.new_empty_strided(tuple(t.shape), tuple(stride))
         tensors[name] = view.copy_(t)
     bases = dict(tensors)
     for name, (base, dtype, offset, shape, stride) in shared.get("views", {}).items():

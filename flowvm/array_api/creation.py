@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any
 
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
@@ -45,7 +44,7 @@ def arange(
 
 
 def asarray(
-    obj: object, /, *, dtype: DType | None = None, device: Where = None, copy: Any = None
+    obj: object, /, *, dtype: DType | None = None, device: Where = None, copy: bool | None = None
 ) -> Tensor:
     """Return an array of a number, of nested sequences, or of an object with a buffer, DLPack or
     NumPy's interface.  Copy it if necessary (None), always (True) or never (False; ArgumentError if

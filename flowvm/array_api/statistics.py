@@ -45,7 +45,7 @@ def _whole(x: Tensor, dtype: DType | None) -> Tensor:
 
 
 def sum(
-    x: Tensor, /, *, axis: Axes | None = None, dtype: DType | None = None, keepdims: Any = False
+    x: Tensor, /, *, axis: Axes | None = None, dtype: DType | None = None, keepdims: bool = False
 ) -> Tensor:
     """The sum, in `dtype`; without one, of whole numbers in 64 bits."""
     x = _whole(x, dtype)
@@ -62,23 +62,23 @@ def prod(
     return x
 
 
-def max(x: Tensor, /, *, axis: Axes | None = None, keepdims: Any = False) -> Tensor:
+def max(x: Tensor, /, *, axis: Axes | None = None, keepdims: bool = False) -> Tensor:
     """Return the greatest element; NaN if there is one."""
     return _over("max", ops.amax, x, axis, keepdims)
 
 
-def min(x: Tensor, /, *, axis: Axes | None = None, keepdims: Any = False) -> Tensor:
+def min(x: Tensor, /, *, axis: Axes | None = None, keepdims: bool = False) -> Tensor:
     """Return the smallest element; NaN if there is one."""
     return _over("min", ops.amin, x, axis, keepdims)
 
 
-def mean(x: Tensor, /, *, axis: Axes | None = None, keepdims: Any = False) -> Tensor:
+def mean(x: Tensor, /, *, axis: Axes | None = None, keepdims: bool = False) -> Tensor:
     """The mean, of floats or complex numbers; NaN of none."""
     return _over("mean", ops.mean, x, axis, keepdims)
 
 
 def var(
-    x: Tensor, /, *, axis: Axes | None = None, correction: float = 0.0, keepdims: Any = False
+    x: Tensor, /, *, axis: Axes | None = None, correction: float = 0.0, keepdims: bool = False
 ) -> Tensor:
     """The variance: squares of distances from the mean, summed, over n - correction."""
     over = partial(ops.var, correction=correction)
@@ -86,19 +86,19 @@ def var(
 
 
 def std(
-    x: Tensor, /, *, axis: Axes | None = None, correction: float = 0.0, keepdims: Any = False
+    x: Tensor, /, *, axis: Axes | None = None, correction: float = 0.0, keepdims: bool = False
 ) -> Tensor:
     """The square root of the variance."""
     over = partial(ops.std, correction=correction)
     return _over("std", lambda x, d, keep: over(x, d, None, keep), x, axis, keepdims)
 
 
-def all(x: Tensor, /, *, axis: Axes | None = None, keepdims: Any = False) -> Tensor:
+def all(x: Tensor, /, *, axis: Axes | None = None, keepdims: bool = False) -> Tensor:
     """Return True if all elements are true; every number but 0 is."""
     return _over("all", ops.all, x.to(bool_), axis, keepdims)
 
 
-def any(x: Tensor, /, *, axis: Axes | None = None, keepdims: Any = False) -> Tensor:
+def any(x: Tensor, /, *, axis: Axes | None = None, keepdims: bool = False) -> Tensor:
     """Return True if any element is true; every number but 0 is."""
     return _over("any", ops.any, x.to(bool_), axis, keepdims)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Final
 
 from flowvm.cuda import options
 from flowvm.loading.listing import listing
@@ -78,7 +78,7 @@ def sdp_kernel(
     enable_math: bool = True,
     enable_mem_efficient: bool = True,
     enable_cudnn: bool = True,
-) -> AbstractContextManager[Any]:
+) -> AbstractContextManager[object]:
     """Return a context manager that sets these switches; they change nothing."""
     chosen = (enable_flash, enable_mem_efficient, enable_math, enable_cudnn)
     return options.Setting(_attention, dict(zip(_attention, map(bool, chosen), strict=True)))

@@ -8,7 +8,7 @@ convolutions are deterministic always, and nothing is tried out.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Final
 
 from flowvm.backends._switches import with_switches
 from flowvm.cuda import options
@@ -42,7 +42,7 @@ def flags(
     deterministic: bool = False,
     allow_tf32: bool = True,
     **others: object,
-) -> AbstractContextManager[Any]:
+) -> AbstractContextManager[object]:
     """Return a context manager that sets these switches."""
     settings = {
         "enabled": enabled,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Final
 
 from flowvm.backends._switches import with_switches
 from flowvm.cuda import options
@@ -28,7 +28,7 @@ def is_acl_available() -> bool:
 
 def flags(
     enabled: bool = False, deterministic: bool = False, allow_tf32: bool = True, **others: object
-) -> AbstractContextManager[Any]:
+) -> AbstractContextManager[object]:
     """Return a context manager that sets these switches; they change nothing."""
     settings = {"enabled": enabled, "deterministic": deterministic, "allow_tf32": allow_tf32}
     return options.Setting(_own, settings)

@@ -139,7 +139,7 @@ def graph_training(
 
 
 def run(
-    console: "Console", make: Callable[[Any], Training], data: object, args: argparse.Namespace
+    console: "Console", make: Callable[..., Training], data: object, args: argparse.Namespace
 ) -> tuple[Training, int]:
     """Make a training and run it.  Return it and the number of steps."""
     flow.vm.sync()

@@ -49,7 +49,7 @@ class FakeTensorMode(TorchFunctionMode):
         if getattr(func, "__name__", "") in ("__get__", "__repr__"):
             return func(*args, **(kwargs or {}))
 
-        def fake(value: Tensor) -> Any:
+        def fake(value: Tensor) -> object:
             if not isinstance(value, Tensor) or value._meta.device.type == "meta":
                 return value
             if not self.allow_non_fake_inputs:

@@ -143,7 +143,7 @@ class ArgsTree:
         """The structure with `leaf_fn(value)` in the place of each value that is no container."""
         return self._mapped(self._io_args, leaf_fn)
 
-    def _mapped(self, value: Any, leaf_fn: Callable[[object], object]) -> Any:
+    def _mapped(self, value: Any, leaf_fn: Callable[[object], object]) -> object:
         if type(value) in (tuple, list):
             return type(value)(self._mapped(v, leaf_fn) for v in value)
         if type(value) is dict:

@@ -31,7 +31,7 @@ class OpOverload:
         self.name, self.overload, self.function = name, overload, function
 
     @property
-    def _schema(self) -> Any:
+    def _schema(self) -> object:
         """The schema of an op of one's own."""
         return self.function.schema
 

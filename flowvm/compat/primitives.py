@@ -18,6 +18,7 @@ from flowvm.methods import function as of_method
 from flowvm.nn import functional as F
 from flowvm.ops.collectives import collectives
 from flowvm.ops.random.choices import dropout as _dropout
+from flowvm.ops.random.generator import Generator
 
 
 def named(name: str) -> Any:
@@ -38,7 +39,7 @@ def matmul(
     transpose_a: bool = False,
     transpose_b: bool = False,
     alpha: float = 1.0,
-) -> Any:
+) -> Tensor:
     """`alpha` times the product, of tensors whose last two dimensions may be exchanged first."""
     a = input.transpose(-2, -1) if transpose_a else input
     b = other.transpose(-2, -1) if transpose_b else other
@@ -46,19 +47,19 @@ def matmul(
     return product if alpha == 1.0 else product * alpha
 
 
-def gather(x: Tensor, indices: Tensor, axis: int = 0) -> Any:
+def gather(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
     """The slices of `x` along `axis` that integers of any shape name: that shape in its place."""
     at = axis % x.ndim
     rows = ops.index_select(x, at, indices.reshape(-1))
     return rows.reshape((*x.shape[:at], *indices.shape, *x.shape[at + 1 :]))
 
 
-def transpose(input: Tensor, perm: Sequence[int]) -> Any:
+def transpose(input: Tensor, perm: Sequence[int]) -> Tensor:
     """The dimensions in the order `perm`."""
     return input.permute(tuple(perm))
 
 
-def cast(x: Tensor, dtype: object, pin_memory: bool = False) -> Any:
+def cast(x: Tensor, dtype: object, pin_memory: bool = False) -> Tensor:
     """The tensor in another dtype."""
     return x.to(dtype)
 
@@ -68,7 +69,7 @@ def identity(x: Tensor) -> Tensor:
     return x
 
 
-def bias_add(x: Tensor, bias: Tensor, axis: int = 1) -> Any:
+def bias_add(x: Tensor, bias: Tensor, axis: int = 1) -> Tensor:
     """`bias`, a vector along `axis`, added to `x`."""
     shape = [1] * x.ndim
     shape[axis] = -1
@@ -105,14 +106,14 @@ def cross_entropy(
     )  # fmt: skip
 
 
-def sparse_softmax_cross_entropy(logits: Tensor, label: Tensor) -> Any:
+def sparse_softmax_cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
     """The cross entropy of each row of logits (*, C) with its class: (*)."""
     rows = logits.reshape((-1, logits.shape[-1]))
     losses = F.cross_entropy(rows, label.reshape(-1), reduction="none")
     return losses.reshape(label.shape)
 
 
-def sparse_cross_entropy(prediction: Tensor, label: Tensor, depth: int) -> Any:
+def sparse_cross_entropy(prediction: Tensor, label: Tensor, depth: int) -> Tensor:
     """The cross entropy of each row of probabilities (*, depth) with its class: (*)."""
     if prediction.shape[-1] != depth:
         raise ArgumentError(f"sparse_cross_entropy: depth {depth}, and {prediction.shape[-1]} rows")
@@ -120,7 +121,7 @@ def sparse_cross_entropy(prediction: Tensor, label: Tensor, depth: int) -> Any:
     return -own.log()
 
 
-def softmax_cross_entropy(logits: Tensor, label: Tensor) -> Any:
+def softmax_cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
     """The cross entropy of each row of logits with a row of probabilities."""
     return -(label * ops.log_softmax(logits, -1)).sum(-1)
 
@@ -190,27 +191,33 @@ def l2_normalize(input: Tensor, axis: int = 0, epsilon: float = 1e-12) -> Tensor
 # --- shapes ---------------------------------------------------------------------------------------
 
 
-def reshape_like(x: Tensor, like: Tensor) -> Any:
+def reshape_like(x: Tensor, like: Tensor) -> Tensor:
     """The tensor in the shape of another one."""
     return x.reshape(like.shape)
 
 
-def reduce_sum_like(x: Tensor, like: Tensor, axis: Sequence[int] = ()) -> Any:
+def reduce_sum_like(x: Tensor, like: Tensor, axis: Sequence[int] = ()) -> Tensor:
     """The sums over `axis`, in the shape of `like`."""
     return (x.sum(tuple(axis)) if tuple(axis) else x).reshape(like.shape)
 
 
-def split_like(x: Tensor, like: Sequence[Tensor], axis: int) -> Any:
+def split_like(x: Tensor, like: Sequence[Tensor], axis: int) -> tuple[Tensor, ...]:
     """Pieces along `axis`, as long as those of `like`."""
     return x.split([t.shape[axis] for t in like], axis)
 
 
-def _slices(start: Any, stop: Any, step: Any) -> tuple[slice, ...]:
+def _slices(
+    start: Sequence[int | None], stop: Sequence[int | None], step: Sequence[int | None]
+) -> tuple[slice, ...]:
     return tuple(slice(*ends) for ends in zip(start, stop, step, strict=True))
 
 
 def slice_of(
-    x: Tensor, start: object, stop: object, step: object, enable_view_slice: object = None
+    x: Tensor,
+    start: Sequence[int | None],
+    stop: Sequence[int | None],
+    step: Sequence[int | None],
+    enable_view_slice: object = None,
 ) -> Tensor:
     """`x[start:stop:step]`, of each of the first dimensions."""
     part: Tensor = x[_slices(start, stop, step)]
@@ -218,8 +225,13 @@ def slice_of(
 
 
 def slice_update(
-    ref: Tensor, value: Tensor, start: object, stop: object, step: object, inplace: bool = False
-) -> Any:
+    ref: Tensor,
+    value: Tensor,
+    start: Sequence[int | None],
+    stop: Sequence[int | None],
+    step: Sequence[int | None],
+    inplace: bool = False,
+) -> Tensor:
     """`ref` with `value` at `[start:stop:step]`; itself if `inplace`."""
     changed = ref if inplace else ref.clone()
     changed[_slices(start, stop, step)] = value
@@ -243,7 +255,7 @@ def fused_bias_add_gelu(a: Tensor, b: Tensor, *, axis: int) -> Tensor:
 
 
 def fused_bias_add_dropout(
-    a: Tensor, b: Tensor, *, p: float = 0.5, axis: int, generator: Any = None
+    a: Tensor, b: Tensor, *, p: float = 0.5, axis: int, generator: Generator | None = None
 ) -> Tensor:
     """Dropout of a sum with a bias."""
     return _dropout(bias_add(a, b, axis), p, generator=generator)
@@ -254,9 +266,10 @@ def fused_fast_gelu_mul(x: Tensor, multiplier: Tensor) -> Tensor:
     return F.gelu(x, "tanh") * multiplier
 
 
-def quick_gelu(x: Tensor) -> Any:
+def quick_gelu(x: Tensor) -> Tensor:
     """x * sigmoid(1.702 x)."""
-    return x * ops.sigmoid(x * 1.702)
+    gate: Tensor = ops.sigmoid(x * 1.702)
+    return x * gate
 
 
 def fused_scale_tril(
@@ -284,7 +297,7 @@ def fused_scale_mask_softmax_dropout(
     scale: float = 1.0,
     p: float = 0.5,
     training: bool = True,
-    generator: Any = None,
+    generator: Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Dropout of `fused_scale_mask_softmax`, and that."""
     shares = fused_scale_mask_softmax(x, mask, fill_value=fill_value, scale=scale)
@@ -298,7 +311,7 @@ def fused_scale_tril_softmax_mask_scale(
     diagonal: int,
     tril_scale_value: float,
     tril_fill_value: float = -math.inf,
-    generator: Any = None,
+    generator: Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Dropout of the softmax of `fused_scale_tril`, and that softmax."""
     shares = softmax(fused_scale_tril(a, diagonal, tril_fill_value, tril_scale_value))
@@ -311,7 +324,7 @@ def fused_scale_tril_softmax_dropout(
     scale: float = 1.0,
     fill_value: float = -math.inf,
     rate: float = 0.5,
-    generator: Any = None,
+    generator: Generator | None = None,
 ) -> Tensor:
     """Dropout of the softmax of `fused_scale_tril`."""
     shares = softmax(fused_scale_tril(x, diagonal, fill_value, scale))
@@ -343,7 +356,7 @@ def fused_dot_feature_interaction(
     self_interaction: bool = False,
     output_padding: int = 0,
     pooling: str | None = None,
-) -> Any:
+) -> Tensor:
     """The products of each two rows of features (batch, n, d), behind `output_concat` and in front
     of zeros; or with pooling="sum" their elementwise products added: (batch, d).
     """
@@ -365,7 +378,7 @@ def fused_dot_feature_interaction(
 
 def fused_cross_feature_interaction(
     x: Tensor, weight: Tensor, x_0: Tensor, bias: Tensor, interaction_mode: str
-) -> Any:
+) -> Tensor:
     """A layer of a deep and cross network, by a "vector" or a "matrix" of weights."""
     if interaction_mode not in ("vector", "matrix"):
         raise ArgumentError(
@@ -378,12 +391,12 @@ def fused_cross_feature_interaction(
     return x_0 * (product + bias) + x
 
 
-def host_scalar_add_by_tensor(x: Tensor, scalar: Tensor) -> Any:
+def host_scalar_add_by_tensor(x: Tensor, scalar: Tensor) -> Tensor:
     """The sum with a tensor of one number, on whatever device."""
     return x + scalar.to(x.device)
 
 
-def roc_auc_score(label: Tensor, pred: Tensor) -> Any:
+def roc_auc_score(label: Tensor, pred: Tensor) -> Tensor:
     """The area below the receiver's curve of predictions for labels 0 and 1: (1,) of float32."""
     truth = (label.reshape(-1) != 0).to(float64)
     shares = pred.reshape(-1)
@@ -397,12 +410,13 @@ def roc_auc_score(label: Tensor, pred: Tensor) -> Any:
     return area.to(float32).reshape(1)
 
 
-def spmm(input: Tensor, mat2: Tensor) -> Any:
+def spmm(input: Tensor, mat2: Tensor) -> Tensor:
     """The product of a sparse matrix and a dense one."""
-    return ops.matmul(input, mat2)
+    product: Tensor = ops.matmul(input, mat2)
+    return product
 
 
-def local_all_reduce(x: Tensor, inplace: bool = False) -> Any:
+def local_all_reduce(x: Tensor, inplace: bool = False) -> Tensor:
     """The sum of the ranks' tensors, in place of this one's if asked."""
     total = collectives.all_reduce(x)
     return x.copy_(total) if inplace else total

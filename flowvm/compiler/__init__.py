@@ -7,11 +7,13 @@ Not here: what is compiled.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from flowvm.loading.listing import listing, own_names
 
 __dir__ = listing(globals())
+
+_T = TypeVar("_T")
 
 captured: list[Callable[[], bool]] = []  # return True during a capture
 
@@ -38,12 +40,12 @@ def disable(fn: object = None, recursive: bool = True, *, reason: str | None = N
     return fn if fn is not None else lambda function: function
 
 
-def allow_in_graph(fn: object) -> Any:
+def allow_in_graph(fn: _T) -> _T:
     """Return the function itself: a capture accepts any call."""
     return fn
 
 
-def assume_constant_result(fn: object) -> Any:
+def assume_constant_result(fn: _T) -> _T:
     """Return the function itself: a capture watches all values that it reads and that are no
     tensors.
     """

@@ -187,7 +187,7 @@ def _of_function(function: pytypes.FunctionType, facts: list[str], reached: list
 _MODULE_OPTIONS = {"INLINE_ALWAYS", "LOOPS_ONLY", "REASSOCIATE", "WORDS_ONLY"}
 
 
-def _in_cell(cell: pytypes.CellType) -> Any:
+def _in_cell(cell: pytypes.CellType) -> object:
     try:
         return cell.cell_contents
     except ValueError:  # nothing yet
@@ -415,7 +415,7 @@ def _text_of(value: Any, reached: list[object]) -> str:
     return _text_of_code(value, reached)
 
 
-def _text_of_code(value: Any, reached: list[Any]) -> str:
+def _text_of_code(value: Any, reached: list[object]) -> str:
     """Return the line of an object with code: a function in any wrapper, a class or its
     instance.
     """
@@ -448,7 +448,7 @@ def _text_of_code(value: Any, reached: list[Any]) -> str:
     return f"an object of {kind.__module__}.{kind.__qualname__} {_text_of(held, reached)}"
 
 
-def _wrapped(value: object) -> Any:
+def _wrapped(value: object) -> object:
     """Return the function inside a static method, Numba's dispatcher, or a `functools.cache`."""
     if _is_foreign(type(value).__module__):
         for name in ("__func__", "py_func", "__wrapped__"):

@@ -402,7 +402,7 @@ def _engine() -> Any:
 
 
 @functools.cache
-def _engine_machine() -> Any:
+def _engine_machine() -> object:
     # MCJIT takes its target machine over, so it gets one that nothing else uses.
     return _target_machine.__wrapped__(3)
 

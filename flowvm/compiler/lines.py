@@ -175,7 +175,7 @@ def _reading(plain: Find) -> Find:
     """Return a selector for `array[place]`."""
     from numba import types
 
-    def find(kinds: Any) -> Any:
+    def find(kinds: Any) -> object:
         array, place = kinds
         if _is_line(array):
             if isinstance(place, types.Integer):

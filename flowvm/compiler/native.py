@@ -273,12 +273,12 @@ class _Frontend:
         typeof_impl.register(Intrinsic, of_intrinsic)
         typeof_impl.register(Overloaded, of_overloaded)
 
-    def _dispatcher_type(self, function: object) -> Any:
+    def _dispatcher_type(self, function: object) -> object:
         from numba import types
 
         return types.Dispatcher(self.dispatcher(function))
 
-    def dispatcher(self, function: Any) -> Any:
+    def dispatcher(self, function: Any) -> object:
         key = function, self.simplified
         if key not in self.dispatchers:
             options = self.options(bool(function.__globals__.get("REASSOCIATE")))

@@ -90,7 +90,7 @@ def _range_found(plain: Find) -> Find:
 def _iterator_found(plain: Find) -> Find:
     from llvmlite import ir
 
-    def find(kinds: Any) -> Any:
+    def find(kinds: Any) -> object:
         lowered = plain(kinds)
         if kinds[0] not in _signed_types()[0]:
             return lowered
@@ -130,7 +130,7 @@ def _variable(builder: Builder, value: Value) -> Value:
 
 
 def _next_found(plain: Find) -> Find:
-    def find(kinds: Any) -> Any:
+    def find(kinds: Any) -> object:
         if kinds[0] not in _signed_types()[1]:
             return plain(kinds)
 

@@ -322,7 +322,7 @@ def _if_it_has_withs(plain: Callable[[object], object]) -> Callable[[object], ob
     return deleted
 
 
-def unloaded_scipy() -> contextlib.AbstractContextManager[Any]:
+def unloaded_scipy() -> contextlib.AbstractContextManager[object]:
     """Load Numba's parts inside the with statement without loading SciPy's BLAS.  If SciPy exists,
     its BLAS is taken to exist, and is loaded at the first need.
     """

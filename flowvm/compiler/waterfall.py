@@ -13,7 +13,6 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from flowvm.compiler import progress, record
 from flowvm.compiler.record import CODE, FRONT, LINK, LOAD, NUMBA, PASSES, START, Compilation
@@ -60,7 +59,7 @@ def tables(rows: Sequence[Compilation]) -> list[object]:
     return [_waterfall(rows), _sums(rows)]
 
 
-def _waterfall(rows: Sequence[Compilation]) -> Any:
+def _waterfall(rows: Sequence[Compilation]) -> object:
     table = grids.Table(title="Compiled, in order of time", title_justify="left", box=None)
     table.add_column("at", justify="right", no_wrap=True)
     table.add_column("by", no_wrap=True, overflow="ellipsis", max_width=14)
@@ -104,7 +103,7 @@ def _numbers(rows: Sequence[Compilation]) -> list[str]:
     return [f"{seconds:.2f}" if seconds >= 0.005 else "" for seconds in (sum(columns), *columns)]
 
 
-def _sums(rows: Sequence[Compilation]) -> Any:
+def _sums(rows: Sequence[Compilation]) -> object:
     table = grids.Table(title="\nProcessor seconds", title_justify="left", box=None)
     table.add_column("by", no_wrap=True, overflow="ellipsis", max_width=30)
     table.add_column("made", justify="right")

@@ -224,7 +224,7 @@ class _Function:
         head = f"define internal {self.returns} @{self.name}({parameters}) {{"
         self.lines = [head, *self.entry, *self.body, "}"]
 
-    def refuse(self, node: Any, what: str = "") -> NoReturn:
+    def refuse(self, node: ast.AST, what: str = "") -> NoReturn:
         message = what or f"`{ast.unparse(node)}`"
         line = self.first + getattr(node, "lineno", 1) - 1
         raise CompileError(f"{self.file}:{line}: {message} cannot be translated: no code of words")
@@ -655,7 +655,7 @@ class _Function:
         parts = range(function.count)
         return [self.new(f"extractvalue {function.returns} {result.name}, {k}") for k in parts]
 
-    def known(self, node: ast.expr) -> Any:
+    def known(self, node: ast.expr) -> object:
         """The meaning of a name that is no variable, of an attribute of one, or of a constant."""
         if isinstance(node, ast.Constant):
             return node.value

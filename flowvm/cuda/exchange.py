@@ -116,7 +116,7 @@ class Capsules:
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0
 
-    def __dlpack__(self, **options: Any) -> Any:
+    def __dlpack__(self, **options: object) -> Any:
         version = {k: v for k, v in options.items() if k == "max_version"}
         self.capsule = self.source.__dlpack__(stream=own_stream(self.device.index or 0), **version)
         self.versioned, code = kind_of(self.capsule)

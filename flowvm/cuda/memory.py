@@ -6,7 +6,7 @@ Memory is taken when an instruction is handed to the device, not when it is issu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowvm import vm
 from flowvm.cuda.devices import index_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __dir__ = listing(globals())
 
 
-def _word(device: Any, place: int) -> int:
+def _word(device: DeviceLike | None, place: int) -> int:
     """A counter of the device's memory; 0 before the device is used."""
     index = index_of(device)
     if index not in {runtime.index for runtime in runtimes()}:

@@ -148,7 +148,7 @@ def _dtype(value: object) -> object:
     return value._meta.dtype if hasattr(value, "_meta") else None
 
 
-def _cast(t: Any, dtype: DType) -> Any:
+def _cast(t: Any, dtype: DType) -> object:
     """`t` in `dtype`.  A parameter's is kept: many calls of a step convert the same ones."""
     node = t._node
     if node is None or not node.is_leaf:

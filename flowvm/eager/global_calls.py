@@ -98,7 +98,7 @@ def takes_placement(function: Function) -> Function:
     """The function, which makes a tensor, with `placement=` and `sbp=`."""
 
     @functools.wraps(function)
-    def make(*args: object, **kwargs: object) -> Any:
+    def make(*args: object, **kwargs: object) -> object:
         if "placement" in kwargs or "sbp" in kwargs:
             where, sbp = kwargs.pop("placement", None), kwargs.pop("sbp", None)
             return Globals.factory(function, args, where, sbp, kwargs)
@@ -144,7 +144,7 @@ def placed_like(function: Function) -> Function:
     """
 
     @functools.wraps(function)
-    def make(*args: object, **kwargs: object) -> Any:
+    def make(*args: object, **kwargs: object) -> object:
         meta = getattr(args[0] if args else kwargs.get("input"), "_meta", None)
         if meta.__class__ is GlobalMeta and "device" not in kwargs:
             where = kwargs.pop("placement", None) or meta.placement

@@ -180,7 +180,7 @@ def short(value: object) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _fallback(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Any:
+def _fallback(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> object:
     """On a miss: the result, if the call must be made some other way, else None.
 
     So must one with attributes that are no plain values: what is no plain value does not come

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -43,7 +43,7 @@ def spelled(**others: str) -> Callable[[Function], Function]:
 
 
 def _called_by(function: Function, others: Mapping[str, str]) -> Function:
-    def call(*args: object, **kwargs: object) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
         if kwargs and not others.keys().isdisjoint(kwargs):
             args = _renamed(function.__name__, others, args, kwargs)
         return function(*args, **kwargs)
@@ -79,7 +79,7 @@ def formerly(*orders: str) -> Callable[[Function], Function]:
     rows = [order.split() for order in orders]
 
     def decorated(function: Function) -> Function:
-        def call(*args: object, **kwargs: object) -> Any:
+        def call(*args: object, **kwargs: object) -> object:
             for names in rows:
                 if len(args) == len(names) and _fits(names, args):
                     kwargs.update(zip(names, args, strict=True))

@@ -112,7 +112,7 @@ class Live:
             self._keep_kind()
         return _LiveFloat if isinstance(self.find(), float) else _LiveInt
 
-    def _computed(self, function: str, *values: object) -> Any:
+    def _computed(self, function: str, *values: object) -> object:
         if not all(isinstance(v, (Live, int, float)) for v in values):
             if not all(isinstance(v, numbers.Number) for v in values):
                 return NotImplemented
@@ -124,7 +124,7 @@ class Live:
             known = self.guards.known[key] = Live(function, values, self.guards)
         return known
 
-    def _decided(self, function: str, *values: object) -> Any:
+    def _decided(self, function: str, *values: object) -> object:
         value = self._computed(function, *values)
         if not isinstance(value, Live):
             return value
@@ -184,7 +184,7 @@ class Live:
 
     def __array_ufunc__(
         self, ufunc: object, method: str, *inputs: object, **options: object
-    ) -> Any:
+    ) -> object:
         return getattr(ufunc, method)(*map(plain_number, inputs), **options)
 
     def __getattr__(self, name: str) -> Any:
@@ -305,10 +305,10 @@ def _written(value: object, around: int) -> str:
 
 
 def _binary(function: str) -> tuple[Callable[..., object], Callable[..., object]]:
-    def method(self: Live, other: object) -> Any:
+    def method(self: Live, other: object) -> object:
         return self._computed(function, self, other)
 
-    def reflected(self: Live, other: object) -> Any:
+    def reflected(self: Live, other: object) -> object:
         return self._computed(function, other, self)
 
     return method, reflected
@@ -318,10 +318,10 @@ def _whole(function: str) -> tuple[Callable[..., object], Callable[..., object]]
     """Methods of an operation on ints that is for sizes and masks: of numbers that are fixed."""
     of = getattr(operator, function)
 
-    def method(self: Live, other: object) -> Any:
+    def method(self: Live, other: object) -> object:
         return of(self.fixed(), plain_number(other))
 
-    def reflected(self: Live, other: object) -> Any:
+    def reflected(self: Live, other: object) -> object:
         return of(plain_number(other), self.fixed())
 
     return method, reflected

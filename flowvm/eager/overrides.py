@@ -36,7 +36,7 @@ _beginning = held_at_fork(threading.RLock())
 _given_way: dict[FunctionType, FunctionType] = {}  # by function: what it did before
 
 
-def disabled(func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+def disabled(func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
     """The `__torch_function__` of a class that takes no calls over."""
     return func(*args, **(kwargs or {}))
 
@@ -92,7 +92,7 @@ def _enter(overriders: list[object], value: object) -> None:
     overriders.insert(place, value)
 
 
-def overridden(public: object, overriders: Sequence[Any], args: object, kwargs: object) -> Any:
+def overridden(public: object, overriders: Sequence[Any], args: object, kwargs: object) -> object:
     """Return the answer of the innermost mode, or of one of `overriders`, in the place of
     `public(*args)`.
 
@@ -135,7 +135,7 @@ def hint(value: object) -> str:
 # --- functions that ask ---------------------------------------------------------------------------
 
 
-def _answer(original: Any, public: object, args: Any, kwargs: Any) -> Any:
+def _answer(original: Any, public: object, args: Any, kwargs: Any) -> object:
     """A call of a function that has given way."""
     if not modes.inside and _USUAL.issuperset(map(type, args)) and not kwargs:
         return original(*args)  # nearly all
@@ -145,7 +145,7 @@ def _answer(original: Any, public: object, args: Any, kwargs: Any) -> Any:
     return original(*args, **kwargs)
 
 
-def _answer_of_object(original: Any, public: object, args: Any, kwargs: Any) -> Any:
+def _answer_of_object(original: Any, public: object, args: Any, kwargs: Any) -> object:
     """Call a class whose objects are the public functions, or its override."""
     overriders = overriding((*args[1:], *kwargs.values()))
     if overriders or open_modes():

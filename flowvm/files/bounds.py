@@ -52,14 +52,14 @@ class Bounds:
             raise self.refusal(f"copies its own values without end{_ADVICE}")
         return values
 
-    def put(self, target: MutableMapping[Any, Any], key: object, value: object) -> None:
+    def put(self, target: MutableMapping[object, object], key: object, value: object) -> None:
         """Set an item of a dict, if the key can be hashed in bounds."""
         if key.__class__ is not str:
             self._check(target, key)
         self.step()
         target[key] = value
 
-    def add(self, target: set[Any], key: object) -> None:
+    def add(self, target: set[object], key: object) -> None:
         """Add an element to a set, if it can be hashed in bounds."""
         if key.__class__ is not str:
             self._check(target, key)

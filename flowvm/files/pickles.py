@@ -187,12 +187,12 @@ class Reader:
         self.bounds.copies(value)
         return value
 
-    def _size(self, items: Any = ()) -> Size:
+    def _size(self, items: Sequence[int] = ()) -> Size:
         if not _plain(items) or len(items) > MOST_DIMS or not all(type(n) is int for n in items):
             raise self.refusal("is damaged: a torch.Size has no sizes")
         return Size(items)
 
-    def _filled(self, target: Any, items: object) -> Any:
+    def _filled(self, target: Any, items: object) -> object:
         """A dict with items: another dict's, or pairs."""
         pairs = list(self.bounds.copies(items).items()) if isinstance(items, dict) else items
         if not isinstance(pairs, (list, tuple)):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from flowvm.errors import FileError
 from flowvm.meta.arrays import Array
 
 Feature = list[bytes] | Array
-_KINDS: dict[int, np.dtype[Any]] = {
+_KINDS: dict[int, np.dtype[np.generic]] = {
     2: np.dtype("<f4"),
     3: np.dtype("<f8"),
     4: np.dtype(np.int32),

@@ -176,7 +176,7 @@ def row(*inner: Check, kind: type[Any] = list) -> Check:
     return check
 
 
-def _each(inner: Sequence[Check], value: Sequence[Any], where: str) -> None:
+def _each(inner: Sequence[Check], value: Sequence[object], where: str) -> None:
     for k, (check, item) in enumerate(zip(inner, value, strict=True)):
         check(item, f"{where}[{k}]")
 

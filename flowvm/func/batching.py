@@ -125,9 +125,9 @@ def explain() -> dict[str, str]:
 
 
 def _mapped(
-    func: Any, args: Any, kwargs: Any, dims: list[Any], out_dims: object, randomness: str,
+    func: Any, args: object, kwargs: Any, dims: list[Any], out_dims: object, randomness: str,
     flat: list[Any], size: int,
-) -> Any:  # fmt: skip
+) -> object:  # fmt: skip
     """Run the function on all examples, or else on each."""
     before = default_generator.position()
     level = Level(size)
@@ -247,9 +247,9 @@ def _size(flat: Sequence[object], dims: Sequence[object]) -> int:
 
 
 def _looped(
-    func: Any, args: Any, kwargs: Any, dims: list[Any], out_dims: object, randomness: str,
+    func: Any, args: object, kwargs: Any, dims: list[object], out_dims: object, randomness: str,
     flat: list[Any], size: int,
-) -> Any:  # fmt: skip
+) -> object:  # fmt: skip
     results = []
     for i in range(size):
         each = [x if d is None else x.select(d, i) for x, d in zip(flat, dims, strict=True)]

@@ -70,7 +70,7 @@ def functional_call(
             owner._put(table, own, value)
 
 
-def _places(module: Any) -> dict[str, tuple[Any, str, str, Any]]:
+def _places(module: Any) -> dict[str, tuple[Any, str, str, object]]:
     """Return the place of each parameter and buffer by its whole name: owner, table, name and
     value.
     """

@@ -76,8 +76,11 @@ def _finish(result: object, needs_grad: bool) -> Any:
 
 
 def _back(
-    outputs: Any, inputs: Tensor | Sequence[Tensor], starts: list[Tensor] | list[Any], again: bool
-) -> list[Any]:
+    outputs: Sequence[object],
+    inputs: Tensor | Sequence[Tensor],
+    starts: Sequence[Tensor],
+    again: bool,
+) -> list[Tensor]:
     """The gradients of `inputs`, zeros where the outputs do not depend on them."""
     pairs = [
         (o, s) for o, s in zip(outputs, starts, strict=True)
@@ -111,7 +114,7 @@ def _chosen(name: str, args: tuple[object, ...], argnums: object) -> tuple[int, 
 
 def _with_leaves(
     name: str, args: tuple[object, ...], numbers: tuple[int, ...]
-) -> tuple[list[object], list[Any]]:
+) -> tuple[list[object], list[Tensor]]:
     """Return the arguments with new leaves of the graph at the places `numbers`, and these
     leaves.
     """
@@ -138,7 +141,7 @@ def _with_aux(name: str, result: object, has_aux: bool) -> tuple[object, object]
     return result
 
 
-def _ends(name: str, output: object) -> list[Any]:
+def _ends(name: str, output: object) -> list[Tensor]:
     """Return the tensors of a function's output; ArgumentError if there are none, or others."""
     ends = leaves(output)
     for x in ends:
@@ -279,8 +282,8 @@ def jvp(
 
 
 def directional(
-    func: Function, primals: Any, tangents: object, strict: bool = False, has_aux: bool = False,
-    empty: bool = False,
+    func: Function, primals: tuple[object, ...], tangents: object, strict: bool = False,
+    has_aux: bool = False, empty: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Do what `jvp` does; with `empty`, of functions without results, too."""
     needs_grad = _need_grad([*leaves(primals), *leaves(tangents)])
@@ -292,7 +295,7 @@ def directional(
             raise AutogradError(
                 "jvp: an output does not depend on the primals, which strict=True refuses"
             )
-        weights: list[Any] = [_of_each(zeros_like(e)).detach().requires_grad_() for e in ends]
+        weights = [_of_each(zeros_like(e)).detach().requires_grad_() for e in ends]
         back = _back(ends, inputs, weights, True)
         slopes = _back(back, weights, leaves(tangents), needs_grad)
     result = _finish(output, needs_grad), _finish(rebuilt(output, slopes), needs_grad)
@@ -354,7 +357,7 @@ def jacrev(
 def _blocks(
     blocks: Sequence[Sequence[object]],
     output: object,
-    args: Any,
+    args: tuple[object, ...],
     argnums: object,
     numbers: tuple[int, ...],
 ) -> object:
@@ -370,7 +373,7 @@ def _blocks(
     return rebuilt(output, trees)
 
 
-def _rows(end: Any, inputs: list[Any], again: bool, chunk_size: int | None) -> list[object]:
+def _rows(end: Tensor, inputs: list[Tensor], again: bool, chunk_size: int | None) -> list[Tensor]:
     """Return the derivatives of one result by each leaf: a backward for all of its elements."""
     count = end.numel()
     if not count:
@@ -384,15 +387,15 @@ def _rows(end: Any, inputs: list[Any], again: bool, chunk_size: int | None) -> l
 
 def _of_units(
     x: Tensor,
-    function: Callable[[object], Sequence[object]],
+    function: Callable[[Tensor], Sequence[Tensor]],
     out_dim: int,
     chunk_size: int | None = None,
-) -> list[Any]:
+) -> list[Tensor]:
     """Map a function over the unit tensors of the shape of `x`."""
     count = x.numel()
-    units: object = eye(count, dtype=x.dtype, device=x.device).reshape((count, *x.shape))
+    units = eye(count, dtype=x.dtype, device=x.device).reshape((count, *x.shape))
     over = vmap(function, out_dims=out_dim, randomness="same", chunk_size=chunk_size)
-    columns: list[object] = over(units)
+    columns: list[Tensor] = over(units)
     return columns
 
 
@@ -428,13 +431,13 @@ def jacfwd(
     return call
 
 
-def _columns(ends: list[Any], inputs: list[Any], again: bool) -> list[list[object]]:
+def _columns(ends: list[Tensor], inputs: list[Tensor], again: bool) -> list[list[Tensor]]:
     """Return the derivatives of each result by each leaf: a backward for all of a leaf's elements,
     of the gradient by what it weighs the results with.
     """
-    weights: list[object] = [_of_each(zeros_like(e)).detach().requires_grad_() for e in ends]
+    weights = [_of_each(zeros_like(e)).detach().requires_grad_() for e in ends]
     back = _back(ends, inputs, weights, True)
-    blocks: list[list[object]] = [[] for _ in ends]
+    blocks: list[list[Tensor]] = [[] for _ in ends]
     for x, gradient in zip(inputs, back, strict=True):
         if x.numel():
             slope = functools.partial(_slopes, gradient, weights, again)
@@ -446,7 +449,7 @@ def _columns(ends: list[Any], inputs: list[Any], again: bool) -> list[list[objec
     return blocks
 
 
-def _slopes(gradient: object, weights: list[Any], again: bool, unit: object) -> list[object]:
+def _slopes(gradient: Tensor, weights: list[Tensor], again: bool, unit: Tensor) -> list[Tensor]:
     return _back([gradient], weights, [unit], again)
 
 

@@ -29,7 +29,7 @@ def _filled(tree: object, values: Iterator[object]) -> Any:
     return next(values)
 
 
-def mapped(function: Callable[[Any], Any], tree: object) -> Any:
+def mapped(function: Callable[[Any], object], tree: object) -> Any:
     """Return the tree with `function` applied to each leaf."""
     return rebuilt(tree, [function(leaf) for leaf in leaves(tree)])
 

@@ -91,7 +91,7 @@ def isolated(file: str, *args: str) -> list[str]:
     return [_python(), "-I", "-S", file, *args]
 
 
-def start(command: list[str], **options: Any) -> subprocess.Popen[Any]:
+def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
     """Start a process; `options` are the options of `subprocess.Popen`."""
     return subprocess.Popen(command, **options)
 

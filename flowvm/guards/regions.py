@@ -231,7 +231,7 @@ class AroundToo(Region):
         """Decorate `function`: its body runs in the region."""
 
         @functools.wraps(function)
-        def inside(*args: object, **kwargs: object) -> Any:
+        def inside(*args: object, **kwargs: object) -> object:
             with self:
                 return function(*args, **kwargs)
 
@@ -343,7 +343,7 @@ class reverting(Switched):  # noqa: N801 - read as a part of the with statement
         """Decorate `function`: each call of it is such a block."""
 
         @functools.wraps(function)
-        def inside(*args: object, **kwargs: object) -> Any:
+        def inside(*args: object, **kwargs: object) -> object:
             with type(self)(self.undo, self.switch):
                 return function(*args, **kwargs)
 

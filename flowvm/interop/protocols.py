@@ -145,7 +145,7 @@ class _Producer:
         device: tuple[int, int] = self.source.__dlpack_device__()
         return device
 
-    def __dlpack__(self, **options: Any) -> Any:
+    def __dlpack__(self, **options: object) -> Any:
         capsule = self.source.__dlpack__(**options)
         self.versioned, code = kind_of(capsule)
         if (name := _NAMES.get(code)) is not None:
@@ -165,7 +165,7 @@ class _Given:
     def __dlpack_device__(self) -> tuple[int, int]:
         return device_of(self.capsule)
 
-    def __dlpack__(self, **options: object) -> object:
+    def __dlpack__(self, **options: object) -> Any:
         return self.capsule
 
 

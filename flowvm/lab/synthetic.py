@@ -7,7 +7,6 @@ solve does, and so on), the networks those of their layers; all are scaled to a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -30,7 +29,7 @@ def _forkjoin(n: int, rng: object) -> tuple[Tasks, Edges]:
     return tasks, [e for k in range(1, n + 1) for e in ((0, k), (k, n + 1))]
 
 
-def _erdos(n: int, rng: Any) -> tuple[Tasks, Edges]:
+def _erdos(n: int, rng: np.random.Generator) -> tuple[Tasks, Edges]:
     """Each pair has an edge, from the lower to the higher number, with a chance of 4 / n."""
     edges: Edges = []
     for t in range(1, n):
@@ -39,7 +38,7 @@ def _erdos(n: int, rng: Any) -> tuple[Tasks, Edges]:
     return [("task", 1.0)] * n, edges
 
 
-def _layered(n: int, rng: Any) -> tuple[Tasks, Edges]:
+def _layered(n: int, rng: np.random.Generator) -> tuple[Tasks, Edges]:
     """About sqrt(n) layers of about as many tasks, each after one to three of the layer above."""
     layers: list[list[int]] = []
     edges: Edges = []
@@ -189,7 +188,7 @@ def _pipeline(n: int, rng: object) -> tuple[Tasks, Edges]:
     return blocks.tasks, blocks.edges
 
 
-KINDS: dict[str, Callable[[int, object], tuple[Tasks, Edges]]] = {
+KINDS: dict[str, Callable[[int, np.random.Generator], tuple[Tasks, Edges]]] = {
     "chain": _chain, "cholesky": _cholesky, "erdos": _erdos, "fft": _fft, "forkjoin": _forkjoin,
     "layered": _layered, "lu": _lu, "pipeline": _pipeline, "stencil": _stencil,
     "transformer": _transformer,
@@ -233,7 +232,7 @@ def synthetic(
     )
 
 
-def _costs(own: Array, cost: str | float, rng: Any) -> Array:
+def _costs(own: Array, cost: str | float, rng: np.random.Generator) -> Array:
     n = len(own)
     if not isinstance(cost, str):
         return np.full(n, float(cost))

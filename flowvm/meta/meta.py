@@ -93,7 +93,7 @@ def reach(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, int]:
 
 
 _cache = LRUCache("metas", one_each=True)
-_interned: dict[tuple[Any, ...], TensorMeta] = _cache.young
+_interned: dict[tuple[object, ...], TensorMeta] = _cache.young
 about_memory: list[Callable[[], str]] = []  # what an error says of who has memory, see providers
 _META_BYTES = 900  # of a meta of some dimensions, with its key
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -85,7 +85,7 @@ if sys.version_info < (3, 12):  # later versions deprecate this quicker way
         return number
 else:
 
-    def next_of(counter: object) -> int:
+    def next_of(counter: Any) -> int:
         """Return the number that an `itertools.count` hands out next; it stays the next."""
         return int(repr(counter)[6:-1])  # "count(7)"
 
@@ -134,7 +134,7 @@ def loads_of(code: CodeType, first: tuple[str, ...]) -> Iterator[tuple[str, str,
 
 def _loads() -> str:
     def outer(closure: Any) -> Callable[[object], object]:
-        def sample(self: Any) -> Any:
+        def sample(self: Any) -> object:
             self.count += 1
             return self.layer.weight + sys.maxsize.real + closure.x
 
@@ -347,7 +347,7 @@ def _signals() -> str:
 # --- tracebacks and capsules ------------------------------------------------------------------
 
 
-def traceback_slot() -> Any:
+def traceback_slot() -> object:
     """The descriptor behind `__traceback__`, which a property of a subclass may stand in front of:
     C code that raises and catches looks past it.
     """

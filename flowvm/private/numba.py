@@ -332,14 +332,14 @@ def function_compiler(
 
 def compiled_by(
     function: object, options: dict[str, object], compiler: Callable[[object], object]
-) -> Any:
+) -> object:
     """A dispatcher of `function`, which `compiler(locals)` compiles: types of its variables."""
     dispatcher = NUMBA.CPUDispatcher(function, targetoptions=options)
     dispatcher._compiler = compiler(dispatcher._compiler.locals)
     return dispatcher
 
 
-def global_type(context: Any, value: object) -> Any:
+def global_type(context: Any, value: object) -> object:
     """The type of a global that Numba has registered, such as what an @overload is for; or None."""
     NUMBA.require("TypingContext")
     return context._get_global_type(value)

@@ -136,13 +136,13 @@ def cuda_target(typing: object, context: Callable[[object], object]) -> Any:
     return target
 
 
-def global_type(context: Any, value: object) -> Any:
+def global_type(context: Any, value: object) -> object:
     """The type of a global that Numba has registered, such as what an @overload is for; or None."""
     NUMBA_CUDA.require("TypingContext")
     return context._get_global_type(value)
 
 
-def type_of(dispatcher: Any) -> Any:
+def type_of(dispatcher: Any) -> object:
     """The type of a function that kernels call."""
     return dispatcher._numba_type_
 

@@ -72,7 +72,7 @@ def exponential(
             "away, or pass sym=False"
         )
 
-    def shape(k: Any, last: float) -> Any:
+    def shape(k: Any, last: float) -> object:
         return np.exp(-np.abs(k - (last / 2 if center is None else center)) / tau)
 
     return _window("exponential", M, shape, options, math.exp(-abs(center or 0.0) / tau))

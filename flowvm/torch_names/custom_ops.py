@@ -63,7 +63,7 @@ class CustomOpDef:
                 return self._called(self._cast(values))
         return self._called(values)
 
-    def _called(self, values: dict[str, Any]) -> Any:
+    def _called(self, values: dict[str, object]) -> object:
         tensors = [t for t in tree_flatten(list(values.values()))[0] if isinstance(t, Tensor)]
         recorded = grad_enabled() and any(t.requires_grad for t in tensors)
         if recorded and (function := self.functions.get("Autograd")) is not None:
@@ -121,14 +121,14 @@ class CustomOpDef:
                 )
             storages.add(id(out.storage()))
 
-    def _recorded(self, arguments: Mapping[str, object]) -> Any:
+    def _recorded(self, arguments: Mapping[str, object]) -> object:
         """Make the call with a Node of its own."""
         op, leaves = self, tree_flatten(arguments)
         shape = []
 
         class Made(Function):
             @staticmethod
-            def forward(ctx: Any, *flat: object) -> Any:
+            def forward(ctx: Any, *flat: object) -> object:
                 values = tree_unflatten(list(flat), leaves[1])
                 tensors = [t for t in flat if isinstance(t, Tensor)]
                 output = op.computed(values, tensors)
@@ -145,7 +145,7 @@ class CustomOpDef:
                 return tuple(outs) if len(outs) != 1 else outs[0]
 
             @staticmethod
-            def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+            def backward(ctx: Any, *grads: Tensor) -> tuple[object, ...]:
                 if op.backward is None:
                     raise AutogradError(
                         f"backward through {op.name}, which has no gradient; give it one by "
@@ -189,7 +189,7 @@ class CustomOpDef:
             self.functions[KEYS[kind]] = fn
         return fn
 
-    def register_fake(self, fn: Callable[..., Any], /) -> Callable[..., Any]:
+    def register_fake(self, fn: Callable[..., object], /) -> Callable[..., Any]:
         """Register `fn`, which returns tensors of the right shapes and dtypes for tensors without
         values.
         """
@@ -222,7 +222,7 @@ class CustomOpDef:
     def _cast(self, args: object) -> Any:
         """Return the arguments converted for autocast."""
 
-        def cast(x: Any) -> Any:
+        def cast(x: Any) -> object:
             to = self._casts.get(x.device.type) if isinstance(x, Tensor) else None
             if to is None or not x.is_floating_point() or x.dtype is float64:
                 return x

@@ -12,7 +12,7 @@ save, load      a clear error: save a state_dict (flow.save), or a graph (Graph.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, ParamSpec, TypeVar
 
 from flowvm.eager.modes import current_recorder
 from flowvm.errors import ArgumentError
@@ -48,11 +48,14 @@ __all__ = [
 ]
 __dir__ = listing(globals())
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
 ScriptModule = Module
 ScriptFunction = Graph
 
 
-def script(obj: object, *args: object, **kwargs: object) -> Any:
+def script(obj: _T, *args: object, **kwargs: object) -> _T:
     """Return the function, class or module itself: it runs as Python.
 
     >>> model = nn.Linear(2, 3)
@@ -111,7 +114,7 @@ def ignore(drop: object = False, **kwargs: object) -> Callable[[Any], Any]:
     return _itself(drop)
 
 
-def unused(fn: object) -> Any:
+def unused(fn: _T) -> _T:
     """Return the function itself.
 
     >>> flow.jit.unused(len) is len
@@ -120,7 +123,7 @@ def unused(fn: object) -> Any:
     return fn
 
 
-def export(fn: object) -> Any:
+def export(fn: _T) -> _T:
     """Return the function itself.
 
     >>> flow.jit.export(len) is len
@@ -129,14 +132,14 @@ def export(fn: object) -> Any:
     return fn
 
 
-def _overload(fn: object) -> object:
+def _overload(fn: _T) -> _T:
     return fn
 
 
 _overload_method = _overload
 
 
-def interface(obj: object) -> Any:
+def interface(obj: _T) -> _T:
     """Return the class itself.
 
     >>> flow.jit.interface(int) is int
@@ -145,7 +148,7 @@ def interface(obj: object) -> Any:
     return obj
 
 
-def script_if_tracing(fn: object) -> Any:
+def script_if_tracing(fn: _T) -> _T:
     """Return the function itself.
 
     >>> flow.jit.script_if_tracing(len) is len
@@ -154,7 +157,7 @@ def script_if_tracing(fn: object) -> Any:
     return fn
 
 
-def freeze(mod: object, *args: object, **kwargs: object) -> Any:
+def freeze(mod: _T, *args: object, **kwargs: object) -> _T:
     """Return the module itself: a graph's constants are folded when it is captured.
 
     >>> model = nn.Linear(2, 3).eval()
@@ -164,7 +167,7 @@ def freeze(mod: object, *args: object, **kwargs: object) -> Any:
     return mod
 
 
-def optimize_for_inference(mod: object, *args: object, **kwargs: object) -> Any:
+def optimize_for_inference(mod: _T, *args: object, **kwargs: object) -> _T:
     """Return the module itself: passes run when a graph is captured.
 
     >>> model = nn.Linear(2, 3).eval()
@@ -199,7 +202,7 @@ def is_tracing() -> bool:
     return current_recorder() is not None
 
 
-def annotate(the_type: object, the_value: object) -> Any:
+def annotate(the_type: object, the_value: _T) -> _T:
     """Return the value.
 
     >>> flow.jit.annotate(list, [1, 2])
@@ -208,7 +211,7 @@ def annotate(the_type: object, the_value: object) -> Any:
     return the_value
 
 
-def Attribute(value: object, type: object = None) -> Any:  # noqa: N802 - PyTorch's name
+def Attribute(value: _T, type: object = None) -> _T:  # noqa: N802 - PyTorch's name
     """Return the value.
 
     >>> flow.jit.Attribute(3, int)
@@ -224,11 +227,11 @@ def isinstance(obj: object, target_type: object) -> bool:
     True
     """
     kinds = target_type if type(target_type) is tuple else (target_type,)
-    plain: tuple[Any | Any, ...] = tuple(getattr(kind, "__origin__", kind) for kind in kinds)
+    plain: tuple[Any, ...] = tuple(getattr(kind, "__origin__", kind) for kind in kinds)
     return issubclass(type(obj), plain)
 
 
-def fork(func: Callable[..., object], *args: object, **kwargs: object) -> Any:
+def fork(func: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
     """Call the function and return its result; the computation is waited for when the result is
     read.
 
@@ -238,7 +241,7 @@ def fork(func: Callable[..., object], *args: object, **kwargs: object) -> Any:
     return func(*args, **kwargs)
 
 
-def wait(future: object) -> Any:
+def wait(future: _T) -> _T:
     """Return fork's result.
 
     >>> flow.jit.wait(flow.jit.fork(flow.add, flow.ones(2), 1))

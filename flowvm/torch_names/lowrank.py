@@ -44,11 +44,11 @@ def get_approximate_basis(A: Tensor, q: int, niter: int | None = 2, M: object = 
     times = 2 if niter is None else niter
     if times < 0:
         raise ArgumentError(f"{name}: niter must not be negative, got {niter}")
-    basis: Any = qr(matmul(x, randn(x.shape[-1], q, dtype=x.dtype, device=x.device))).Q
+    basis: Tensor = qr(matmul(x, randn(x.shape[-1], q, dtype=x.dtype, device=x.device))).Q
     for _ in range(times):
         basis = qr(matmul(x.mH, basis)).Q
         basis = qr(matmul(x, basis)).Q
-    return basis  # type: ignore[no-any-return]
+    return basis
 
 
 def _less(name: str, a: Tensor, mean: object) -> Tensor:
@@ -174,9 +174,9 @@ def lobpcg(
             _of_one(a, b, z, p, 1000 if niter is None else niter, limit, largest is not False)
             for a, b, z, p in zip(*operands, strict=True)
         ]
-        vectors: Any = stack(each).reshape(*x.shape[:-1], block)[..., :wide]
+        vectors: Tensor = stack(each).reshape(*x.shape[:-1], block)[..., :wide]
         weights = vectors if B is None else matmul(B, vectors)
-    values: Any = (vectors * matmul(x, vectors)).sum(-2) / (vectors * weights).sum(-2)
+    values: Tensor = (vectors * matmul(x, vectors)).sum(-2) / (vectors * weights).sum(-2)
     return values, vectors
 
 

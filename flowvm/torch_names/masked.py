@@ -10,7 +10,7 @@ There is no MaskedTensor: these functions take the mask beside the tensor.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
@@ -157,7 +157,7 @@ def amax(
     >>> flow.masked.amax(flow.tensor([1.0, 9.0, 4.0]), mask=flow.tensor([True, False, True]))
     tensor(4.)
     """
-    x: Any = input if dtype is None else input.to(dtype)
+    x: Tensor = input if dtype is None else input.to(dtype)
     if _is_sparse(x):
         return reductions.reduced("amax", x, _dims("amax", x, dim), bool(keepdim), mask)
     largest: Tensor = _or(x, _mask("amax", input, mask), _least(x.dtype)).amax(
@@ -175,7 +175,7 @@ def amin(
     >>> flow.masked.amin(flow.tensor([1.0, 0.0, 4.0]), mask=flow.tensor([True, False, True]))
     tensor(1.)
     """
-    x: Any = input if dtype is None else input.to(dtype)
+    x: Tensor = input if dtype is None else input.to(dtype)
     if _is_sparse(x):
         return reductions.reduced("amin", x, _dims("amin", x, dim), bool(keepdim), mask)
     least: Tensor = _or(x, _mask("amin", input, mask), _most(x.dtype)).amin(

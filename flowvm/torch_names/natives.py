@@ -100,7 +100,7 @@ def embedding_bag(
     counted: Tensor = ops.ones_like(indices)
     if padding_idx is not None:
         counted = ops.ne(indices, padding_idx % weight.shape[0]).to(indices.dtype)
-    sizes: Any = ops.zeros(begins.shape[0], dtype=indices.dtype).index_add(0, bags, counted)
+    sizes: Tensor = ops.zeros(begins.shape[0], dtype=indices.dtype).index_add(0, bags, counted)
     if mode < 2:
         return out, bags, sizes, sizes
     at = [(indices[ops.eq(bags, bag)], out[bag]) for bag in range(begins.shape[0])]

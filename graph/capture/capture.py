@@ -54,7 +54,7 @@ class Capture:
         self.guards = Decisions()
         self.guards.user = lambda: find_user(sys._getframe(1))
         # a generator, or what else is done to one, and where what it answers is put
-        self.draws: list[tuple[Any, list[Any]]] = []
+        self.draws: list[tuple[object, list[object]]] = []
         self.states: dict[int, tuple[Kept, Tensor]] = {}  # by storage: what stands for a state
         self.drawn: list[tuple[Live, Live]] = []
         self.phase, self.scope = "forward", ""
@@ -176,7 +176,7 @@ class Capture:
 
         return reverting(undo, switch)
 
-    def forgetting(self, module: Any, path: str) -> reverting:
+    def forgetting(self, module: object, path: str) -> reverting:
         """Mark that this module runs inside; the values of a module in `checkpoints` are not
         kept.
         """
@@ -243,7 +243,7 @@ class Capture:
 
     # --- segments -----------------------------------------------------------------------------
 
-    def decide(self, tensor: Tensor) -> Any:
+    def decide(self, tensor: Tensor) -> object:
         """The value of a one-element tensor by which the framework itself must decide."""
         if self.breaks is None or self.repeat > 1:
             raise CaptureError(
@@ -321,7 +321,7 @@ class Capture:
         outputs: tuple[Tensor, ...],
         inputs: tuple[Tensor, ...],
         attrs: Attrs,
-        scalars: tuple[Any, ...],
+        scalars: tuple[object, ...],
         into: bool = False,
     ) -> int:
         """Append a node; the entry to issue in the operation's place."""

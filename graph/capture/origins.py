@@ -7,12 +7,12 @@ was recorded: what was made is looked at later, but before it can get another no
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from types import CodeType
 
 from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.tensor import Tensor
 
-Place = tuple[Any, int]  # code object and offset of a user's expression
+Place = tuple[CodeType | None, int]  # code object and offset of a user's expression
 Origin = tuple[str, Place]  # a module's path, and where it made the call
 NOWHERE: Place = (None, 0)
 

@@ -137,7 +137,7 @@ class Run:
         for operand, tensor in zip(node.outputs, results, strict=True):
             self.values[operand.buffer.number] = tensor
 
-    def _answer(self, ask: Ask, segment: Segment) -> Any:
+    def _answer(self, ask: Ask, segment: Segment) -> object:
         kind, what = ask
         if kind == "rows":
             return self.values[what]._meta.shape[0]

@@ -108,7 +108,7 @@ def _leaves_of(structure: Any, where: str) -> int:
     raise ArgumentError(f"{where} of the saved graph are damaged: {str(structure)[:80]}")
 
 
-def _sequence(kind: Any, items: list[object]) -> Any:
+def _sequence(kind: Any, items: list[object]) -> object:
     return kind(*items) if hasattr(kind, "_fields") else kind(items)
 
 

@@ -49,7 +49,7 @@ TYPES: dict[str, type] = {
     kind.__name__: kind for kind in (bool, int, float, str, NoneType, type, DType, Device, Size)
 }
 # the named tuples of numbers that are attributes of flowvm's own operators
-RECORDS: dict[str, type[tuple[Any, ...]]] = {
+RECORDS: dict[str, type[tuple[object, ...]]] = {
     kind.__name__: kind for kind in (How, Labels, Regions, Sizes, Windows)
 }
 MOST_DIMS = 64
@@ -193,7 +193,7 @@ def _read_record(name: str, saved: Sequence[object], where: str) -> tuple[object
 
 
 @functools.cache
-def _kinds_of(record: str) -> dict[str, Any]:
+def _kinds_of(record: str) -> dict[str, object]:
     return get_type_hints(RECORDS[record])
 
 

@@ -26,7 +26,7 @@ from flowvm.graph.passes.row_layout import Part, Ref, RowParts, merged_dims
 from flowvm.graph.passes.row_parts import PARTS, check_parts
 from flowvm.launch import View
 from flowvm.loading.lazy import lazy
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare.recipes import maker
 from flowvm.ops.declare.scalar_launch import ScalarLaunch, broadcast_stride
 from flowvm.ops.rows.cpu.row_launch import Rows
@@ -50,7 +50,7 @@ def holds(operator: Operator, metas: tuple[TensorMeta, ...], attrs: object) -> b
 
 
 @functools.lru_cache(maxsize=4096)
-def _held(operator: Any, metas: tuple[TensorMeta, ...], attrs: Any) -> CudaLaunch | None:
+def _held(operator: Operator, metas: tuple[TensorMeta, ...], attrs: Attrs) -> CudaLaunch | None:
     """The launch of such a call, else None."""
     if operator.scalars or metas[0].dtype.name not in REAL:
         return None

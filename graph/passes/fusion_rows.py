@@ -96,7 +96,7 @@ def _is_held(node: OpNode) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _blocks(operator: Operator, metas: tuple[TensorMeta, ...], attrs: Any) -> tuple[int, ...]:
+def _blocks(operator: Operator, metas: tuple[TensorMeta, ...], attrs: Attrs) -> tuple[int, ...]:
     return operator.lower(metas, attrs).blocks
 
 

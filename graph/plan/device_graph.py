@@ -36,7 +36,7 @@ else:
     lowering = lazy("flowvm.ops.declare.cuda.lowering")
     live_numbers = lazy("flowvm.ops.declare.cuda.live_numbers")
 
-Words = np.ndarray[Any, np.dtype[np.int64]]
+Words = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 LINE_BYTES = 8 * LINES.WORDS
 MOST_COPIED = 64 << 20  # bytes of inputs and outputs: as much as is copied in some 50 us
 _WHY = {

@@ -105,7 +105,7 @@ class Frontend:
             compiled.library.finalize()
         return compiled
 
-    def type_of(self, value: object) -> Any:
+    def type_of(self, value: object) -> object:
         """Return the type of a value that only flowvm knows, or None."""
         if isinstance(value, pytypes.FunctionType):
             return self.function_type(value)
@@ -115,12 +115,12 @@ class Frontend:
             return self.intrinsic_type(value)
         return None
 
-    def function_type(self, function: FunctionType) -> Any:
+    def function_type(self, function: FunctionType) -> object:
         if function not in self.dispatchers:
             self.dispatchers[function] = self.dispatcher_class(function, {"device": True})
         return type_of(self.dispatchers[function])
 
-    def intrinsic_type(self, value: Intrinsic) -> Any:
+    def intrinsic_type(self, value: Intrinsic) -> object:
         context = self.target.typing_context
         if value not in self.intrinsics:
             self.intrinsics[value] = self._intrinsic(value)
@@ -131,7 +131,7 @@ class Frontend:
             return self.function_type(intrinsic)
         return context.resolve_value_type(intrinsic)
 
-    def _intrinsic(self, value: Intrinsic) -> Any:
+    def _intrinsic(self, value: Intrinsic) -> object:
         from numba.cuda import types
         from numba.cuda.extending import intrinsic
 
@@ -190,10 +190,10 @@ def _versions() -> str:
     return ", ".join(versions)
 
 
-def _numba_type(kind: Any) -> Any:
+def _numba_type(kind: Any) -> object:
     from numba.cuda import types
 
-    def scalar(name: str) -> Any:
+    def scalar(name: str) -> object:
         return getattr(types, "boolean" if name == "bool" else name)
 
     if isinstance(kind, str):

@@ -200,7 +200,7 @@ def _range_begun(kind: object) -> Callable[..., object]:
     return begun
 
 
-def _range_went_on(kind: Any) -> Any:
+def _range_went_on(kind: Any) -> object:
     """Lower the test of a range's end.  Downwards, numbers are compared with all bits inverted,
     which reverses their order.
     """

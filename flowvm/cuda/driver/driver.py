@@ -56,7 +56,7 @@ class Driver:
         self.fake = fake
         self.version = 0
         self.functions: dict[str, Any] = {}
-        self.table: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(len(NAMES), np.int64)
+        self.table: np.ndarray[tuple[int, ...], np.dtype[np.int64]] = np.zeros(len(NAMES), np.int64)
         self.missing: dict[str, str] = {}  # library -> the error of the vain search
         self.kernels: dict[int, str] = {}  # handles of loaded kernels -> their names
         self.pid = os.getpid()
@@ -124,7 +124,7 @@ def loaded() -> Driver | None:
     return _driver
 
 
-def table() -> np.ndarray[Any, np.dtype[np.int64]]:
+def table() -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     """Addresses in the order of `NAMES`, kept alive for ever; 0: not there (see the module)."""
     return driver().table
 

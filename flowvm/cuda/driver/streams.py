@@ -18,7 +18,7 @@ import ctypes
 import os
 import threading
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from flowvm.vm.machine.record import fields_of
 from flowvm.vm.machine.words import CTL, RING, STR
 from flowvm.vm.workers.steps import CALL_AREA
 
-Words = np.ndarray[Any, np.dtype[np.int64]]
+Words = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 STAGE_BYTES: Final = 4 << 20  # of a page-locked buffer for copies from the host
 _PORTABLE_MAPPED: Final = 3

@@ -219,7 +219,7 @@ def _module(grid: Triple, block: Triple, shared: int) -> Any:
         def shfl_down_sync(self, mask: int, value: object, lanes: int) -> object:
             return self._from(value, self.current.lane + int(lanes))
 
-        def _from(self, value: object, lane: int) -> Any:
+        def _from(self, value: object, lane: int) -> object:
             return self.current.gather(value).get(lane, value)
 
         def all_sync(self, mask: int, value: object) -> bool:
@@ -262,7 +262,7 @@ def _dtype(kind: Any) -> Any:
 class _Local:
     """`cuda.local`: memory of one thread, which holds anything at first."""
 
-    def array(self, shape: object, dtype: object, alignment: object = None) -> Any:
+    def array(self, shape: object, dtype: object, alignment: object = None) -> object:
         return _poisoned(shape, _dtype(dtype))
 
 
@@ -278,7 +278,7 @@ class _Shared:
         self.arrays.clear()
         self.dynamic.fill(0xA5)
 
-    def array(self, shape: object, dtype: object, alignment: object = None) -> Any:
+    def array(self, shape: object, dtype: object, alignment: object = None) -> object:
         kind = _dtype(dtype)
         if shape == 0:
             whole = self.dynamic.size // kind.itemsize
@@ -290,7 +290,7 @@ class _Shared:
         return self.arrays[key]
 
 
-def _poisoned(shape: Any, dtype: Any) -> Any:
+def _poisoned(shape: Any, dtype: Any) -> object:
     array = np.empty(shape, dtype)
     array.view(np.uint8).fill(0xA5) if array.ndim else array.fill(0)
     return array

@@ -186,7 +186,7 @@ def plain_tensor(
     return tensor
 
 
-def like(value: object) -> Any:
+def like(value: object) -> object:
     """An operand as `value` is, that may be written."""
     if not isinstance(value, PlainTensor):
         return value
@@ -208,7 +208,7 @@ def facts_of(value: object) -> object:
     return id(value)
 
 
-def outcome_of(call: Any, args: tuple[object, ...]) -> Any:
+def outcome_of(call: Any, args: tuple[object, ...]) -> object:
     """Return the outcome of a call.  Both calls are made here, so their lines are equal."""
     return call(*args)
 

@@ -68,7 +68,7 @@ def unrecorded(function: Function) -> Function:
     """The function, called in a region where this thread records nothing."""
 
     @functools.wraps(function)
-    def inside(*args: object, **kwargs: object) -> Any:
+    def inside(*args: object, **kwargs: object) -> object:
         with recording(False):
             return function(*args, **kwargs)
 
@@ -153,7 +153,7 @@ def constant_call(function: Function, elsewhere: Sequence[set[object]]) -> Funct
     on_default_dtype.append(layouts.clear)
 
     @functools.wraps(function)
-    def learn(*args: object, **kwargs: object) -> Any:
+    def learn(*args: object, **kwargs: object) -> object:
         result = function(*args, **kwargs)
         if len(args) == 1 and kwargs.keys() <= {"dtype"}:
             _learn_layout(layouts, args[0], kwargs.get("dtype"), getattr(result, "_meta", None))

@@ -79,7 +79,7 @@ def parts_of(x: object) -> list[object]:
     return [*parts, CLOSE]
 
 
-def part_of(x: Any) -> Any:
+def part_of(x: Any) -> object:
     """As `key.part_of`."""
     kind = x.__class__
     if kind is int or x is None or x is Ellipsis or kind in (str, type, DType, TensorMeta):

@@ -273,7 +273,7 @@ def _address(view: Any) -> int:
 _new_tuple = tuple.__new__
 
 
-def _copy(x: Any, source: object) -> Any:
+def _copy(x: Any, source: object) -> object:
     """A method that is declared later."""
     return x.copy_(source)
 

@@ -334,7 +334,7 @@ def _named(name: str, value: Any) -> str:
     return name
 
 
-def _inside(value: Any) -> Iterable[Any]:
+def _inside(value: Any) -> Iterable[object]:
     """Return the values in a container or in an object of the user's."""
     if type(value) in _CONTAINERS:
         return list(value)

@@ -72,7 +72,7 @@ class _Expression:
             self.wrong("query: this is no question; compare it with something", tree.body)
         return np.broadcast_to(np.asarray(value, bool), self.count)
 
-    def value(self, node: ast.expr) -> Any:
+    def value(self, node: ast.expr) -> object:
         if isinstance(node, ast.Constant) and type(node.value) in (bool, int, float, str):
             return node.value
         if isinstance(node, (ast.Name, ast.Attribute)):

@@ -11,19 +11,22 @@ from typing import Any
 
 from flowvm.profiler.analysis.across import COLLECTIVES, EXCHANGES
 from flowvm.profiler.export import chrome
+from flowvm.profiler.views.facts import ProfileLike
 
 Event = dict[str, Any]
 PIDS = 100  # of one rank
 IDS = 1 << 40  # of flows of one rank
 
 
-def write(profiles: Sequence[object], shifts: Sequence[int], path: Path, edges: str) -> None:
+def write(profiles: Sequence[ProfileLike], shifts: Sequence[int], path: Path, edges: str) -> None:
     """Write the trace; compressed if the name ends in .gz."""
     text = ",\n".join(json.dumps(e, separators=(",", ":")) for e in events(profiles, shifts, edges))
     chrome.write_events(text, path)
 
 
-def events(profiles: Sequence[Any], shifts: Sequence[int], edges: str = "gating") -> list[Event]:
+def events(
+    profiles: Sequence[ProfileLike], shifts: Sequence[int], edges: str = "gating"
+) -> list[Event]:
     """The events of the ranks' Profiles on one clock, that begins with the first run."""
     begins = [p.run.begun + shift for p, shift in zip(profiles, shifts, strict=True)]
     listed: list[Event] = []

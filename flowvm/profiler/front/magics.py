@@ -122,7 +122,7 @@ def _name(names: Mapping[str, object], recorded: Mapping[str, object]) -> str:
     return next(n for n in candidates if n not in names or names[n] is recorded.get(n, recorded))
 
 
-def _run(shell: Any, source: str) -> Any:
+def _run(shell: Any, source: str) -> object:
     """Run a cell in the user's namespace: the value of its last line, if that is an expression."""
     tree = ast.parse(source)
     name = f"In[{shell.execution_count}]"

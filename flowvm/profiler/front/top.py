@@ -21,7 +21,7 @@ import time
 import tty
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowvm.errors import VMError
 from flowvm.files.printable import printable
@@ -31,7 +31,7 @@ from flowvm.profiler.front.profiles import Profile
 from flowvm.profiler.front.watcher import Watcher
 from flowvm.profiler.grammar import Line, Screen, counted, flowed, ms
 from flowvm.profiler.terminal import WIDE, to_ascii
-from flowvm.profiler.views.live import Live
+from flowvm.profiler.views.live import Live, StreamNow
 from flowvm.vm.watch import window
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 else:
     server = lazy("flowvm.profiler.front.server")
 
-SORTS: dict[str, Callable[[Any], Any]] = {
+SORTS: dict[str, Callable[[StreamNow], float]] = {
     "number": lambda s: 0,
     "util": lambda s: -s.util,
     "queue": lambda s: -s.queue,

@@ -13,7 +13,7 @@ import os
 import sysconfig
 from collections.abc import Sequence
 from types import CodeType
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class Lines(Protocol):
     """Numbers of lines and expressions (`flowvm.profiler.run.collect`)."""
 
     def at(self, code: object, last: int) -> int: ...
-    def spot(self, code: Any, last: int) -> int: ...
+    def spot(self, code: CodeType | None, last: int) -> int: ...
 
 
 @functools.cache
@@ -200,7 +200,9 @@ def _state(
     return "asleep" if slept else "python"
 
 
-def _waited(run: Run, sample: Sample, moment: int, state: str, inner: list[Any]) -> str:
+def _waited(
+    run: Run, sample: Sample, moment: int, state: str, inner: list[tuple[CodeType, int]]
+) -> str:
     """The cause of the wait in which a thread was at a moment, or `state`."""
     times = run.waits.times
     inside = (times[:, 0] <= moment) & (moment < times[:, 1]) & (run.waits.thread == sample.thread)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from flowvm.profiler.analysis.tables import Row
 from flowvm.profiler.grammar import CAUSES, Column, Screen, Span, View, flowed, ms, percent, table
@@ -102,6 +101,6 @@ def diff(before: ProfileLike, after: ProfileLike, by: str = "op") -> Diff:
 
 
 def _pair(
-    old: dict[str, Row], new: dict[str, Row], name: str, value: Callable[[Any], Any]
+    old: dict[str, Row], new: dict[str, Row], name: str, value: Callable[[Row], int]
 ) -> tuple[int, int]:
     return (value(old[name]) if name in old else 0, value(new[name]) if name in new else 0)

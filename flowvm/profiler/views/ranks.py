@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -102,7 +101,7 @@ class RanksSummary(View):
         return out
 
 
-def ranks_summary(profiles: Sequence[Any], shifts: Sequence[int]) -> RanksSummary:
+def ranks_summary(profiles: Sequence[ProfileLike], shifts: Sequence[int]) -> RanksSummary:
     """Summarize the ranks' Profiles, whose clocks differ by `shifts` ns."""
     runs: list[Run] = [p.run for p in profiles]
     each = [exchanges_of(run) for run in runs]

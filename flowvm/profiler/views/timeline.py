@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import textwrap
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from flowvm.profiler.views.verdict import WORDS
 from flowvm.vm.machine.edges import HAZARDS
 
 if TYPE_CHECKING:
+    from flowvm.profiler.analysis.paths import Segment
     from flowvm.profiler.analysis.waits import Lane
 
 
@@ -240,7 +241,7 @@ def _cells(times: dict[str, Array], critical: Array | None = None) -> list[tuple
     return [(names[k] if s else "", bool(r)) for k, s, r in zip(largest, some, red, strict=True)]
 
 
-def _path(path: list[Any], borders: Array) -> LaneCells:
+def _path(path: list[Segment], borders: Array) -> LaneCells:
     """Return the cells of the observed path; busy is the share of it in which something ran."""
     times = {}
     for cause in CAUSES:
@@ -295,7 +296,7 @@ def _scheduler(run: Run, borders: Array) -> LaneCells:
     return LaneCells("scheduler", cells, float((counts > 0).mean()))
 
 
-def _stream(run: Run, lane: Lane, critical: list[Any], borders: Array) -> LaneCells:
+def _stream(run: Run, lane: Lane, critical: list[Segment], borders: Array) -> LaneCells:
     times = {}
     for k, name in enumerate(STATES):
         own = lane.state == k
@@ -353,7 +354,7 @@ def _gaps(profile: ProfileLike, begin: int, end: int, threshold: int) -> list[Ga
     return spans
 
 
-def _host_gap(run: Run, lane: Any, k: int, begin: int, end: int) -> tuple[str, str]:
+def _host_gap(run: Run, lane: Lane, k: int, begin: int, end: int) -> tuple[str, str]:
     """The cause of a gap in which nothing was issued, and where Python was."""
     best, cause = (end - begin) // 2, "host"
     for number, name in enumerate(HOST_CAUSES):

@@ -28,7 +28,7 @@ import time
 import weakref
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from flowvm.guards import regions
 from flowvm.private.cpython import enters_block
@@ -56,7 +56,7 @@ _TAKING = frozenset({
 LONG_S = 1.0  # seconds that a finalizer of the program's gets to end
 STUCK = 100  # so often it is put off at one place, a millisecond each, before that is a wait
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Function = TypeVar("_Function", bound=Callable[..., object])
 
 # By id, because code is compared by its contents, and two generated functions may be equal.
 _protected: weakref.WeakValueDictionary[int, CodeType] = weakref.WeakValueDictionary()

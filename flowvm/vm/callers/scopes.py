@@ -20,6 +20,7 @@ import ctypes
 import sys
 from collections.abc import Callable
 from threading import get_ident
+from types import CodeType
 from typing import Any, TypedDict
 
 import numpy as np
@@ -34,7 +35,9 @@ CALLS = 1 << 16  # that are remembered
 NESTED = 1 << 10  # native ones that may run at once, in all threads; others are not native
 NEVER = (1 << 63) - 1  # where a call ends that still runs
 NEAR = 4  # instructions of flowvm's own that may come behind the last one of a call
-Place = tuple[Any, int]  # code object and offset; None and 0 where that is not known any more
+Place = tuple[
+    CodeType | None, int
+]  # code object and offset; None and 0 where that is not known any more
 
 
 @record(words=6, by="who has the GIL")

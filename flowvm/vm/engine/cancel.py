@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from flowvm.errors import CancelledError
 from flowvm.loading.lazy import lazy
+from flowvm.meta.arrays import Array
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.interrupt import protected, raised
 from flowvm.vm.callers.tracebacks import on_interrupted, users
@@ -72,8 +73,8 @@ class Cancelled:
 class Cancelling(Protocol):
     """The interface of an engine that this module needs."""
 
-    m: Any
-    words: Any
+    m: Array
+    words: memoryview
     failures: Failures
 
     @property

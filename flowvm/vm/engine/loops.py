@@ -181,7 +181,7 @@ class Loops:
         self.thread.start()
 
 
-def _python(function: Callable[..., Any], *args: int) -> int:
+def _python(function: Callable[..., int], *args: int) -> int:
     return int(function(*args))
 
 

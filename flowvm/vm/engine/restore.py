@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from flowvm.meta.arrays import Array
 from flowvm.vm.callers.interrupt import waiting
 from flowvm.vm.engine.entries import Entries
 from flowvm.vm.engine.failures import Failures
@@ -40,8 +41,8 @@ NEVER = -(1 << 62)  # TORN of storages that no Restore may touch, such as the or
 class Restoring(Protocol):
     """The parts of an engine that restore."""
 
-    m: Any
-    words: Any
+    m: Array
+    words: memoryview
 
     @property
     def failures(self) -> Failures:

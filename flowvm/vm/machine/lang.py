@@ -28,7 +28,7 @@ from flowvm.vm.machine.clocks import ticks_are_tsc
 from flowvm.vm.machine.device_words import CALL
 
 intrinsics = lazy("flowvm.vm.machine.intrinsics")  # Numba, for a compilation only
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Function = TypeVar("_Function", bound=Callable[..., object])
 
 
 class Words(Protocol):
