@@ -1,9 +1,10 @@
 """Native code from Python functions, and a cache of it that is read without importing Numba.
 
 `native` turns a plain Python function into a C function and returns its address.  Numba only types
-and lowers; linking, optimization, code generation and loading are done here with llvmlite, because
-Numba's own path optimizes every module twice, adds wrappers that nobody calls, and has an on-disk
-cache that cannot be read without importing Numba.
+and lowers; linking, optimization and code generation are done here with llvmlite, because Numba's
+own path optimizes every module twice, adds wrappers that nobody calls, and has an on-disk cache
+that cannot be read without importing Numba.  `flowvm.compiler.objects` loads object files; LLVM
+does where that cannot.
 
 Guarantees
 - The address of a function lives as long as the process.
@@ -60,7 +61,7 @@ from flowvm.private.numba import NUMBA
 # none of these comes with flowvm
 waterfall = lazy("flowvm.compiler.waterfall")
 words = lazy("flowvm.compiler.words")
-llvm = lazy("llvmlite.binding")  # with the first kernel that is made or loaded
+llvm = lazy("llvmlite.binding")  # with the first kernel that is made
 
 SCHEMA = 1  # of cache entries and of the code made here; raise it when either changes meaning
 PRUNE_EVERY = 128  # compilations after which the size of the cache is looked at
@@ -426,7 +427,9 @@ def _loaded_by_llvm(digest: str, code: bytes) -> int:
     """Return the address of an object file's function, 0 if it has none of its name."""
     engine = _engine()
     for name, address in _provided.items():
-        llvm.add_symbol(name, address)
+        if _of_llvm.get(name) != address:
+            llvm.add_symbol(name, address)
+            _of_llvm[name] = address
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     return int(engine.get_function_address(_symbol(digest)))
@@ -437,6 +440,7 @@ def _symbol(digest: str) -> str:
 
 
 _provided: dict[str, int] = {}
+_of_llvm: dict[str, int] = {}  # as many of them as LLVM's loader has
 
 
 def provide(name: str, address: int) -> None:
