@@ -1,9 +1,10 @@
 """Native code from Python functions, and a cache of it that is read without importing Numba.
 
 `native` turns a plain Python function into a C function and returns its address.  Numba only types
-and lowers; linking, optimization, code generation and loading are done here with llvmlite, because
-Numba's own path optimizes every module twice, adds wrappers that nobody calls, and has an on-disk
-cache that cannot be read without importing Numba.
+and lowers; linking, optimization and code generation are done here with llvmlite, because Numba's
+own path optimizes every module twice, adds wrappers that nobody calls, and has an on-disk cache
+that cannot be read without importing Numba.  `flowvm.compiler.objects` loads object files; LLVM
+does where that cannot.
 
 Guarantees
 - The address of a function lives as long as the process.
@@ -28,7 +29,6 @@ import ctypes
 import functools
 import gc
 import hashlib
-import importlib.util
 import json
 import logging
 import os
@@ -43,8 +43,10 @@ from typing import Any, NamedTuple
 from flowvm.compiler import cache, record
 from flowvm.compiler.dependencies import source_key
 from flowvm.compiler.native import LoweredFunction, lower
+from flowvm.compiler.objects import UnknownForm, is_possible, place_object
 from flowvm.compiler.progress import compiling
 from flowvm.compiler.target import Target, level, levels_here, target
+from flowvm.compiler.versions import version_of
 from flowvm.config import config, say
 from flowvm.errors import ArgumentError, CompileError
 from flowvm.files.schema import read_json, several, text
@@ -59,8 +61,7 @@ from flowvm.private.numba import NUMBA
 # none of these comes with flowvm
 waterfall = lazy("flowvm.compiler.waterfall")
 words = lazy("flowvm.compiler.words")
-llvm = lazy("llvmlite.binding")  # with the first kernel that is made or loaded
-metadata = lazy("importlib.metadata")
+llvm = lazy("llvmlite.binding")  # with the first kernel that is made
 
 SCHEMA = 1  # of cache entries and of the code made here; raise it when either changes meaning
 PRUNE_EVERY = 128  # compilations after which the size of the cache is looked at
@@ -368,7 +369,7 @@ def _machine_key(of: Target) -> str:
         ".".join(map(str, sys.version_info[:2])),
         sys.implementation.name,
         platform.machine(),
-        *map(_version, ("numba", "llvmlite", "numpy")),
+        *map(version_of, ("numba", "llvmlite", "numpy")),
         *of,
         source_key(_object),
     ]
@@ -408,13 +409,30 @@ def _engine_machine() -> object:
 
 
 def _load_object(digest: str, code: bytes) -> int:
-    engine = _engine()
-    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-    engine.finalize_object()
-    address = int(engine.get_function_address(_symbol(digest)))
+    address = 0
+    if is_possible():
+        try:
+            address = place_object(code, _address_of).get(_symbol(digest), 0)
+        except UnknownForm as form:
+            _debug("object file %s has %s; LLVM loads it", digest, form)
+            address = _loaded_by_llvm(digest, code)
+    else:
+        address = _loaded_by_llvm(digest, code)
     if not address:
         raise CompileError(f"object file {digest} defines no function of its name")
     return address
+
+
+def _loaded_by_llvm(digest: str, code: bytes) -> int:
+    """Return the address of an object file's function, 0 if it has none of its name."""
+    engine = _engine()
+    for name, address in _provided.items():
+        if _of_llvm.get(name) != address:
+            llvm.add_symbol(name, address)
+            _of_llvm[name] = address
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    return int(engine.get_function_address(_symbol(digest)))
 
 
 def _symbol(digest: str) -> str:
@@ -422,6 +440,7 @@ def _symbol(digest: str) -> str:
 
 
 _provided: dict[str, int] = {}
+_of_llvm: dict[str, int] = {}  # as many of them as LLVM's loader has
 
 
 def provide(name: str, address: int) -> None:
@@ -430,9 +449,7 @@ def provide(name: str, address: int) -> None:
 
 
 def _provide(name: str, address: int) -> None:
-    mend_calls()
     with _lock:
-        llvm.add_symbol(name, address)
         _provided[name] = address
 
 
@@ -447,6 +464,16 @@ def _process() -> list[ctypes.CDLL]:
 
 def _symbol_exists(name: str) -> bool:
     return name in _provided or any(hasattr(library, name) for library in _process())
+
+
+def _address_of(name: str) -> int:
+    """The address of a symbol that was provided, or that this process has."""
+    if name in _provided:
+        return _provided[name]
+    for library in _process():
+        if hasattr(library, name):
+            return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+    raise UnknownForm(f"the symbol {name}, which this process lacks")
 
 
 def _compile(digest: str, make: Callable[[], Lowered], name: str) -> int:
@@ -598,20 +625,6 @@ bad:
 }}
 """
     return linked(lowered, text)
-
-
-def _version(package: str) -> str:
-    """Return the version of an installed distribution.  The folder of its metadata, beside the
-    package, has it in its name (the Python packaging guide's "recording installed projects").
-
-    importlib.metadata, which imports a parser of e-mails, is asked where that is not so.
-    """
-    spec = importlib.util.find_spec(package)
-    beside = Path(spec.origin).parent.parent if spec is not None and spec.origin else Path()
-    versions = [path.stem for path in beside.glob(f"{package}-*.dist-info")]
-    if len(versions) != 1:
-        return str(metadata.version(package))
-    return versions[0].removeprefix(f"{package}-")
 
 
 def _debug(text: str, *args: object) -> None:

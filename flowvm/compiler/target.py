@@ -10,15 +10,21 @@ Source of the levels: x86-64 psABI, "Micro-Architecture Levels".
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
+import json
 import platform
 from typing import NamedTuple
 
+from flowvm.compiler import cache
+from flowvm.compiler.versions import version_of
 from flowvm.config import config
-from flowvm.errors import ConfigError
+from flowvm.errors import ArgumentError, ConfigError
+from flowvm.files.schema import read_json, record, text
 from flowvm.loading.lazy import lazy
 
-llvm = lazy("llvmlite.binding")
+llvm = lazy("llvmlite.binding")  # where no process before this one has asked it
 
 _V2 = ("sse2", "cx16", "sahf", "popcnt", "sse3", "sse4.1", "sse4.2", "ssse3")
 _V3 = (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
@@ -39,14 +45,73 @@ class Target(NamedTuple):
         return f"+{feature}" in self.features.split(",")
 
 
+# what Linux says of a processor of x86-64 that LLVM's answer depends on
+_FACTS = ("vendor_id", "cpu family", "model", "model name", "stepping", "microcode", "flags")
+_ANSWER = record(cpu=text(100), features=text(100_000))
+_DIGITS = 64  # of a sha256
+
+
 @functools.cache
 def host() -> Target:
-    """This processor; without features where LLVM cannot tell them."""
+    """Return this processor; without features where LLVM cannot tell them.
+
+    LLVM's answer is a file of the cache, and so its library is not needed where all kernels are
+    in the cache.
+    """
+    facts = _facts()
+    name = f"{hashlib.sha256(facts).hexdigest()[:40]}.cpu"
+    answer = _stored(name) if facts else None
+    if answer is None:
+        answer = _from_llvm()
+        if facts:
+            body = json.dumps(answer._asdict()).encode()
+            with contextlib.suppress(OSError):
+                cache.write(config.cache_dir, name, _digest(body) + body)
+    return Target(answer.cpu, _whole_registers(answer.features))
+
+
+def _from_llvm() -> Target:
+    """Return this processor as LLVM names it."""
     try:
         features = str(llvm.get_host_cpu_features().flatten())
     except RuntimeError:
         features = ""
-    return Target(str(llvm.get_host_cpu_name()), _whole_registers(features))
+    return Target(str(llvm.get_host_cpu_name()), features)
+
+
+def _stored(name: str) -> Target | None:
+    """The answer in a file of the cache; None if there is none, or its bytes were changed."""
+    data = cache.read(config.cache_dir, name) or b""
+    body = data[_DIGITS:]
+    if not body or data[:_DIGITS] != _digest(body):
+        return None
+    try:
+        answer = read_json(body, name)
+        _ANSWER(answer, name)
+    except ArgumentError:
+        return None
+    return Target(**answer)
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.sha256(body).hexdigest().encode()
+
+
+def _facts() -> bytes:
+    """The facts on which LLVM's answer depends, with its version; empty where Linux does not say
+    them.
+    """
+    by_name: dict[str, bytes] = {}
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", "rb") as file:
+        for line in file:
+            name, _, fact = line.partition(b":")
+            if not fact:  # of other processors follow
+                break
+            by_name[name.strip().decode()] = fact.strip()
+    if "flags" not in by_name or "vendor_id" not in by_name:
+        return b""
+    version = version_of("llvmlite").encode()
+    return b"\n".join([version, *(by_name.get(name, b"") for name in _FACTS)])
 
 
 @functools.cache
@@ -57,7 +122,7 @@ def level(name: str) -> Target:
 
 
 def _whole_registers(features: str) -> str:
-    """These features, and vectors of 512 bits in loops where there are such registers.
+    """Return these features, and vectors of 512 bits in loops where there are such registers.
 
     LLVM takes half of a register for many Intel processors and for x86-64-v4, as the first ones
     with AVX-512 ran at a lower clock then.

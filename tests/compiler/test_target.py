@@ -1,6 +1,7 @@
 """Targets: how wide the vectors of loops are."""
 
 import platform
+import sys
 
 import pytest
 
@@ -64,3 +65,45 @@ def test_loops_fill_the_registers_of_this_processor(monkeypatch):
 def test_a_processor_without_such_registers_is_named_as_llvm_names_it():
     for name in LEVELS:
         assert ("-prefer-256-bit" in level(name).features) == (name == "x86-64-v4")
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """A list with an entry for each question to LLVM, and a cache of its own."""
+    calls = []
+    monkeypatch.setattr(target.config, "cache_dir", tmp_path)
+    ask = target._from_llvm
+    monkeypatch.setattr(target, "_from_llvm", lambda: calls.append(1) or ask())
+    return calls
+
+
+@x86
+@pytest.mark.skipif(sys.platform != "linux", reason="facts of Linux")
+def test_llvm_is_asked_once_for_a_processor(asked, tmp_path, monkeypatch):
+    of_llvm = target.host()
+    assert target.host.__wrapped__() == of_llvm
+    assert len(asked) == 1
+    assert target.host.__wrapped__() == of_llvm
+    assert len(asked) == 1
+    (file,) = tmp_path.glob("*.cpu")
+    whole = file.read_bytes()
+    for damaged in (b"", whole[:-1], whole.replace(b"+avx", b"-avx", 1), b"0" * 64 + b"{}"):
+        file.write_bytes(damaged)
+        before = len(asked)
+        assert target.host.__wrapped__() == of_llvm
+        assert len(asked) == before + 1, damaged
+        assert file.read_bytes() == whole
+    monkeypatch.setattr(target, "version_of", lambda package: "0.0")
+    before = len(asked)
+    assert target.host.__wrapped__() == of_llvm
+    assert len(asked) == before + 1
+    assert len(list(tmp_path.glob("*.cpu"))) == 2
+
+
+@x86
+def test_where_linux_says_nothing_llvm_is_always_asked(asked, tmp_path, monkeypatch):
+    monkeypatch.setattr(target, "_facts", lambda: b"")
+    of_llvm = target.host()
+    assert target.host.__wrapped__() == target.host.__wrapped__() == of_llvm
+    assert len(asked) == 2
+    assert not list(tmp_path.glob("*.cpu"))

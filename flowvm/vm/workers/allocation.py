@@ -5,7 +5,7 @@ from __future__ import annotations
 from flowvm.vm.machine.device_words import DEV
 from flowvm.vm.machine.lang import Words, words_at
 from flowvm.vm.machine.words import ARG, CTL, STO, STR
-from flowvm.vm.workers.allocator import allocate, class_of, counters, is_beyond
+from flowvm.vm.workers.allocator import allocate_class, class_near, counters, is_beyond
 from flowvm.vm.workers.steps import DEVICE_FAILED
 
 OUT_OF_MEMORY = 3  # flowvm.errors.Status.OUT_OF_MEMORY; a test pins that they agree
@@ -17,12 +17,13 @@ OWNED = 1 << 40  # STO.CLASS of memory that came from the allocator; adopted mem
 def own(m: Words, stream: int, storage: int, size: int) -> bool:
     """Give a storage memory of its own.  Return True if there was any."""
     at = STO.AT + storage * STO.WORDS
-    pointer = allocate(m, stream, size)
+    size_class = class_near(m, stream, size)
+    pointer = allocate_class(m, stream, size_class, size)
     if pointer == 0:
         return False
     m[at + STO.POINTER] = pointer
     m[at + STO.BYTES] = size
-    m[at + STO.CLASS] = OWNED + class_of(size)
+    m[at + STO.CLASS] = OWNED + size_class
     m[at + STO.STREAM] = stream
     return True
 

@@ -9,7 +9,13 @@ be empty.
 Sizes are rounded up to classes: 64 bytes, then four steps to each doubling, so at most a fifth of a
 block is unused. Classes up to 1 MiB are cut from slabs; larger blocks come from the system one by
 one and are cached when freed.  A freed block is pushed on its class's list (the link is in its
-first word), so both ways cost a few loads and stores.
+first word), so both ways cost a few loads and stores.  What a slab has left when the next one
+begins is cut into blocks of the classes that fit.
+
+A storage of the host whose class has no free block takes one of the next NEAR classes, up to half
+as large again, before memory comes from the system: a step whose activations have another shape
+than its gradients needs no memory of its own for each.  With more classes, steps of a GPT would
+need more and not less: their large blocks would be gone when something large comes.
 
 The streams of a device take device memory (STR.MEMORY), or pinned host memory where they copy to
 the host.  A block freed on such a stream may be in use by what was launched before; what is
@@ -57,6 +63,8 @@ SLAB = 2 << 20
 HUGE_PAGE = 2 << 20  # of x86-64, and of aarch64 with its usual page of 4 KiB
 LARGE_CLASS = 56  # the class of 1 MiB: larger classes come straight from the system
 PATIENCE, LOOK = 2000, 50  # looks at another worker that has memory to release; us between two
+NEAR = 2  # larger classes of which a storage may have a free block
+NEAR_FROM = 40  # the class of 64 KiB: what smaller ones would save is not worth a look
 KEEP = 256 << 20  # cached bytes that are given back only on request
 
 
@@ -188,7 +196,26 @@ def unlock(m: Words, at: int) -> None:
 
 def allocate(m: Words, stream: int, size: int) -> int:
     """A block of at least `size` bytes, aligned to 64, or 0 when the system has none."""
+    return allocate_class(m, stream, class_of(size), size)
+
+
+def class_near(m: Words, stream: int, size: int) -> int:
+    """The class to allocate for `size` bytes that may be in a larger block."""
     size_class = class_of(size)
+    at = STR.AT + stream * STR.WORDS
+    near = NEAR_FROM <= size_class and size_class + NEAR < STR.N_CLASSES
+    if CHECKED or not near or m[at + STR.MEMORY] != STR.HOST_MEMORY:
+        return size_class
+    if m[at + STR.CLASSES + size_class] == 0 and load_acquire(m, at + STR.RETURNED) != 0:
+        take_back(m, at)
+    for larger in range(size_class, size_class + NEAR + 1):
+        if m[at + STR.CLASSES + larger] != 0:
+            return larger
+    return size_class
+
+
+def allocate_class(m: Words, stream: int, size_class: int, size: int) -> int:
+    """A block of this class for `size` bytes, or 0 when the system has none."""
     if size_class >= STR.N_CLASSES:
         return 0
     at = STR.AT + stream * STR.WORDS
@@ -263,6 +290,7 @@ def next_slab(m: Words, at: int) -> bool:
     slab = reserve(m, at, SLAB)
     if slab == 0:
         return False
+    cut_rest(m, at)
     if m[at + STR.MEMORY] != STR.HOST_MEMORY and m[at + STR.SLAB] != 0:
         node = aligned_alloc(16, 32)
         store_word(node, m[at + STR.SLABS])
@@ -271,6 +299,18 @@ def next_slab(m: Words, at: int) -> bool:
         m[at + STR.SLABS] = node
     m[at + STR.SLAB], m[at + STR.SLAB_LEFT] = slab, SLAB
     return True
+
+
+def cut_rest(m: Words, at: int) -> None:
+    """Free what the slab has left as blocks, the largest first."""
+    while m[at + STR.SLAB_LEFT] >= SMALLEST:
+        size_class = class_of(m[at + STR.SLAB_LEFT])
+        if size_of(size_class) > m[at + STR.SLAB_LEFT]:
+            size_class -= 1
+        rounded = size_of(size_class)
+        push(m, at, size_class, m[at + STR.SLAB])
+        m[at + STR.SLAB] += rounded
+        m[at + STR.SLAB_LEFT] -= rounded
 
 
 def release(m: Words, stream: int, block: int, size_class: int) -> None:

@@ -17,9 +17,12 @@ from flowvm.vm.workers import allocator
 from flowvm.vm.workers.allocator import (
     KEEP,
     LARGE_CLASS,
+    NEAR,
     SLAB,
     SMALLEST,
     allocate,
+    allocate_class,
+    class_near,
     class_of,
     hand_back,
     release,
@@ -151,6 +154,69 @@ def test_a_freed_block_is_used_for_its_class_and_its_stream_only(system):
     assert allocate(m, 0, 1000) != block
     assert allocate(m, 1, 100) != block
     assert allocate(m, 0, class_of(100) and 112) == block  # another size of that class
+
+
+def test_what_a_slab_has_left_is_cut_into_smaller_blocks(system):
+    m = memory()
+    first = allocate(m, 0, 1 << 20)
+    rest = first + (1 << 20)
+    middle = allocate(m, 0, 640 << 10)
+    assert middle == rest
+    second = allocate(m, 0, 1 << 20)  # the next slab; the first one has 384 KiB left
+    assert m[CTL.RESERVED_BYTES] == system.held == 2 * SLAB
+    assert allocate(m, 0, 384 << 10) == middle + (640 << 10)
+    allocate(m, 0, 896 << 10)
+    third = allocate(m, 0, 200 << 10)  # of the third slab; 128 KiB of the second are left
+    assert allocate(m, 0, 128 << 10) == second + (1 << 20) + (896 << 10)
+    assert third
+    assert m[CTL.RESERVED_BYTES] == system.held == 3 * SLAB
+
+
+def near(m, stream, size):
+    """A block for a storage of this size, with its class."""
+    size_class = class_near(m, stream, size)
+    return allocate_class(m, stream, size_class, size), size_class
+
+
+@pytest.mark.parametrize("unit", [64 << 10, 256 << 10, 1 << 20, 4 << 20])
+def test_a_storage_takes_a_larger_block_that_is_free(system, unit):
+    m, larger = memory(), 3 * unit // 2
+    block = allocate(m, 0, larger)
+    release(m, 0, block, class_of(larger))
+    held, live = system.held, m[CTL.LIVE_BYTES]
+    taken, size_class = near(m, 0, unit)
+    assert (taken, size_class) == (block, class_of(larger))
+    assert m[CTL.LIVE_BYTES] == live + larger  # in the sizes of blocks
+    assert system.held == held
+    other, size_class = near(m, 0, unit)  # there is none any more
+    assert other != block
+    assert size_class == class_of(unit)
+    release(m, 0, taken, class_of(larger))
+    assert near(m, 0, larger) == (block, class_of(larger))
+
+
+def test_a_storage_takes_its_own_class_first_and_none_that_is_much_larger(system):
+    m = memory()
+    large, own = allocate(m, 0, 4 << 20), allocate(m, 0, 3 << 20)
+    release(m, 0, large, class_of(4 << 20))
+    release(m, 0, own, class_of(3 << 20))
+    assert near(m, 0, 3 << 20) == (own, class_of(3 << 20))
+    assert class_near(m, 0, 3 << 20) == class_of(4 << 20) == class_of(3 << 20) + NEAR
+    assert class_near(m, 0, 5 << 19) == class_of(5 << 19)  # 4 MiB is one class too far
+    assert class_near(m, 1, 3 << 20) == class_of(3 << 20)  # another stream has none
+
+
+def test_a_storage_takes_a_larger_block_that_another_stream_freed(system):
+    m = memory()
+    block = allocate(m, 0, 4 << 20)
+    hand_back(m, 0, block, class_of(4 << 20))
+    assert near(m, 0, 3 << 20) == (block, class_of(4 << 20))
+
+
+def test_small_storages_have_the_least_class(system):
+    m = memory()
+    release(m, 0, allocate(m, 0, 200), class_of(200))
+    assert near(m, 0, 150)[1] == class_of(150) < class_of(200)
 
 
 def test_blocks_that_another_stream_frees_come_back_to_their_own(system):
