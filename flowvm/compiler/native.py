@@ -51,6 +51,11 @@ if TYPE_CHECKING:
     from flowvm.private.code_types import Builder, CodeContext, Value
 
 
+# what an intrinsic takes: numbers; an array or dtype of which the dtype counts; an array of bytes,
+# the place and length of another in it, and what has its dtype
+NUMBERS, DTYPE, MEMORY = "numbers", "dtype", "memory"
+
+
 class Intrinsic:
     """A function that is `python` where Python runs it, and `define()`'s code where it is compiled.
 
@@ -60,7 +65,9 @@ class Intrinsic:
     replaces `define` for CUDA kernels: another such function, or `python` itself if that can be
     compiled.  `text` is for code without Numba (`flowvm.compiler.words`): of the names of the
     result and of the arguments it makes lines of LLVM's code that set the result, which is of the
-    type `gives`, where one is used; other names in them begin with the result's.
+    type `gives`, where one is used; other names in them begin with the result's.  `build` is for
+    bodies without Numba (`flowvm.compiler.bodies`): of llvmlite's builder, values and their dtypes
+    it makes the result and its dtype.  `takes` says what its arguments are.
     """
 
     __name__: str  # of `python`
@@ -72,6 +79,8 @@ class Intrinsic:
         cuda: Callable[..., object] | None = None,
         text: Callable[..., str] | None = None,
         gives: str = "i64",
+        build: Callable[..., tuple[Any, str]] | None = None,
+        takes: str = NUMBERS,
     ) -> None:
         functools.update_wrapper(self, python)
         self.python = python
@@ -79,6 +88,8 @@ class Intrinsic:
         self.cuda = cuda or define
         self.text = text
         self.gives = gives
+        self.build = build
+        self.takes = takes
 
     def __call__(self, *args: object) -> Any:
         return self.python(*args)
@@ -98,7 +109,8 @@ class Intrinsic:
 
     def jit_parts(self) -> tuple[Any, ...]:
         cuda = None if self.cuda is self.define else self.cuda
-        return tuple(part for part in (self.define, cuda, self.text) if part is not None)
+        parts = (self.define, cuda, self.text, self.build)
+        return tuple(part for part in parts if part is not None)
 
 
 class Overloaded:
@@ -217,7 +229,7 @@ class _Frontend:
 
     def __init__(self) -> None:
         self.target = NUMBA.target
-        self.dispatchers: dict[Any, Any] = {}
+        self.dispatchers: dict[object, Any] = {}
         self.active = 0  # inside `lower`, on the thread that holds _lock
         self.simplified = False  # the argument of `lower`
         self.compiler = function_compiler(_flags, self._lowered)
@@ -227,7 +239,7 @@ class _Frontend:
         self.ways = [*lines.ways(context), *ranges.ways(context)]
         self._register()
 
-    def options(self, reassociate: bool) -> dict[str, Any]:
+    def options(self, reassociate: bool) -> dict[str, object]:
         flags = {"contract", "reassoc"} if reassociate else {"contract"}
         return {"nopython": True, "nogil": True, "error_model": "numpy", "fastmath": flags}
 
@@ -379,7 +391,7 @@ def _flags(flags: Any) -> object:
     return settled_flags(flags)
 
 
-def _collect(library: object, modules: list[Any], visited: set[int]) -> None:
+def _collect(library: object, modules: list[object], visited: set[int]) -> None:
     """Append the modules of `library` and of the libraries that it calls, each once, without
     Numba's runtime.
     """
@@ -402,7 +414,7 @@ def _overloaded_type() -> Any:
             self.value = value
             super().__init__(f"overloaded({value.__name__}, {id(value)})")
 
-        def _chosen(self, context: CodeContext, args: Any) -> tuple[Any, tuple[Any, ...]]:
+        def _chosen(self, context: CodeContext, args: Any) -> tuple[Any, tuple[object, ...]]:
             name, implementation = self.value.choose([types.unliteral(a).name for a in args])
             kind = getattr(types, "boolean" if name == "bool" else name)
             return context.resolve_value_type(implementation), (kind,) * len(args)

@@ -91,17 +91,17 @@ class Translated(NamedTuple):
     `jit.Lowered`.
     """
 
-    modules: list[Any]
+    modules: list[object]
     entry: str
     inline: frozenset[str]
 
 
-def lowered(function: Callable[..., Any], signature: str) -> Translated:
+def lowered(function: Callable[..., object], signature: str) -> Translated:
     """Return the C function of a plain one.  `signature` is as in `jit.native`."""
     return lowered_for(function, *signature_of(signature))
 
 
-def lowered_for(function: Callable[..., Any], returns: str, takes: Sequence[Kind]) -> Translated:
+def lowered_for(function: Callable[..., object], returns: str, takes: Sequence[Kind]) -> Translated:
     """Return the C function with LLVM's types; a parameter may be a Record."""
     program = _Program()
     parameters = [f"{kind} %a{k}" for k, kind in enumerate(takes)]
@@ -126,6 +126,16 @@ def lowered_for(function: Callable[..., Any], returns: str, takes: Sequence[Kind
     return Translated([llvm.parse_assembly(text)], "entry", frozenset({entry.name, *inline}))
 
 
+def source_of(function: FunctionType) -> tuple[str, int]:
+    """Return a function's text, and the number of its first line.  Code that was written by a
+    program has its text as `source`.
+    """
+    if (text := vars(function).get("source")) is not None:
+        return str(text), 1
+    lines, first = inspect.getsourcelines(function)
+    return textwrap.dedent("".join(lines)), first
+
+
 def signature_of(signature: str) -> tuple[str, list[str]]:
     """Return LLVM's types of a C function's result and parameters: "int32(int64, float64)"."""
     result, _, rest = signature.rstrip(")").partition("(")
@@ -136,10 +146,10 @@ class _Program:
     """Functions that call one another."""
 
     def __init__(self) -> None:
-        self.functions: dict[tuple[Any, ...], _Function] = {}
+        self.functions: dict[tuple[object, ...], _Function] = {}
         self.declared: dict[str, None] = {}  # C functions, as LLVM declares them
 
-    def function(self, function: Callable[..., Any], kinds: Sequence[Kind]) -> _Function:
+    def function(self, function: Callable[..., object], kinds: Sequence[Kind]) -> _Function:
         """Return a function for words of these kinds, which is translated at its first call."""
         key = (function, *kinds)
         if key not in self.functions:
@@ -167,31 +177,37 @@ class _Function:
         self.scope = inspect.getclosurevars(function)
         self.name = f"{function.__name__}.{number}"
         self.inlined = bool(function.__globals__.get("INLINE_ALWAYS"))
-        lines, self.first = inspect.getsourcelines(function)
+        text, self.first = source_of(function)
         self.file = function.__code__.co_filename
-        (node,) = ast.parse(textwrap.dedent("".join(lines))).body
+        (node,) = ast.parse(text).body
         assert isinstance(node, ast.FunctionDef), "a plain function has a def statement"
         self.node = node
         self.parameters = [a.arg for a in node.args.args]
         if len(kinds) != len(self.parameters):
             self.refuse(node, f"{len(kinds)} arguments for {', '.join(self.parameters)}")
         self.arguments = dict(zip(self.parameters, kinds, strict=True))
-        counts = {
-            len(n.value.elts) if isinstance(n.value, ast.Tuple) else 1
-            for n in ast.walk(node)
-            if isinstance(n, ast.Return)
-        }
-        self.count = max(counts, default=1)  # of results
+        self.count = self.results()
         self.kind: Kind = INT  # of the only result
         self.returned = False
-        if len(counts) > 1 or node.args.vararg or node.args.kwarg or node.args.kwonlyargs:
-            self.refuse(node, "the parameters, or the numbers of results,")
+        if node.args.vararg or node.args.kwarg or node.args.kwonlyargs:
+            self.refuse(node, "the parameters")
         self.entry: list[str] = []  # allocations
         self.body: list[str] = []
         self.lines: list[str] = []
         self.places: dict[str, Kind] = {}  # kinds of variables
         self.loops: list[tuple[str, str]] = []  # where `continue` and `break` go
         self.numbers = itertools.count()
+
+    def results(self) -> int:
+        """Return the number of results, which is that of every return statement."""
+        counts = {
+            len(n.value.elts) if isinstance(n.value, ast.Tuple) else 1
+            for n in ast.walk(self.node)
+            if isinstance(n, ast.Return)
+        }
+        if len(counts) > 1:
+            self.refuse(self.node, "the numbers of results")
+        return max(counts, default=1)
 
     @property
     def returns(self) -> str:

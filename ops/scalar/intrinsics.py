@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flowvm.compiler.native import Intrinsic
+from flowvm.errors import CompileError
 from flowvm.loading.lazy import lazy
 from flowvm.meta.arrays import Number
 from flowvm.meta.dtype import dtype_named
 from flowvm.ops.scalar.half import narrowed, widened
-from flowvm.private.numba import NUMBA
 
 if TYPE_CHECKING:
     import fractions
@@ -54,7 +54,12 @@ def float_intrinsic(
     def define_cuda() -> Any:
         return _define_float(cuda or build, arity)
 
-    return Intrinsic(python, define, define if cuda is None else define_cuda)
+    def build_words(builder: Builder, values: list[Value], dtypes: list[str]) -> tuple[Value, str]:
+        if len(set(dtypes)) > 1:
+            raise CompileError(f"{python.__name__} of {', '.join(dtypes)}: give one dtype")
+        return build(builder, values, 32 if dtypes[0] == "float32" else 64), dtypes[0]
+
+    return Intrinsic(python, define, define if cuda is None else define_cuda, build=build_words)
 
 
 def _define_float(build: Callable[..., Any], arity: int) -> Any:
@@ -85,9 +90,9 @@ def declared(builder: Builder, name: str, values: list[Value]) -> Value:
     from llvmlite import ir
 
     kinds = [v.type for v in values]
-    function = NUMBA.cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(kinds[0], kinds), name
-    )
+    function = builder.module.globals.get(name)
+    if function is None:
+        function = ir.Function(builder.module, ir.FunctionType(kinds[0], kinds), name)
     return builder.call(function, values)
 
 
@@ -207,5 +212,23 @@ def _define_from_bits() -> Callable[..., Any]:
     return number_of
 
 
-bits = Intrinsic(_bits_python, _define_bits)
-from_bits = Intrinsic(_from_bits_python, _define_from_bits)
+def _build_bits(builder: Builder, values: list[Value], dtypes: list[str]) -> tuple[Value, str]:
+    from llvmlite import ir
+
+    if dtypes == ["float32"]:
+        word = builder.bitcast(values[0], ir.IntType(32))
+        return builder.sext(word, ir.IntType(64)), "int64"
+    return builder.bitcast(values[0], ir.IntType(64)), "int64"
+
+
+def _build_from_bits(builder: Builder, values: list[Value], dtypes: list[str]) -> tuple[Value, str]:
+    from llvmlite import ir
+
+    word = values[0]
+    if dtypes[1] == "float32":
+        word = builder.trunc(word, ir.IntType(32))
+    return builder.bitcast(word, values[1].type), dtypes[1]
+
+
+bits = Intrinsic(_bits_python, _define_bits, build=_build_bits)
+from_bits = Intrinsic(_from_bits_python, _define_from_bits, build=_build_from_bits)

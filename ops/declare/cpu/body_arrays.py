@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flowvm.compiler.native import Intrinsic
+from flowvm.compiler.native import MEMORY, Intrinsic
 
 if TYPE_CHECKING:
     from flowvm.private.code_types import (
@@ -53,7 +53,7 @@ def _array_define() -> Callable[..., object]:
     return typing
 
 
-array_in = Intrinsic(_array_python, _array_define)
+array_in = Intrinsic(_array_python, _array_define, takes=MEMORY)
 array_in.__doc__ = """array_in(memory, at, count, like), inside a body: an array in bytes.
 
 It has `count` elements from byte `at` on, of the dtype `like` or of that of the array `like`.  A

@@ -30,14 +30,20 @@ import numpy as np
 from flowvm.compiler import jit
 from flowvm.compiler.native import LoweredFunction, forget, lower
 from flowvm.compiler.record import NUMBA, phase
+from flowvm.errors import CompileError
 from flowvm.launch import Const, View
+from flowvm.loading.lazy import lazy
 from flowvm.ops.declare.cpu.text import IN_MEMORY, SIZES, WIDENED, Text, converted
 from flowvm.ops.declare.cpu.vector_code import functions_apart
 from flowvm.ops.declare.cpu.walk import OPERANDS_AT
 from flowvm.vm.machine.words import ARG
 
 if TYPE_CHECKING:
+    from flowvm.compiler import bodies, words
     from flowvm.meta.arrays import Array, Number
+else:  # when a kernel is made
+    bodies = lazy("flowvm.compiler.bodies")
+    words = lazy("flowvm.compiler.words")
 
 
 RAISED = 5  # flowvm.errors.Status.INVALID_VALUE
@@ -172,18 +178,91 @@ def maker(b: Body) -> tuple[Callable[[], jit.Lowered], str]:
     _check(b)
 
     def make() -> jit.Lowered:
-        with functions_apart() as apart:
-            inner = lower(b.function, _signature(b), reassociate=b.reassociate)
-        if apart.functions:
-            forget(frozenset(f.name for f in apart.functions))
-        text = _text(b, inner)
-        if not b.counts:
-            text = text.replace("entry:\n", f"entry:\n{_ASSUME}", 1)
-            text += "declare void @llvm.assume(i1)\n"
-        loops_only = bool(b.function.__globals__.get("LOOPS_ONLY"))
-        return _with_apart(jit.linked(inner, text, loops_only=loops_only), apart)
+        alone = b.function.__globals__.get("WORDS_ONLY")
+        return lowered_without_numba(b) if alone else lowered_by_numba(b)
 
     return make, f"{b.function.__qualname__}, {' '.join(o.dtype for o in b.operands)}"
+
+
+def lowered_by_numba(b: Body) -> jit.Lowered:
+    """Return the kernel of a body that Numba types and lowers."""
+    with functions_apart() as apart:
+        inner = lower(b.function, _signature(b), reassociate=b.reassociate)
+    if apart.functions:
+        forget(frozenset(f.name for f in apart.functions))
+    text = _assuming(b, _text(b, inner))
+    loops_only = bool(b.function.__globals__.get("LOOPS_ONLY"))
+    return _with_apart(jit.linked(inner, text, loops_only=loops_only), apart)
+
+
+def lowered_without_numba(b: Body) -> jit.Lowered:
+    """Return the kernel of a body that `flowvm.compiler.bodies` translates."""
+    program = bodies.Program(b.reassociate)
+    t = Text()
+    t.put("%argp = inttoptr i64 %args to ptr")
+    t.put("%layp = inttoptr i64 %layout to ptr")
+    values: list[bodies.Value] = []
+
+    def array(dtype: str, data: str, count: str) -> None:
+        line = bodies.Line(dtype)
+        values.append(bodies.Group((words.Word(data, words.ARRAY), words.Word(count)), line))
+
+    def number(base: str, index: int, kind: str) -> None:
+        value = t.word(base, index, "double" if kind == "f" else "i64")
+        if kind == "b":
+            value = t.new(f"icmp ne i64 {value}, 0")
+        name = {"f": words.FLOAT, "b": bodies.BOOL, "i": words.INT}[kind]
+        values.append(words.Word(value, name))
+
+    at = 0
+    for k, operand in enumerate(b.operands):
+        if operand.ndim != 1 or not operand.contiguous:
+            raise CompileError(f"{b.function.__name__}: without Numba arrays have one dimension")
+        count, at = t.word("%layp", at), at + 2
+        place: str | int = OPERANDS_AT + k
+        if operand.optional:
+            place, at = t.word("%layp", at), at + 1
+        array(operand.dtype, t.word("%argp", place, "ptr"), count)
+    for kind in b.consts:
+        if kind == ARRAY:
+            start, count = t.word("%layp", at), t.word("%layp", at + 1)
+            array("int64", t.new(f"getelementptr i64, ptr %layp, i64 {start}"), count)
+            at += 2
+        elif isinstance(kind, str):
+            number("%layp", at, kind)
+            at += 1
+        else:
+            record = t.new(f"getelementptr i64, ptr %layp, i64 {at}")
+            values.append(words.Word(record, words.Record(kind)))
+            at += len(kind)
+    for i, scalar in enumerate(b.scalars):
+        number("%argp", OPERANDS_AT + len(b.operands) + i, scalar)
+    if b.takes("scratch"):
+        array("uint8", t.word("%argp", SCRATCH_AT, "ptr"), t.word("%layp", at))
+    if b.takes("arena"):
+        array("uint8", t.new("inttoptr i64 %arena to ptr"), str(ARG.ARENA_BYTES))
+    values += [words.Word("%lo"), words.Word("%hi")]
+    if b.takes("details"):
+        array("int64", "%argp", "6")
+    function = program.function(b.function, [value.kind for value in values])
+    if function.kind != words.INT:
+        raise CompileError(f"{b.function.__name__} returns {function.kind}, and no status")
+    passed = ", ".join(str(leaf) for value in values for leaf in bodies.leaves_of(value))
+    status = t.new(f"call i64 @{function.name}({passed})")
+    t.put(f"ret i32 {t.new(f'trunc i64 {status} to i32')}")
+    text = _assuming(b, _HEAD.format(text=t))
+    module = jit.llvm.parse_assembly("\n".join([*program.text(), text]))
+    inline = frozenset(program.inlined())
+    loops_only = bool(b.function.__globals__.get("LOOPS_ONLY"))
+    return jit.Lowered([module], "entry", inline, loops_only)
+
+
+def _assuming(b: Body, text: str) -> str:
+    """The text of a kernel that promises LLVM that lo >= 0."""
+    if b.counts:
+        return text
+    text = text.replace("entry:\n", f"entry:\n{_ASSUME}", 1)
+    return text + "declare void @llvm.assume(i1)\n"
 
 
 def _with_apart(lowered: jit.Lowered, apart: Number) -> jit.Lowered:
@@ -216,6 +295,12 @@ def _signature(b: Body) -> tuple[Any, ...]:
     return (*signature, types.int64, types.int64, *[array("int64")] * b.takes("details"))
 
 
+_HEAD = """
+define i32 @entry(i64 %args, i64 %layout, i64 %lo, i64 %hi, i64 %arena) {{
+entry:
+{text}
+}}
+"""
 _ASSUME = """  %forward = icmp sge i64 %lo, 0
   call void @llvm.assume(i1 %forward)
 """
@@ -326,10 +411,4 @@ def _entry(inner: LoweredFunction, t: Text, values: list[str]) -> str:
     t.label("raised")
     t.put(f"ret i32 {RAISED}")
     declared = "".join(f", {a}" for a in inner.args_ir)
-    return f"""
-declare i32 @"{inner.name}"(ptr, ptr{declared})
-define i32 @entry(i64 %args, i64 %layout, i64 %lo, i64 %hi, i64 %arena) {{
-entry:
-{t}
-}}
-"""
+    return f'declare i32 @"{inner.name}"(ptr, ptr{declared})\n{_HEAD.format(text=t)}'

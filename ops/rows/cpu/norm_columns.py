@@ -32,6 +32,7 @@ from flowvm.ops.rows.cpu.stripes import (
 from flowvm.ops.rows.parts.norm_programs import PLANE, PLANE_BACKWARD, PLANE_SLOPES
 from flowvm.ops.rows.parts.norm_rules import base_and_slope, moved, unbiasing, weight_gradient
 
+WORDS_ONLY = True  # for flowvm.compiler.native, as the next
 LOOPS_ONLY = True  # for flowvm.compiler.native: a block's loops are as long as a stripe is wide
 UNIT_MASK = (1 << PHASE_BITS) - 1
 COEFFICIENTS = 5  # numbers of a column that phase 2 needs
@@ -149,9 +150,9 @@ def _forward(
         middle, factor, shift = own[:count], own[count : 2 * count], own[2 * count : 3 * count]
         if phase == 0:
             begin = 2 * block * n + first
-            means, squares = parts[begin : begin + count], parts[begin + n : begin + n + count]
-            moments_by_four(means, squares, x, at, height, n)
-            spreads_apart(means, squares, x, at, height, n)
+            centers, squares = parts[begin : begin + count], parts[begin + n : begin + n + count]
+            moments_by_four(centers, squares, x, at, height, n)
+            spreads_apart(centers, squares, x, at, height, n)
         elif phase == 1:
             c, channels = first // space, count // space
             means, spreads = stats[c : c + channels], stats[n // space + c :][:channels]
@@ -230,11 +231,11 @@ def _backward(
             _gather(slanted, space)
             share = 0.0 if fixed else 1.0 / (rows * space)
             for j in range(channels):
-                flat, slant, spread, w = plain[j * space], slanted[j * space], spreads[j], 1.0
+                flat, slant, variance, w = plain[j * space], slanted[j * space], spreads[j], 1.0
                 if len(weight):
                     w = float(weight[c + j])
-                    dw[c + j], db[c + j] = weight_gradient(slant, spread, eps), flat
-                plain[j], slanted[j] = base_and_slope(flat * w, slant * w, spread, share, eps)
+                    dw[c + j], db[c + j] = weight_gradient(slant, variance, eps), flat
+                plain[j], slanted[j] = base_and_slope(flat * w, slant * w, variance, share, eps)
             _expand(middle, means, space)
             _expand(base, plain[:channels], space)
             _expand(slope, slanted[:channels], space)

@@ -51,8 +51,10 @@ _CALLED = {"decay": decay, "log": log, "inverse_root": _inverse_root, "lowest": 
 
 def written(name: str, lines: Sequence[str], scope: dict[str, Any]) -> Callable[..., Any]:
     space = {**_CALLED, "np": np, **scope}
-    exec(compile("\n".join(lines), f"<{name} of a row program>", "exec"), space)
-    function: Callable[..., object] = space[name]
+    text = "\n".join(lines)
+    exec(compile(text, f"<{name} of a row program>", "exec"), space)
+    function: Any = space[name]
+    function.source = text  # for flowvm.compiler.bodies
     return function
 
 

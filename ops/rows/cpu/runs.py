@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flowvm.compiler.native import Intrinsic
+from flowvm.compiler.native import DTYPE, Intrinsic
 from flowvm.meta.arrays import Array
 
 if TYPE_CHECKING:
@@ -84,8 +84,25 @@ def _ranked(rank: Number) -> object:
     return word.view(np.float32 if rank.dtype == np.int32 else np.float64)
 
 
-rank = Intrinsic(_rank, _define_rank)  # an integer in the order of the numbers; NaN at either end
-ranked = Intrinsic(_ranked, _define_ranked)  # the number of that rank
+def _build_rank(builder: Builder, values: list[Value], dtypes: list[str]) -> tuple[Value, str]:
+    from llvmlite import ir
+
+    width = 32 if dtypes[0] == "float32" else 64
+    return _rank_ir(builder, builder.bitcast(values[0], ir.IntType(width))), f"int{width}"
+
+
+def _build_ranked(builder: Builder, values: list[Value], dtypes: list[str]) -> tuple[Value, str]:
+    from llvmlite import ir
+
+    narrow = dtypes[0] == "int32"
+    kind = ir.FloatType() if narrow else ir.DoubleType()
+    word = builder.bitcast(_rank_ir(builder, values[0]), kind)
+    return word, "float32" if narrow else "float64"
+
+
+# an integer in the order of the numbers; NaN at either end
+rank = Intrinsic(_rank, _define_rank, build=_build_rank)
+ranked = Intrinsic(_ranked, _define_ranked, build=_build_ranked)  # the number of that rank
 
 
 def _define_lowest() -> Callable[..., object]:
@@ -101,8 +118,14 @@ def _define_lowest() -> Callable[..., object]:
     return lowest_of
 
 
+def _build_lowest(builder: Builder, values: list[Value], dtypes: list[str]) -> tuple[Value, str]:
+    return values[0].type(float(np.finfo(dtypes[0]).min)), dtypes[0]
+
+
 # the lowest finite number of a float array's dtype, without Numba's table of all that NumPy knows
-lowest = Intrinsic(lambda x: np.finfo(x.dtype).min, _define_lowest)
+lowest = Intrinsic(
+    lambda x: np.finfo(x.dtype).min, _define_lowest, build=_build_lowest, takes=DTYPE
+)
 
 
 def sum_of(x: Array) -> Number:

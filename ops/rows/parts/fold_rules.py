@@ -8,7 +8,7 @@ with what else a reduction needs to know.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -58,7 +58,11 @@ def _in_any_order(
 
         return typed
 
-    return Intrinsic(python, define)
+    def build_words(builder: Builder, values: list[Value], dtypes: list[str]) -> tuple[Any, str]:
+        build = floats if dtypes[0].startswith("float") else integers
+        return build(builder, *values, dtypes[0].startswith("int")), dtypes[0]
+
+    return Intrinsic(python, define, build=build_words)
 
 
 def _extreme(sign: str) -> Intrinsic:
@@ -107,7 +111,11 @@ def _choose_define() -> Callable[..., object]:
 
 # `a if condition else b` of one dtype, computed and never jumped over: LLVM would make of a jump
 # around a store a masked store, which the next load of the same place has to wait for
-choose = Intrinsic(lambda condition, a, b: a if condition else b, _choose_define)
+choose = Intrinsic(
+    lambda condition, a, b: a if condition else b,
+    _choose_define,
+    build=lambda builder, values, dtypes: (builder.select(*values), dtypes[1]),
+)
 
 
 def _number_of(name: str) -> Intrinsic:
@@ -133,7 +141,10 @@ def _number_of(name: str) -> Intrinsic:
         dtype = dtype_named(name)
         return np.float32(dtype.loaded(np.array(bits, np.int16).view(dtype.storage)))
 
-    return Intrinsic(python, define)
+    def build_words(builder: Builder, values: list[Value], dtypes: list[str]) -> tuple[Value, str]:
+        return widened(builder, values[0], name), "float32"
+
+    return Intrinsic(python, define, build=build_words)
 
 
 REDUCED = {name: _number_of(name) for name in STORED}

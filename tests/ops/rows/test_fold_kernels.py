@@ -111,7 +111,7 @@ def test_bodies_are_of_rows_columns_and_few():
     bodies = [make(ADD[0], p, lambda v: v) for make in
               (sum_kernels.rows_body, sum_kernels.columns_body, sum_kernels.few_body)]  # fmt: skip
     assert len({body.__qualname__ for body in bodies}) >= 2
-    assert not fold_kernels._none_are_few(1, 2)
+    assert not fold_kernels._none_are_few(1, 2, 3, 4)
 
 
 def test_blocks_are_what_a_unit_touches():

@@ -1,0 +1,144 @@
+"""Bodies translated without Numba give the bits of Numba's kernels, in all that they write."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowvm.compiler import jit
+from flowvm.launch import PHASE_BITS, Launch
+from flowvm.meta.device import cpu
+from flowvm.meta.dtype import dtype_named
+from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.cpu.body_kernel import (
+    SCRATCH_AT,
+    Body,
+    Operand,
+    body_layout,
+    body_of,
+    kind_of,
+    lowered_by_numba,
+    lowered_without_numba,
+)
+from flowvm.ops.declare.cpu.walk import OPERANDS_AT
+from flowvm.ops.rows.cpu.norm_launch import backward_launch, forward_launch
+from flowvm.ops.rows.parts.folds import add_up, largest, square_up
+
+CALL = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 5)
+
+
+def meta(shape: tuple[int, ...], dtype: str = "float32") -> TensorMeta:
+    return TensorMeta.of(shape, dtype_named(dtype), cpu)
+
+
+def body_in(launch: Launch) -> Body:
+    """The body of a Launch as a call compiles it; what it has no const for is a scalar."""
+    operands, kinds = [*map(Operand.of, launch.views)], [*map(kind_of, launch.consts)]
+    own = {"scratch", "arena", "lo", "hi", "details"}
+    names = [n for n in inspect.signature(launch.body).parameters if n not in own]
+    scalars = "f" * (len(names) - len(operands) - len(kinds))
+    return body_of(launch.body, operands, kinds, scalars, reassociate=launch.reassociate)
+
+
+@functools.cache
+def kernels(body: Body) -> tuple[int, int]:
+    """The kernel by Numba and the one without it."""
+    ways = lowered_by_numba, lowered_without_numba
+    return tuple(jit.load(functools.partial(way, body), way.__name__) for way in ways)  # type: ignore[return-value]
+
+
+def run(kernel: int, launch: Launch, arrays: list[np.ndarray[Any, Any]], cuts: int) -> list[Any]:
+    """The status, and all memory that the kernel may write, each phase in `cuts` parts."""
+    memory = [array.copy() for array in arrays]
+    layout = body_layout(launch.views, launch.consts, launch.scratch)
+    scratch = np.zeros(max(1, launch.scratch), np.uint8)
+    words = np.full(OPERANDS_AT + len(memory) + 1, np.float64(0.1).view(np.int64))  # and a scalar
+    words[:OPERANDS_AT] = 0
+    words[SCRATCH_AT] = scratch.ctypes.data
+    words[OPERANDS_AT:-1] = [array.ctypes.data for array in memory]
+    status = []
+    for phase, (units, _) in enumerate(((launch.units, launch.grain), *launch.phases)):
+        edges = [units * k // cuts for k in range(cuts + 1)]
+        for lo, hi in itertools.pairwise(edges):
+            if lo < hi:
+                arena, first = np.zeros(1 << 21, np.uint8), phase << PHASE_BITS
+                at = words.ctypes.data, layout.ctypes.data, first + lo, first + hi
+                status.append(CALL(kernel)(*at, arena.ctypes.data))
+    return [*(array.view(np.uint8) for array in (*memory, scratch, words[:SCRATCH_AT])), status]
+
+
+def compare(launch: Launch, arrays: list[np.ndarray[Any, Any]]) -> None:
+    """Assert that both kernels of a Launch leave the same bits."""
+    body = body_in(launch)
+    for cuts in (1, 3):
+        exact, actual = (run(kernel, launch, arrays, cuts) for kernel in kernels(body))
+        for one, other in zip(exact, actual, strict=True):
+            assert np.array_equal(one, other), (body.function.__qualname__, launch.consts)
+
+
+def filled(launch: Launch, rng: np.random.Generator) -> list[np.ndarray[Any, Any]]:
+    """An array for each view of a Launch that a call has, of any numbers."""
+    arrays = []
+    for view in launch.views:
+        if view.given is False:
+            continue
+        size, dtype = int(np.prod(view.shape)), view.dtype.numpy
+        if dtype.kind == "f":
+            array = rng.standard_normal(size) * rng.choice([1e-3, 1.0, 100.0]) + rng.choice([0, 5])
+        else:
+            array = rng.integers(0, 3, size)
+        arrays.append(np.ascontiguousarray(array.astype(dtype)))
+    return arrays
+
+
+def norms() -> Iterator[Launch]:
+    """Batch norms, forward and backward, of channels of few elements."""
+    for dtype in ("float32", "float64"):
+        for shape in [(2, 3), (7, 5, 3), (64, 16, 8, 8), (5, 33, 2, 3)]:
+            x, channels = meta(shape, dtype), meta((shape[1],), dtype)
+            stats = meta((2 * shape[1],), "float64")
+            outs, inputs = (x, stats), (x, channels, channels, channels, channels)
+            for count in (1, 3, 5):
+                yield forward_launch(outs, inputs[:count], "batch", 0, 1e-5, True, False)
+            yield forward_launch(outs, inputs, "batch", 0, 1e-5, True, True)
+            for fixed in (False, True):
+                yield backward_launch((x,), (x, x, stats), "batch", 0, 1e-5, True, fixed)
+                full = (x, channels, channels), (x, x, stats, channels)
+                yield backward_launch(*full, "batch", 0, 1e-5, True, fixed)
+
+
+def folds() -> Iterator[Launch]:
+    """Reductions of rows and of columns."""
+    for fold, dtype in (add_up, "float32"), (largest, "int32"), (square_up, "bfloat16"):
+        for shape, dims in [
+            ((3, 700), (1,)), ((2, 5), (0,)), ((64, 10), (0,)), ((64, 16, 8, 8), (0, 2, 3)),
+            ((2, 70000), (1,)), ((300, 1000), (0,)), ((5, 7, 33), (1,)), ((1100, 3), (0,)),
+        ]:  # fmt: skip
+            launch = fold.launch(meta(shape, dtype), dims, False)
+            if launch.body.__globals__.get("WORDS_ONLY"):
+                yield launch
+
+
+FAMILIES: dict[str, Callable[[], Iterator[Launch]]] = {"norms": norms, "folds": folds}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_bits_are_numbas(rng, family):
+    count = 0
+    for launch in FAMILIES[family]():
+        arrays = filled(launch, rng)
+        compare(launch, arrays)
+        for array in arrays:  # and what is none, too small or too large
+            if array.dtype.kind == "f" and len(array) > 4:
+                array[rng.integers(0, len(array), 2)] = rng.choice([np.inf, 1e-40, -0.0, 1e25], 2)
+        compare(launch, arrays)
+        count += 1
+    assert count > 5
