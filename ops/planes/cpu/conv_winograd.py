@@ -256,7 +256,8 @@ def _store_sums(
 def tiles_of(p: Any, block: int) -> int:
     """Tiles of a block; `p` is either plan."""
     n0, y0 = block // p.parts * p.segments, block % p.parts * p.high
-    return min(p.segments, p.samples - n0) * min(p.high, p.down - y0) * p.across
+    tiles: int = min(p.segments, p.samples - n0) * min(p.high, p.down - y0) * p.across
+    return tiles
 
 
 def winograd_body(
