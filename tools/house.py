@@ -91,6 +91,42 @@ def annotations_of_any() -> int:
     return count
 
 
+def fields_of(node: ast.ClassDef) -> set[str]:
+    """Return the fields of a class: names annotated in its body, and what its methods set on
+    `self`.  A name that ClassVar or Final says is none.
+    """
+    names = {
+        item.target.id
+        for item in node.body
+        if isinstance(item, ast.AnnAssign)
+        and isinstance(item.target, ast.Name)
+        and not any(word in ast.unparse(item.annotation) for word in ("ClassVar", "Final"))
+    }
+    for item in node.body:
+        if isinstance(item, ast.FunctionDef):
+            names |= {
+                inner.attr
+                for inner in ast.walk(item)
+                if isinstance(inner, ast.Attribute)
+                and isinstance(inner.ctx, ast.Store)
+                and isinstance(inner.value, ast.Name)
+                and inner.value.id == "self"
+            }
+    return names
+
+
+def most_fields(count: int = 12) -> dict[str, int]:
+    """Return the numbers of fields of the classes of product that have the most of their own."""
+    counts = {}
+    for top in PRODUCT:
+        for path in (ROOT / top).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    counts[f"{path.relative_to(ROOT)} {node.name}"] = len(fields_of(node))
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return dict(ranked[:count])
+
+
 def modules_by_tests() -> dict[str, int]:
     """Count modules of product: all, those that no test imports or has the name of, and those of
     the latter none of whose own names a test names, so that only `tests/modules.txt` leads there.
@@ -127,6 +163,7 @@ def figures() -> dict[str, Any]:
         "tests": {what: total(rooms, ("tests",), what) for what in ("lines", "files", "folders")},
         "Any in product": {"count": annotations_of_any()},
         "modules": modules_by_tests(),
+        "fields": most_fields(),
         **json.loads(process.stdout.splitlines()[-1]),
     }
 

@@ -21,9 +21,12 @@ def become(tensor: Tensor, data: Tensor) -> Tensor:
     """Let `tensor` be `data` from now on: same object, other storage, shape, dtype or device."""
     if (trace := current_trace_recorder()) is not None:
         trace.refuse()
-    tensor.storage()  # so that the old memory has an owner that goes when the last alias does
+    # the old memory has an owner that goes when the last alias does, and not before the tensor is
+    # whole again: its finalizer may let another thread run
+    old = tensor.storage()
     # all or nothing: one call, of C code
     any(map(setattr, (tensor,) * 3, _PLACE, (data.storage(), data._ref, data._meta)))
+    del old
     note_change()
     return tensor
 

@@ -14,7 +14,7 @@ import numpy as np
 from flowvm.profiler.front.profiles import Profile
 from flowvm.profiler.front.ranks import Ranks
 from flowvm.profiler.run.columns import CAUSES
-from flowvm.profiler.run.run import Run
+from flowvm.profiler.run.run import Run, Waits
 from flowvm.vm.machine.edges import connect, tensors_of
 from flowvm.vm.machine.words import KIND, OPERAND
 
@@ -99,9 +99,11 @@ def of_rows(rows, operands, waits=(), ended=None) -> Run:
         target=edges.target.astype(np.int32),
         hazard=edges.hazard.astype(np.int8),
         operand=edges.operand.astype(np.int32),
-        wait_cause=np.array([c for c, _, _ in waits], np.int8),
-        wait_times=np.array([(a, b) for _, a, b in waits], np.int64).reshape(-1, 2),
-        wait_thread=np.zeros(len(waits), np.int64),
+        waits=Waits(
+            np.array([c for c, _, _ in waits], np.int8),
+            np.array([(a, b) for _, a, b in waits], np.int64).reshape(-1, 2),
+            np.zeros(len(waits), np.int64),
+        ),
     )
 
 
@@ -129,7 +131,7 @@ def three_ranks(seed: int) -> Ranks:
     ranks = []
     for k, shift in enumerate(shifts):
         run = meeting([rng.randrange(0, 300) for _ in range(5)], k)
-        for times in (run.times, run.wait_times):
+        for times in (run.times, run.waits.times):
             times[times > 0] += 20_000 - shift
         run.begun, run.ended = 20_100 + 10 * k - shift, run.ended + 20_000 - shift
         ranks.append(Profile(run))

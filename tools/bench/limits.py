@@ -100,15 +100,15 @@ def needs_of(runs: list[Any], threads: int) -> Needs:
     for run in runs:
         ran = np.isin(run.kind, RAN)
         lasted = np.maximum(0, run.time("ended") - run.time("started"))[ran]
-        lasted = np.concatenate((lasted, run.task_times[:, 1] - run.task_times[:, 0]))
-        names = [run.names[k] for k in (*run.op[ran], *run.task_op)]
+        lasted = np.concatenate((lasted, run.tasks.times[:, 1] - run.tasks.times[:, 0]))
+        names = [run.names[k] for k in (*run.op[ran], *run.tasks.op)]
         if chosen is None:
             chosen, least = (run, ran, names), lasted
         elif names == chosen[2]:
             least = np.minimum(least, lasted)
     run, ran, names = chosen
-    nbytes = np.concatenate((run.nbytes[ran], run.task_nbytes))
-    flops = np.concatenate((run.flops[ran], run.task_flops))
+    nbytes = np.concatenate((run.nbytes[ran], run.tasks.nbytes))
+    flops = np.concatenate((run.flops[ran], run.tasks.flops))
     needs: dict[str, Need] = {}
     for name, moved, multiplied, lasted in zip(names, nbytes, flops, least, strict=True):
         need = needs.setdefault(name, Need(name))

@@ -88,10 +88,10 @@ def exchanged(nbytes: int, launches: int) -> tuple[float, float]:
             chain(x)
             flow.vm.sync()
         run = p.run
-        spent = 1e-9 * (run.task_times[:, 1] - run.task_times[:, 0])
+        spent = 1e-9 * (run.tasks.times[:, 1] - run.tasks.times[:, 0])
         launch = run.kind == KIND.LAUNCH
         whole = 1e-9 * float((run.time("ended") - run.time("started"))[launch].sum())
-        each.append(float(spent[run.task_op == run.names.index("all_reduce")].mean()))
+        each.append(float(spent[run.tasks.op == run.names.index("all_reduce")].mean()))
         between.append(max(0.0, whole - float(spent.sum())) / (2 * CHAIN))
     return min(each), min(between)
 

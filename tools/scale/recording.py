@@ -100,9 +100,9 @@ def record(step: Callable[..., Any], *inputs: Any, launches: int = 20, least: bo
         raise ArgumentError(f"{plan.name} is on several streams or a device; one rank's is on one")
     run, tasks, lasted = replays(step, inputs, launches)
     middle = int(np.argsort(lasted, kind="stable")[0 if least else len(tasks) // 2])
-    own = run.task_launch == tasks[middle]
-    spent = run.task_times[own, 1] - run.task_times[own, 0]
-    seconds = np.bincount(run.task_number[own], spent, len(plan.tasks)) * 1e-9
+    own = run.tasks.launch == tasks[middle]
+    spent = run.tasks.times[own, 1] - run.tasks.times[own, 0]
+    seconds = np.bincount(run.tasks.number[own], spent, len(plan.tasks)) * 1e-9
     return of_plan(plan, seconds.tolist(), float(lasted[middle]))
 
 

@@ -45,21 +45,27 @@ from flowvm.vm.machine.lang import load_word
 
 def call_key_of(shared: int, args: int, total: int, names: int, call_key: int, values: int) -> int:
     """Return the number of words in the call key of a call with `total` arguments; MISS if it can
-    have none; FAILED.  The words go to `call_key`, the call's tensors to `values`.
+    have none; FAILED.  The words go to `call_key`, the call's tensors to `values`, and their number
+    to its word MOST_VALUES.
     """
     if total > MOST_ARGUMENTS:
         return MISS
     tensors, recorded_bits, at = 0, 0, 2
+    recorded = records(shared)  # first: others may run, and change a list of tensors
+    if recorded < 0:
+        return FAILED
     for k in range(total):
         x = word(args, k)
         size = tensors_in(shared, x)
-        if at > MOST_PARTS or size > MOST_PARTS - at or tensors + size > MOST_VALUES:
+        if at > MOST_PARTS or size > MOST_PARTS - at:
             return MISS
         if size == 0 and not is_tensor(shared, x):
             at = put_part(shared, x, call_key, at)
             if at == MISS:
                 return MISS
             continue
+        if tensors + max(size, 1) > MOST_VALUES:
+            return MISS
         if size != 0:
             put_word(call_key, at, opening(shared, x))
             at += 1
@@ -77,13 +83,13 @@ def call_key_of(shared: int, args: int, total: int, names: int, call_key: int, v
             put_word(call_key, at, word(shared, SHARED.CLOSE))
             at += 1
     if recorded_bits != 0:
-        recorded = records(shared)
-        if recorded < 0 or recorded > 1:
-            return FAILED if recorded < 0 else MISS
+        if recorded > 1:
+            return MISS
         recorded_bits *= recorded
     same = same_of(values, tensors)
     if same < 0:
         return MISS
+    put_word(values, MOST_VALUES, tensors)
     put_word(call_key, 0, recorded_bits | same << 32)
     put_word(call_key, 1, names)
     return at
@@ -203,6 +209,9 @@ def gradient_key_of(shared: int, args: int, count: int, call_key: int, values: i
     if count != 2 or class_of(shared, word(args, 0)) != word(shared, SHARED.NODE):
         return MISS
     node, g = word(args, 0), word(args, 1)
+    recorded = records(shared)  # first: others may run, and let go of what the Node saves
+    if recorded != 0:
+        return FAILED if recorded < 0 else MISS
     edges = load_word(node + word(shared, SHARED.NODE_EDGES))
     metas = load_word(node + word(shared, SHARED.NODE_METAS))
     saved = load_word(node + word(shared, SHARED.NODE_SAVED))
@@ -218,9 +227,6 @@ def gradient_key_of(shared: int, args: int, count: int, call_key: int, values: i
         return MISS
     if not is_whole(shared, g) or tuple_size(metas) != inputs:
         return MISS
-    recorded = records(shared)
-    if recorded != 0:
-        return FAILED if recorded < 0 else MISS
     recorded_bits, at = 0, 3
     for k in range(saves):
         x = tuple_item(saved, k)
@@ -243,6 +249,7 @@ def gradient_key_of(shared: int, args: int, count: int, call_key: int, values: i
     same = same_of(values, 1 + saves)
     if same < 0:
         return MISS
+    put_word(values, MOST_VALUES, 1 + saves)
     put_word(call_key, 0, recorded_bits | same << 32)
     put_word(call_key, 1, operator)
     put_word(call_key, 2, load_word(g + word(shared, SHARED.TENSOR_META)) | 1)

@@ -79,6 +79,16 @@ def replay_call(site: int, args: int, count: int, names: int) -> int:
         length = gradient_key_of(shared, args, count if names == 0 else 0, call_key, values)
     if length <= FAILED:
         return length
+    count = word(values, MOST_VALUES)
+    for k in range(count):  # a list, or a Node, may let go of them meanwhile
+        incref(word(values, k))
+    result = replay_key(shared, site, call_key, length, values)
+    drop(values, count)
+    return result
+
+
+def replay_key(shared: int, site: int, call_key: int, length: int, values: int) -> int:
+    """Return what `replay_call` does, for a call whose tensors are held by the caller."""
     cached = lookup(shared, site, call_key, length)
     if cached != 0:
         incref(cached)
@@ -88,11 +98,12 @@ def replay_call(site: int, args: int, count: int, names: int) -> int:
         return key
     cached = dict_item(word(site, SITE.CACHE), key)
     incref(cached)
-    decref(key)
     if cached == 0:
+        decref(key)
         return LEARN
     if as_int(tuple_item(cached, 0)) > LEARN and is_fixed(shared, call_key, length):
         insert(shared, site, call_key, length, cached)
+    decref(key)  # it holds the metas that `insert` keeps
     return replay_known(shared, site, cached, values)
 
 
@@ -112,14 +123,12 @@ def replay_known(shared: int, site: int, cached: int, values: int) -> int:
 
 def replay(shared: int, trace: int, values: int) -> int:
     """Return the result of a call, a new reference; MISS or FAILED.  `values` begins with its
-    tensors.
+    tensors, which the caller holds.
     """
     count_of_inputs = word(trace, TRACE.TENSORS)
     count, status, changes = count_of_inputs, 1, 0
     if word(trace, TRACE.APART) != 0 and not are_apart(shared, values, count_of_inputs):
         return MISS
-    for k in range(count_of_inputs):  # a list, or a Node, may let go of them meanwhile
-        incref(word(values, k))
     for k in range(word(trace, TRACE.STEPS)):
         step = trace + 8 * (TRACE.WORDS + k * STEP.WORDS)
         kind = word(step, STEP.KIND)
@@ -143,7 +152,7 @@ def replay(shared: int, trace: int, values: int) -> int:
             break
     if status == 1:
         status = result_of(shared, trace, values)
-    drop(values, count)
+    drop(values + 8 * count_of_inputs, count - count_of_inputs)
     return status
 
 
@@ -303,17 +312,23 @@ def view_step(shared: int, step: int, values: int, at: int) -> int:
         clear_error()
         decref(ref)
         return MISS
+    incref(storage)  # a collection may run what gives the tensor another one
+    incref(base)
     out = allocate(word(shared, SHARED.TENSOR), 0)
     if out == 0:
         decref(ref)
+        decref(storage)
+        decref(base)
         return FAILED
     # its storage first: from then on it owns nothing
-    lend(out, word(shared, SHARED.TENSOR_STORAGE), storage)
+    give(out, word(shared, SHARED.TENSOR_STORAGE), storage)
     give(out, word(shared, SHARED.TENSOR_REF), ref)
     lend(out, word(shared, SHARED.TENSOR_META), word(step, STEP.MADE))
     lend(out, word(shared, SHARED.TENSOR_NODE), none)
-    if word(step, STEP.KIND) != ALIAS:
-        lend(out, word(shared, SHARED.TENSOR_KIN), base)
+    if word(step, STEP.KIND) == ALIAS:
+        decref(base)
+    else:
+        give(out, word(shared, SHARED.TENSOR_KIN), base)
         status = noted(shared, step, x, out, base, node)
         if status != 1:
             decref(out)
@@ -371,10 +386,11 @@ def remembered(shared: int, base: int, view: int) -> int:
         give(base, at, views)
     if class_of(shared, views) != word(shared, SHARED.LIST):
         return MISS
+    incref(views)
     reference = weak_reference(view, 0)
     if reference == 0:
+        decref(views)
         return FAILED
-    incref(views)
     status = 0
     count = list_size(views)
     last = 0

@@ -65,12 +65,12 @@ def _calls(run: Run) -> Exchanges:
     """All kernels of a run, eager ones and tasks of graphs."""
     started, ended = run.time("started"), run.time("ended")
     own = np.flatnonzero((run.kind == KIND.OP_CALL) & (started > 0) & (ended > 0))
-    begin = np.concatenate((started[own], run.task_times[:, 0]))
-    end = np.concatenate((ended[own], run.task_times[:, 1]))
-    ops = np.concatenate((run.op[own], run.task_op))
-    streams = np.concatenate((run.stream[own], run.task_stream))
-    nbytes = np.concatenate((run.nbytes[own], run.task_nbytes))
-    instruction = np.concatenate((own, run.task_launch))
+    begin = np.concatenate((started[own], run.tasks.times[:, 0]))
+    end = np.concatenate((ended[own], run.tasks.times[:, 1]))
+    ops = np.concatenate((run.op[own], run.tasks.op))
+    streams = np.concatenate((run.stream[own], run.tasks.stream))
+    nbytes = np.concatenate((run.nbytes[own], run.tasks.nbytes))
+    instruction = np.concatenate((own, run.tasks.launch))
     order = np.argsort(begin, kind="stable")
     return Exchanges(
         [run.names[k] for k in ops[order].tolist()],

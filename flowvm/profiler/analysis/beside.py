@@ -24,8 +24,8 @@ def uses(run: Run) -> Uses:
     """
     uses: Uses = {}
     for i, tensor, writes, (begun, over) in zip(
-        run.use_of.tolist(), run.use_tensor.tolist(), run.use_writes.tolist(),
-        run.use_times.tolist(), strict=True,
+        run.uses.of.tolist(), run.uses.tensor.tolist(), run.uses.writes.tolist(),
+        run.uses.times.tolist(), strict=True,
     ):  # fmt: skip
         of = uses.setdefault(i, {})
         known = of.get(tensor, (False, *UNUSED))
@@ -37,8 +37,8 @@ def uses_by_access(run: Run) -> dict[tuple[int, int], list[Times]]:
     """For each such launch and tensor: when it was read, and when it was written."""
     times_of: dict[tuple[int, int], list[Times]] = {}
     for i, tensor, writes, times in zip(
-        run.use_of.tolist(), run.use_tensor.tolist(), run.use_writes.tolist(),
-        map(tuple, run.use_times.tolist()), strict=True,
+        run.uses.of.tolist(), run.uses.tensor.tolist(), run.uses.writes.tolist(),
+        map(tuple, run.uses.times.tolist()), strict=True,
     ):  # fmt: skip
         of = times_of.setdefault((i, tensor), [UNUSED, UNUSED])
         of[writes] = joined(of[writes], times)
@@ -107,8 +107,8 @@ class Launch:
 def launches(run: Run, duration: Array) -> dict[int, Launch]:
     """The launches that may run beside others; `duration` is what each instruction would take."""
     started, ended = run.time("started").tolist(), run.time("ended").tolist()
-    tasks: dict[int, list[tuple[int, int]]] = {i: [] for i in run.use_of.tolist()}
-    for i, (begun, over) in zip(run.task_launch.tolist(), run.task_times.tolist(), strict=True):
+    tasks: dict[int, list[tuple[int, int]]] = {i: [] for i in run.uses.of.tolist()}
+    for i, (begun, over) in zip(run.tasks.launch.tolist(), run.tasks.times.tolist(), strict=True):
         if i in tasks:
             tasks[i].append((begun, over))
     uses = {}

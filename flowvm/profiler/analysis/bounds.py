@@ -32,16 +32,16 @@ def work(run: Run) -> int:
     """
     lasted = np.maximum(0, run.time("ended") - run.time("started"))
     known = np.zeros(len(run), bool)
-    known[run.task_launch] = True  # of a launch whose tasks are known, those
+    known[run.tasks.launch] = True  # of a launch whose tasks are known, those
     on_host = np.array([device_of(name) < 0 for name in run.streams], bool)
     real = (
         on_host[run.stream] & ~known & ~np.isin(run.kind, (KIND.TOUCH, KIND.BARRIER, KIND.CALLBACK))
     )
     each = np.zeros(len(run.streams), np.int64)
-    tasks = np.diff(run.task_times, axis=1)[:, 0] * on_host[run.task_stream]
+    tasks = np.diff(run.tasks.times, axis=1)[:, 0] * on_host[run.tasks.stream]
     for of, times in (
-        (run.stream[real], lasted[real]), (run.task_stream, tasks),
-        (run.share_stream, np.diff(run.share_times, axis=1)[:, 0]),
+        (run.stream[real], lasted[real]), (run.tasks.stream, tasks),
+        (run.shares.stream, np.diff(run.shares.times, axis=1)[:, 0]),
     ):  # fmt: skip
         np.add.at(each, of, times)
     had = [1 - lack(run, name, float(took)) for name, took in zip(run.streams, each, strict=True)]
@@ -102,13 +102,13 @@ def short_of_memory(run: Run) -> Short:
     """Return the instructions and issuing threads that `run_ahead_bytes` kept back."""
     late = run.time("received") - run.time("issued")
     of = np.flatnonzero(held_back(run))
-    waits = run.wait_times[run.wait_cause == CAUSES.index("memory")]
+    waits = run.waits.times[run.waits.cause == CAUSES.index("memory")]
     times: dict[int, int] = {}
     for line, took in zip(run.line[of].tolist(), late[of].tolist(), strict=True):
         times[line] = times.get(line, 0) + took
-    inside = np.isin(run.sample_state, SAMPLED.index("memory"))
+    inside = np.isin(run.samples.state, SAMPLED.index("memory"))
     for line, (begun, ended) in zip(
-        run.sample_line[inside].tolist(), run.sample_times[inside].tolist(), strict=True
+        run.samples.line[inside].tolist(), run.samples.times[inside].tolist(), strict=True
     ):
         times[line] = times.get(line, 0) + ended - begun
     line = max(times, key=lambda k: times[k], default=-1)

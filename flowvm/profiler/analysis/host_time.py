@@ -45,13 +45,13 @@ def spent(run: Run, path: list[Segment], causes: tuple[str, ...] = HOSTED) -> li
     How long a thread was kept from running is known, and when only nearly: where the path says so,
     what a sample takes for running is `gil` or `core`.
     """
-    every = np.arange(len(run.sample_line))
+    every = np.arange(len(run.samples.line))
     sums: dict[tuple[str, int], Spent] = {}
     for cause in causes:
         begin, end = _intervals(path, cause)
         if not len(every) or not len(begin):
             continue
-        for one in _summed(run, every, overlaps(run.sample_times, begin, end)):
+        for one in _summed(run, every, overlaps(run.samples.times, begin, end)):
             own: tuple[str, ...] = ("loader", "capture", "import")
             # who waits for a thread that computes waits for who has the GIL, which is named
             own = own if cause == "gil" and run.info.get("ran") else (*own, "asleep")
@@ -67,15 +67,15 @@ def spent(run: Run, path: list[Segment], causes: tuple[str, ...] = HOSTED) -> li
 def without_core(run: Run, path: list[Segment]) -> list[Spent]:
     """List what issuing threads were about while they had no core, most first, as `spent` does."""
     begin, end = _intervals(path, "core")
-    every = np.arange(len(run.sample_line) if len(begin) else 0)
-    sums = _summed(run, every, overlaps(run.sample_times, begin, end)) if len(every) else []
+    every = np.arange(len(run.samples.line) if len(begin) else 0)
+    sums = _summed(run, every, overlaps(run.samples.times, begin, end)) if len(every) else []
     # what is in here by its own name in `spent` is counted there
     return [one for one in sums if one.state in ("python", "flowvm")]
 
 
 def inside(run: Run, begin: int, end: int) -> list[Spent]:
     """List the work of issuing threads from `begin` to `end`, most first."""
-    times = run.sample_times
+    times = run.samples.times
     of = np.flatnonzero((times[:, 1] > begin) & (times[:, 0] < end))
     within = np.minimum(times[of, 1], end) - np.maximum(times[of, 0], begin)
     return _summed(run, of, within)
@@ -85,7 +85,7 @@ def during(run: Run, begin: int, end: int) -> Iterator[tuple[int, int, str, int,
     """Yield the parts of the time from `begin` to `end`: from, to, one of SAMPLED, line and
     expression; "" and -1 where no thread was seen.
     """
-    times = run.sample_times
+    times = run.samples.times
     first = int(np.searchsorted(times[:, 1], begin, side="right"))
     at = begin
     for k in range(first, len(times)):
@@ -96,8 +96,8 @@ def during(run: Run, begin: int, end: int) -> Iterator[tuple[int, int, str, int,
             continue
         if own > at:
             yield at, own, "", -1, -1
-        line, spot = int(run.sample_line[k]), int(run.sample_spot[k])
-        yield own, over, SAMPLED[run.sample_state[k]], line, spot
+        line, spot = int(run.samples.line[k]), int(run.samples.spot[k])
+        yield own, over, SAMPLED[run.samples.state[k]], line, spot
         at = over
     if at < end:
         yield at, end, "", -1, -1
@@ -105,9 +105,9 @@ def during(run: Run, begin: int, end: int) -> Iterator[tuple[int, int, str, int,
 
 def by_line(run: Run) -> Array:
     """For each line nanoseconds of issuing threads, but for those in waits of the VM's."""
-    own = np.isin(run.sample_state, [SAMPLED.index(s) for s in OWN]) & (run.sample_line >= 0)
-    lasted = run.sample_times[:, 1] - run.sample_times[:, 0]
-    sums = np.bincount(run.sample_line[own], lasted[own], len(run.lines))
+    own = np.isin(run.samples.state, [SAMPLED.index(s) for s in OWN]) & (run.samples.line >= 0)
+    lasted = run.samples.times[:, 1] - run.samples.times[:, 0]
+    sums = np.bincount(run.samples.line[own], lasted[own], len(run.lines))
     return sums.astype(np.int64)
 
 
@@ -139,8 +139,8 @@ def _summed(run: Run, of: Array, times: Array) -> list[Spent]:
     total: dict[tuple[int, int], int] = {}
     widest: dict[tuple[int, int], dict[int, int]] = {}
     rows = zip(
-        run.sample_state[of].tolist(), run.sample_line[of].tolist(), run.sample_spot[of].tolist(),
-        times.tolist(), strict=True,
+        run.samples.state[of].tolist(), run.samples.line[of].tolist(),
+        run.samples.spot[of].tolist(), times.tolist(), strict=True,
     )  # fmt: skip
     for state, line, spot, time in rows:
         if time > 0:

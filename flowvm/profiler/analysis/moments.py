@@ -121,9 +121,9 @@ def registers(run: Run, plan: dict[str, Any], launches: Array, time: int) -> lis
     """
     actors = actors_of(plan)
     of_task = np.repeat(np.arange(len(actors)), [a[2] for a in actors])
-    own = np.isin(run.task_launch, launches)
-    number, launch = run.task_number[own], np.searchsorted(launches, run.task_launch[own])
-    begun, over = run.task_times[own, 0], run.task_times[own, 1]
+    own = np.isin(run.tasks.launch, launches)
+    number, launch = run.tasks.number[own], np.searchsorted(launches, run.tasks.launch[own])
+    begun, over = run.tasks.times[own, 0], run.tasks.times[own, 1]
     place = (of_task[number], launch)
     shape = (len(actors), len(launches))
     ended_tasks = np.zeros(shape, np.int64)  # tasks of an act that have ended

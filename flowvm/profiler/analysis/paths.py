@@ -148,9 +148,9 @@ class _Walk:
         self.finished, self.held = before.finished, held_back(run).tolist()
         self.received = run.time("received").tolist()
         self.passed: set[int] = set()
-        late = np.argsort(run.wait_times[:, 1], kind="stable")
-        self.waits = run.wait_times[late].tolist()
-        self.causes = run.wait_cause[late].tolist()
+        late = np.argsort(run.waits.times[:, 1], kind="stable")
+        self.waits = run.waits.times[late].tolist()
+        self.causes = run.waits.cause[late].tolist()
         self.next_wait = len(self.waits) - 1  # those after it have been passed
         waiters = np.flatnonzero(before.finished & np.isin(run.kind, (KIND.TOUCH, KIND.BARRIER)))
         self.waiters = waiters[np.argsort(run.time("ended")[waiters], kind="stable")]

@@ -31,29 +31,29 @@ def helper_name(run: Run, stream: int, helper: int) -> str:
 
 def helpers_of(run: Run, i: int) -> tuple[Helped, ...]:
     """The helpers that took part in instruction `i`, by their numbers."""
-    mine = np.flatnonzero(run.share_of == i)
-    lasted = np.diff(run.share_times[mine], axis=1)[:, 0]
+    mine = np.flatnonzero(run.shares.of == i)
+    lasted = np.diff(run.shares.times[mine], axis=1)[:, 0]
     rows = []
-    for helper in np.unique(run.share_helper[mine]).tolist():
-        own = run.share_helper[mine] == helper
+    for helper in np.unique(run.shares.helper[mine]).tolist():
+        own = run.shares.helper[mine] == helper
         name = helper_name(run, int(run.stream[i]), helper)
-        rows.append(Helped(name, int(lasted[own].sum()), int(run.share_chunks[mine][own].sum())))
+        rows.append(Helped(name, int(lasted[own].sum()), int(run.shares.chunks[mine][own].sum())))
     return tuple(rows)
 
 
 def threads_of(run: Run, i: int) -> int:
     """Return the number of threads that ran instruction `i`, the stream's worker among them."""
-    return 1 + len(np.unique(run.share_helper[run.share_of == i]))
+    return 1 + len(np.unique(run.shares.helper[run.shares.of == i]))
 
 
 def helper_lanes(run: Run, stream: int) -> list[tuple[str, Array]]:
     """For each helper of a stream its name, and its shares: begin, end, instruction; in order."""
     rows = []
-    of = run.share_stream == stream
-    for helper in np.unique(run.share_helper[of]).tolist():
-        own = np.flatnonzero(of & (run.share_helper == helper))
-        own = own[np.argsort(run.share_times[own, 0], kind="stable")]
-        lane = np.column_stack((run.share_times[own], run.share_of[own])).astype(np.int64)
+    of = run.shares.stream == stream
+    for helper in np.unique(run.shares.helper[of]).tolist():
+        own = np.flatnonzero(of & (run.shares.helper == helper))
+        own = own[np.argsort(run.shares.times[own, 0], kind="stable")]
+        lane = np.column_stack((run.shares.times[own], run.shares.of[own])).astype(np.int64)
         lane[:, :2] = np.clip(lane[:, :2], run.begun, run.ended)
         rows.append((helper_name(run, stream, helper), lane))
     return rows

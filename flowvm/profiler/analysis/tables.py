@@ -69,17 +69,17 @@ def table(
     if by not in BY:
         raise ArgumentError(f"by={by!r}: a table is by one of {', '.join(BY)}")
     duration = np.maximum(0, run.time("ended") - run.time("started"))
-    lasted = run.task_times[:, 1] - run.task_times[:, 0]
+    lasted = run.tasks.times[:, 1] - run.tasks.times[:, 0]
     inside = np.zeros(len(run), np.int64)
-    np.add.at(inside, run.task_launch, lasted)
+    np.add.at(inside, run.tasks.launch, lasted)
     on_path = np.zeros(len(run), np.int64)
     for segment in path:
         if segment.cause == "run":
             on_path[segment.instruction] += segment.end - segment.begin
-    whole = np.maximum(np.maximum(duration, inside), 1)[run.task_launch]
+    whole = np.maximum(np.maximum(duration, inside), 1)[run.tasks.launch]
     # in floating point: products of two times in ns do not fit into 64 bits
-    task_path = (lasted * (on_path[run.task_launch] / whole)).astype(np.int64)
-    np.subtract.at(on_path, run.task_launch, task_path)
+    task_path = (lasted * (on_path[run.tasks.launch] / whole)).astype(np.int64)
+    np.subtract.at(on_path, run.tasks.launch, task_path)
 
     def blocked(state: str) -> Array:
         """Return the time for which each instruction kept its stream in `state`."""
@@ -92,16 +92,16 @@ def table(
     shown = run.kind != KIND.BARRIER
     none = np.zeros(len(lasted), np.int64)
     keys = {
-        "op": (run.op, run.task_op, run.names),
-        "line": (run.line, run.task_line, run.lines),
-        "module": (run.module, run.task_module, run.modules or [""]),
-        "stream": (run.stream, run.task_stream, run.streams),
+        "op": (run.op, run.tasks.op, run.names),
+        "line": (run.line, run.tasks.line, run.lines),
+        "module": (run.module, run.tasks.module, run.modules or [""]),
+        "stream": (run.stream, run.tasks.stream, run.streams),
     }
     mine, tasks, names = keys[by]
     key = np.concatenate((mine[shown], tasks))
-    lines = np.concatenate((run.line[shown], run.task_line))
+    lines = np.concatenate((run.line[shown], run.tasks.line))
     if by == "module":  # one line calls all of backward
-        forward = np.concatenate((run.forward[shown], run.task_forward))
+        forward = np.concatenate((run.forward[shown], run.tasks.forward))
         lines = np.where(forward >= 0, forward, lines)
     columns = {
         "run": (np.maximum(0, duration - inside), lasted),
@@ -109,8 +109,8 @@ def table(
         "dep": (blocked("dep"), none),
         "queue": (waits.queue, none),
         "sched": (blocked("sched"), none),
-        "nbytes": (np.where(inside > 0, 0, run.nbytes), run.task_nbytes),
-        "flops": (run.flops, run.task_flops),
+        "nbytes": (np.where(inside > 0, 0, run.nbytes), run.tasks.nbytes),
+        "flops": (run.flops, run.tasks.flops),
     }
     values = {c: np.concatenate((a[shown], b)) for c, (a, b) in columns.items()}
     sums = {c: np.bincount(key, v, len(names)).astype(np.int64) for c, v in values.items()}

@@ -33,7 +33,7 @@ def verified(run: Run, before: Order) -> Verified:
     begun = np.where(is_exact, run.opened, run.time("started"))
     early = begun[target] + _slack(run, source, target) < run.time("ended")[source]
     # launches that may run beside each other: what their tasks did decides
-    early &= ~(np.isin(source, run.use_of) & np.isin(target, run.use_of))
+    early &= ~(np.isin(source, run.uses.of) & np.isin(target, run.uses.of))
     early[list(_in_wrong_order(run, source, target))] = True
     if early.any():
         named = [

@@ -135,10 +135,10 @@ def away(run: Run) -> tuple[Array, Array]:
 
     The first interval is before the first border, the last after the last.
     """
-    borders = np.unique(run.wait_times)
+    borders = np.unique(run.waits.times)
     cause = np.zeros(len(borders) + 1, np.int64)  # GAPS[0] is host
     for name in reversed(_FIRST):
-        of = run.wait_times[run.wait_cause == CAUSES.index(name)]
+        of = run.waits.times[run.waits.cause == CAUSES.index(name)]
         level = np.zeros(len(borders) + 1, np.int64)
         np.add.at(level, np.searchsorted(borders, of[:, 0]) + 1, 1)
         np.add.at(level, np.searchsorted(borders, of[:, 1]) + 1, -1)

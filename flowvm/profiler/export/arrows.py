@@ -17,14 +17,14 @@ def messages(run: Run, name: str, plan: Any) -> Iterator[tuple[tuple[int, int], 
     """
     if name not in run.names:
         return
-    mine = np.flatnonzero(run.op[run.task_launch] == run.names.index(name))
+    mine = np.flatnonzero(run.op[run.tasks.launch] == run.names.index(name))
     counts = [actor[2] for actor in plan["actors"]]
     of_task = np.repeat(np.arange(len(counts)), counts)
     firsts: dict[tuple[int, int], int] = {}
     lasts: dict[tuple[int, int], int] = {}
-    begun, over = run.task_times.T.tolist()
+    begun, over = run.tasks.times.T.tolist()
     for k in mine.tolist() if len(counts) else ():
-        key = int(run.task_launch[k]), int(of_task[run.task_number[k]])
+        key = int(run.tasks.launch[k]), int(of_task[run.tasks.number[k]])
         if key not in firsts or begun[k] < begun[firsts[key]]:
             firsts[key] = k
         if key not in lasts or over[k] > over[lasts[key]]:

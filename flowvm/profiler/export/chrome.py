@@ -216,38 +216,38 @@ class _Trace:
     def _tasks(self) -> None:
         """Tasks of graphs' replays, on a track beside their stream's."""
         run, modules = self.run, _quoted(self.run.modules)
-        order = np.lexsort((run.task_times[:, 0], run.task_stream))
-        for stream in np.unique(run.task_stream).tolist():
-            own = order[run.task_stream[order] == stream]
+        order = np.lexsort((run.tasks.times[:, 0], run.tasks.stream))
+        for stream in np.unique(run.tasks.stream).tolist():
+            own = order[run.tasks.stream[order] == stream]
             track = self.track(TASKS + stream, f"{run.streams[stream]} graph tasks", stream)
             args = (
                 f'"launch":{launch},"task":{task},"line":{self.line[line]},"module":{modules[m]}'
                 for launch, task, line, m in zip(
-                    run.seq[run.task_launch[own]].tolist(), run.task_number[own].tolist(),
-                    run.task_line[own].tolist(), run.task_module[own].tolist(), strict=True,
+                    run.seq[run.tasks.launch[own]].tolist(), run.tasks.number[own].tolist(),
+                    run.tasks.line[own].tolist(), run.tasks.module[own].tolist(), strict=True,
                 )
             )  # fmt: skip
-            names = _picked(self.names, run.task_op[own])
-            begin, end = run.task_times[own].T
+            names = _picked(self.names, run.tasks.op[own])
+            begin, end = run.tasks.times[own].T
             self.slices(track, names, begin, end, args)
 
     def _helpers(self) -> None:
         """Shares of helpers in large kernels, a track each."""
         run = self.run
-        order = np.argsort(run.share_times[:, 0], kind="stable")
-        who = np.column_stack((run.share_stream, run.share_helper))[order]
+        order = np.argsort(run.shares.times[:, 0], kind="stable")
+        who = np.column_stack((run.shares.stream, run.shares.helper))[order]
         for stream, helper in who[distinct(who)[0]].tolist():
             own = order[(who == (stream, helper)).all(axis=1)]
             tid = HELPERS + stream * STR.MAX_TEAM + helper
             track = self.track(tid, helper_name(run, stream, helper))
-            of = run.share_of[own]
+            of = run.shares.of[own]
             args = (
                 f'"id":{seq},"chunks":{chunks}'
                 for seq, chunks in zip(
-                    run.seq[of].tolist(), run.share_chunks[own].tolist(), strict=True
+                    run.seq[of].tolist(), run.shares.chunks[own].tolist(), strict=True
                 )
             )
-            begin, end = run.share_times[own].T
+            begin, end = run.shares.times[own].T
             self.slices(track, _picked(self.names, run.op[of]), begin, end, args)
 
     def _gaps(self) -> None:
@@ -274,16 +274,16 @@ class _Trace:
     def _python(self) -> None:
         """Waits of the issuing threads."""
         run, causes = self.run, _quoted(CAUSES)
-        order = np.argsort(run.wait_times[:, 0], kind="stable")
-        for k, thread in enumerate(dict.fromkeys(run.wait_thread.tolist())):
-            own = order[run.wait_thread[order] == thread]
-            begin, end = run.wait_times[own].T
+        order = np.argsort(run.waits.times[:, 0], kind="stable")
+        for k, thread in enumerate(dict.fromkeys(run.waits.thread.tolist())):
+            own = order[run.waits.thread[order] == thread]
+            begin, end = run.waits.times[own].T
             begin = np.maximum(begin, np.concatenate((begin[:1], np.maximum.accumulate(end)[:-1])))
             real = end > begin
             track = self.track(PYTHON + k, f"python {thread}" if k else "python")
-            names = _picked(causes, run.wait_cause[own][real])
+            names = _picked(causes, run.waits.cause[own][real])
             self.slices(track, names, begin[real], end[real], [""] * len(names))
-            synced = begin[real & (run.wait_cause[own] == CAUSES.index("sync"))]
+            synced = begin[real & (run.waits.cause[own] == CAUSES.index("sync"))]
             self.points(
                 synced, [f'"ph":"i","s":"t",{track}"name":"sync","args":{{}}'] * len(synced)
             )
@@ -291,7 +291,7 @@ class _Trace:
     def _spans(self) -> None:
         """Add the user's spans, a track for each thread; a marked moment is a point."""
         run = self.run
-        threads = list(dict.fromkeys(run.wait_thread.tolist()))  # in the order of their tracks
+        threads = list(dict.fromkeys(run.waits.thread.tolist()))  # in the order of their tracks
         threads += [t for t in dict.fromkeys(m[3] for m in run.marks) if t not in threads]
         for k, thread in enumerate(threads):
             own = [m for m in run.marks if m[3] == thread]
@@ -350,10 +350,10 @@ class _Trace:
                 number += 1
                 about = f'"cat":"message","name":"message","id":{number}'
                 for head, task, moment in (
-                    ('"ph":"s"', a, max(int(run.task_times[a, 0]), a_end - 1)),
+                    ('"ph":"s"', a, max(int(run.tasks.times[a, 0]), a_end - 1)),
                     ('"ph":"f","bp":"e"', b, b_begin),
                 ):
-                    stream = int(run.task_stream[task])
+                    stream = int(run.tasks.stream[task])
                     pid = PID + 1 + device_of(run.streams[stream])
                     where = f'"pid":{pid},"tid":{TASKS + stream}'
                     self.points(np.array([moment]), [f"{head},{where},{about}"])

@@ -326,9 +326,9 @@ class _Page:
         """List the tasks that each graph's launches ran; a device's tasks have no times."""
         run = self.run
         rows: dict[str, dict[int, list[int]]] = {}
-        for k in range(len(run.task_launch)):
-            name = run.names[run.op[run.task_launch[k]]]
-            rows.setdefault(name, {}).setdefault(int(run.task_number[k]), []).append(k)
+        for k in range(len(run.tasks.launch)):
+            name = run.names[run.op[run.tasks.launch[k]]]
+            rows.setdefault(name, {}).setdefault(int(run.tasks.number[k]), []).append(k)
         for name in run.info.get("plans", {}):
             if name in run.names and run.clock[run.op == run.names.index(name)].any():
                 rows.setdefault(name, {})
@@ -338,16 +338,16 @@ class _Page:
         run = self.run
         rows = []
         for number, own in sorted(tasks.items()):
-            times = run.task_times[own]
+            times = run.tasks.times[own]
             rows.append({
-                "task": number, "op": run.names[run.task_op[own[0]]], "count": len(own),
+                "task": number, "op": run.names[run.tasks.op[own[0]]], "count": len(own),
                 "time": int((times[:, 1] - times[:, 0]).sum()),
-                "module": run.modules[run.task_module[own[0]]],
-                "stream": run.streams[run.task_stream[own[0]]],
-                "line": run.lines[run.task_line[own[0]]],
+                "module": run.modules[run.tasks.module[own[0]]],
+                "stream": run.streams[run.tasks.stream[own[0]]],
+                "line": run.lines[run.tasks.line[own[0]]],
             })  # fmt: skip
         about: dict[str, object] = {"actors": [], "notes": []}
-        launches = np.unique(run.task_launch[[k for own in tasks.values() for k in own]])
+        launches = np.unique(run.tasks.launch[[k for own in tasks.values() for k in own]])
         if name in run.info.get("plans", {}):
             view = self.profile.plan(name)
             if not rows:

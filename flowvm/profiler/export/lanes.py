@@ -56,10 +56,10 @@ def _lanes_of(page: Columns, part: PartLike, lanes: list[dict[str, object]]) -> 
         what=[ALL_STATES.index(s.cause) for s in path],
         ins=instructions([s.instruction for s in path]),
     )  # fmt: skip
-    order = np.argsort(run.wait_times[:, 0], kind="stable")
-    waited = run.wait_times[order]
+    order = np.argsort(run.waits.times[:, 0], kind="stable")
+    waited = run.waits.times[order]
     over = np.maximum.accumulate(waited[:, 1]) if len(waited) else waited[:, 1]
-    cause = [ALL_STATES.index(HOST_CAUSES[c]) for c in run.wait_cause[order].tolist()]
+    cause = [ALL_STATES.index(HOST_CAUSES[c]) for c in run.waits.cause[order].tolist()]
     _lane(
         page, lanes, f"{own}python waits", "python", begin=page.since(waited[:, 0]),
         end=page.since(over), what=cause, ins=np.full(len(waited), -1),
@@ -78,16 +78,16 @@ def _lanes_of(page: Columns, part: PartLike, lanes: list[dict[str, object]]) -> 
                 what=np.full(len(shares), ALL_STATES.index("run")),
                 ins=instructions(shares[:, 2]),
             )  # fmt: skip
-    for stream in np.unique(run.task_stream).tolist():
-        tasks = np.flatnonzero(run.task_stream == stream)
-        tasks = tasks[np.argsort(run.task_times[tasks, 0], kind="stable")]
+    for stream in np.unique(run.tasks.stream).tolist():
+        tasks = np.flatnonzero(run.tasks.stream == stream)
+        tasks = tasks[np.argsort(run.tasks.times[tasks, 0], kind="stable")]
         _lane(
             page, lanes, f"{run.streams[stream]} tasks", "tasks",
-            begin=page.since(run.task_times[tasks, 0]),
-            end=page.since(run.task_times[tasks, 1]),
+            begin=page.since(run.tasks.times[tasks, 0]),
+            end=page.since(run.tasks.times[tasks, 1]),
             what=np.full(len(tasks), ALL_STATES.index("run")),
-            ins=instructions(run.task_launch[tasks]),
-            task=run.task_number[tasks], op=run.task_op[tasks], line=run.task_line[tasks],
+            ins=instructions(run.tasks.launch[tasks]),
+            task=run.tasks.number[tasks], op=run.tasks.op[tasks], line=run.tasks.line[tasks],
         )  # fmt: skip
 
 

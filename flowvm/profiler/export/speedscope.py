@@ -51,7 +51,7 @@ class _Flames:
 
     def _instructions(self, finished: Array) -> Array:
         run = self.run
-        replayed = np.isin(np.arange(len(run)), run.task_launch)  # its tasks are shown
+        replayed = np.isin(np.arange(len(run)), run.tasks.launch)  # its tasks are shown
         own = np.flatnonzero(finished & ~replayed & ~np.isin(run.kind, (KIND.TOUCH, KIND.BARRIER)))
         known = np.where(np.isin(own, list(self.python)), own, -1)  # a stack of its own
         stack = self._each(
@@ -62,14 +62,14 @@ class _Flames:
         return np.column_stack((stack, run.stream[own], begin, end, run.nbytes[own]))
 
     def _tasks(self) -> Array:
-        run, launch = self.run, self.run.task_launch
+        run, launch = self.run, self.run.tasks.launch
         stack = self._each(
-            (run.task_module, run.task_line, run.task_op, run.op[launch], run.line[launch],
+            (run.tasks.module, run.tasks.line, run.tasks.op, run.op[launch], run.line[launch],
              np.where(np.isin(launch, list(self.python)), launch, -1)),
-            lambda k: self._stack(launch[k], run.task_module[k], (int(run.op[launch[k]]),),
-                                  run.task_op[k], int(run.task_line[k])),
+            lambda k: self._stack(launch[k], run.tasks.module[k], (int(run.op[launch[k]]),),
+                                  run.tasks.op[k], int(run.tasks.line[k])),
         )  # fmt: skip
-        return np.column_stack((stack, run.task_stream, run.task_times, run.task_nbytes))
+        return np.column_stack((stack, run.tasks.stream, run.tasks.times, run.tasks.nbytes))
 
     @staticmethod
     def _each(columns: tuple[Array, ...], stack: Callable[[int], int]) -> Array:

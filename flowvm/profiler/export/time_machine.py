@@ -50,27 +50,27 @@ def rewinding(page: Columns) -> dict[str, object]:
     page.put("kind", "b", run.kind)
     page.whole("size", run.size)
     page.put("operand", "i", run.operand)
-    page.put("wait.begin", "f", page.since(run.wait_times[:, 0]))
-    page.put("wait.end", "f", page.since(run.wait_times[:, 1]))
-    page.put("wait.cause", "b", run.wait_cause)
+    page.put("wait.begin", "f", page.since(run.waits.times[:, 0]))
+    page.put("wait.end", "f", page.since(run.waits.times[:, 1]))
+    page.put("wait.cause", "b", run.waits.cause)
     spaces = spaces_of(run)
     for k, space in enumerate(spaces):
         memory = page.profile.memory_of(space)
         page.put(f"level{k}.time", "f", page.since(memory.time))
         page.whole(f"level{k}.bytes", memory.nbytes)
-    page.put("task.launch", "i", run.task_launch)
-    page.put("task.number", "i", run.task_number)
+    page.put("task.launch", "i", run.tasks.launch)
+    page.put("task.number", "i", run.tasks.number)
     page.put(
         "task.begin",
         "f",
-        np.where(run.task_times[:, 0] > 0, page.since(run.task_times[:, 0]), np.nan),
+        np.where(run.tasks.times[:, 0] > 0, page.since(run.tasks.times[:, 0]), np.nan),
     )
     page.put(
         "task.end",
         "f",
-        np.where(run.task_times[:, 1] > 0, page.since(run.task_times[:, 1]), np.nan),
+        np.where(run.tasks.times[:, 1] > 0, page.since(run.tasks.times[:, 1]), np.nan),
     )
-    waits = np.cumsum([0, *(len(part.profile.run.wait_cause) for part in page.profile.parts)])
+    waits = np.cumsum([0, *(len(part.profile.run.waits.cause) for part in page.profile.parts)])
     last = page.profile.moments.time[-1:].tolist()
     return {
         "wall": run.wall,

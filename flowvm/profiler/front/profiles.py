@@ -226,7 +226,7 @@ class Profile:
         each = self.run.info.get("recording")
         if each is None:
             return None
-        took = float(each[0] * len(self.run) + each[1] * len(self.run.task_launch))
+        took = float(each[0] * len(self.run) + each[1] * len(self.run.tasks.launch))
         return took / max(1, self.run.wall)
 
     @property
@@ -630,9 +630,9 @@ def _collected(
         issued = run.time("issued")
         run.begun = max(begun, int(issued[issued > 0].min(initial=run.ended)))
         run.info["lost"] = run.begun - begun
-    inside = (run.wait_times[:, 1] > run.begun) & (run.wait_times[:, 0] < until)
-    run.wait_times = np.clip(run.wait_times[inside], run.begun, run.ended)
-    run.wait_cause, run.wait_thread = run.wait_cause[inside], run.wait_thread[inside]
+    inside = (run.waits.times[:, 1] > run.begun) & (run.waits.times[:, 0] < until)
+    run.waits.times = np.clip(run.waits.times[inside], run.begun, run.ended)
+    run.waits.cause, run.waits.thread = run.waits.cause[inside], run.waits.thread[inside]
     run.marks = [m for m in run.marks if m[2] >= run.begun and m[1] <= run.ended]
     return run
 

@@ -20,7 +20,7 @@ from flowvm.meta.arrays import Array
 from flowvm.profiler.analysis.waits import lanes
 from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.rows import operands_of, sizes_of
-from flowvm.profiler.run.run import Run
+from flowvm.profiler.run.run import Run, Waits
 from flowvm.profiler.views.live import Live, StreamNow
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.edges import connect, tensors_of
@@ -186,9 +186,11 @@ class Watcher:
             source=edges.source.astype(np.int32),
             target=edges.target.astype(np.int32), hazard=edges.hazard.astype(np.int8),
             operand=edges.operand.astype(np.int32),
-            wait_cause=np.array([CAUSES.index(x[0]) for x in waits], np.int8),
-            wait_times=np.array([x[1:3] for x in waits], np.int64).reshape(-1, 2),
-            wait_thread=np.array([x[3] for x in waits], np.int64),
+            waits=Waits(
+                np.array([CAUSES.index(x[0]) for x in waits], np.int8),
+                np.array([x[1:3] for x in waits], np.int64).reshape(-1, 2),
+                np.array([x[3] for x in waits], np.int64),
+            ),
         )  # fmt: skip
         run.info = {
             "level": int(m[CTL.LEVEL]), "overwritten": first, "sources": {}, "bare": 0,

@@ -19,7 +19,7 @@ from flowvm.profiler.run.costs import recorded_ns
 from flowvm.profiler.run.loss_places import placed, woken
 from flowvm.profiler.run.roof import cpu_name
 from flowvm.profiler.run.roof import known as known_roof
-from flowvm.profiler.run.run import Run
+from flowvm.profiler.run.run import Run, Waits
 from flowvm.profiler.run.samples import add_samples, mine, off_processor
 from flowvm.vm.callers.lines import UNKNOWN, expression, short_position, source_line
 from flowvm.vm.engine.engine import engine
@@ -172,9 +172,11 @@ def collect(
         target=edges.target.astype(np.int32),
         hazard=edges.hazard.astype(np.int8),
         operand=edges.operand.astype(np.int32),
-        wait_cause=np.array([CAUSES.index(wait.cause) for wait in waits], np.int8),
-        wait_times=np.array([(wait.begun, wait.ended) for wait in waits], np.int64).reshape(-1, 2),
-        wait_thread=np.array([wait.thread for wait in waits], np.int64),
+        waits=Waits(
+            np.array([CAUSES.index(wait.cause) for wait in waits], np.int8),
+            np.array([(wait.begun, wait.ended) for wait in waits], np.int64).reshape(-1, 2),
+            np.array([wait.thread for wait in waits], np.int64),
+        ),
     )
     _add_modules(run, snapshot, modules)
     for i, (code, last) in snapshot.forward.items():
@@ -186,8 +188,8 @@ def collect(
     plans, backward = _plans(calls, entries, lines)
     infos = [engine.entries.info[e][0] if e < len(engine.entries.info) else None for e in entries]
     uses = uses_of(snapshot, [infos[k] for k in which])
-    run.use_of, run.use_tensor = uses[:, 0].astype(np.int32), run.tensor[uses[:, 1]]
-    run.use_writes, run.use_times = uses[:, 2].astype(bool), uses[:, 3:]
+    run.uses.of, run.uses.tensor = uses[:, 0].astype(np.int32), run.tensor[uses[:, 1]]
+    run.uses.writes, run.uses.times = uses[:, 2].astype(bool), uses[:, 3:]
     for seq, frames in snapshot.stacks.items():
         place = int(np.searchsorted(snapshot.seq, seq))
         run.stacks.append([place, *(lines.at(code, last) for code, last in frames)])
@@ -337,15 +339,15 @@ def _add_tasks(run: Run, snapshot: Snapshot, names: _Table, lines: _Lines, modul
         rows.append((names.number(name), lines.at(code, last), modules.number(scope), nbytes,
                      flops_of(name, metas), forward))  # fmt: skip
     table = np.array(rows, np.int64).reshape(-1, 6)
-    run.task_launch, run.task_number = (
+    run.tasks.launch, run.tasks.number = (
         place[inside].astype(np.int32),
         number[inside].astype(np.int32),
     )
-    run.task_op, run.task_line = table[:, 0].astype(np.int32), table[:, 1].astype(np.int32)
-    run.task_module, run.task_forward = table[:, [2, 5]].T.astype(np.int32)
-    run.task_nbytes, run.task_flops = table[:, 3], table[:, 4]
-    run.task_stream = stream[inside].astype(np.int16)
-    run.task_times = np.column_stack((started, ended))[inside]
+    run.tasks.op, run.tasks.line = table[:, 0].astype(np.int32), table[:, 1].astype(np.int32)
+    run.tasks.module, run.tasks.forward = table[:, [2, 5]].T.astype(np.int32)
+    run.tasks.nbytes, run.tasks.flops = table[:, 3], table[:, 4]
+    run.tasks.stream = stream[inside].astype(np.int16)
+    run.tasks.times = np.column_stack((started, ended))[inside]
 
 
 def _add_shares(run: Run, snapshot: Snapshot) -> None:
@@ -354,10 +356,10 @@ def _add_shares(run: Run, snapshot: Snapshot) -> None:
     place = np.searchsorted(snapshot.seq, launch)
     inside = place < len(snapshot.seq)
     inside[inside] = snapshot.seq[place[inside]] == launch[inside]
-    run.share_of, run.share_task = place[inside].astype(np.int32), task[inside].astype(np.int32)
-    run.share_stream = stream[inside].astype(np.int16)
-    run.share_helper, run.share_chunks = helper[inside].astype(np.int16), chunks[inside]
-    run.share_times = np.column_stack((started, ended))[inside]
+    run.shares.of, run.shares.task = place[inside].astype(np.int32), task[inside].astype(np.int32)
+    run.shares.stream = stream[inside].astype(np.int16)
+    run.shares.helper, run.shares.chunks = helper[inside].astype(np.int16), chunks[inside]
+    run.shares.times = np.column_stack((started, ended))[inside]
 
 
 assert len(TIMES) == REC.RELEASED - REC.ISSUED + 1, "a column for each stamp"

@@ -49,7 +49,7 @@ def placed(runs: Sequence[Run], shifts: Sequence[int]) -> list[Run]:
         one = _Placing(run, rank, shift, tables)
         spans.append(one.placed_run(rank * base, streams, tensors))
         streams += len(run.streams)
-        tensors += max(int(getattr(run, name).max(initial=-1)) for name in _TENSORS) + 1
+        tensors += max(int(run.column(name).max(initial=-1)) for name in _TENSORS) + 1
     names = [name for run in spans for name in run.streams]
     spaces = [space for run in spans for space in run.info["spaces"]]
     sources = {k: v for run in spans for k, v in run.info.get("sources", {}).items()}
@@ -96,7 +96,7 @@ class _Placing:
     def placed_run(self, numbers: int, streams: int, tensors: int) -> Run:
         """The run with numbers of instructions, streams and tensors behind those of others."""
         run = self.run
-        columns = {name: getattr(run, name) for name in COLUMNS}
+        columns = run.columns()
         if not len(run.spot):  # a run may know its lines and not the expressions in them
             columns["spot"] = np.full(len(run), -1)
         for table, some in _SHARED.items():
@@ -106,7 +106,8 @@ class _Placing:
         columns |= {name: self.later(columns[name]) for name in _TIMES}
         columns["seq"] = run.seq + numbers
         line = self.places["lines"].tolist()
-        return Run(
+        return Run.of(
+            {name: values.astype(COLUMNS[name][0]) for name, values in columns.items()},
             run.begun + self.shift,
             run.ended + self.shift,
             streams=[self.own(name) for name in run.streams],
@@ -114,7 +115,6 @@ class _Placing:
             stacks=[[s[0], *(line[k] if k >= 0 else k for k in s[1:])] for s in run.stacks],
             sample_stacks=[self.stack(stack) for stack in run.sample_stacks],
             marks=[[m[0], m[1] + self.shift, m[2] + self.shift, *m[3:]] for m in run.marks],
-            **{name: values.astype(COLUMNS[name][0]) for name, values in columns.items()},
         )
 
     def stack(self, stack: list[int]) -> list[int]:
@@ -169,7 +169,7 @@ def joined(runs: Sequence[Run]) -> Run:
     for k, run in enumerate(runs):
         added = dict.fromkeys(_ROWS, first[k]) | {"sample_stack": stacks[k], "offsets": operands[k]}
         for name in COLUMNS:
-            own = getattr(run, name)
+            own = run.column(name)
             if name == "offsets" and k:
                 own = own[1:]
             if name == "operand":
@@ -186,7 +186,8 @@ def joined(runs: Sequence[Run]) -> Run:
         info[name] = [row for run in runs for row in run.info.get(name, ())]
     for name in ("load", "ran"):  # of one process: each rank's own profile has it
         info.pop(name, None)
-    return Run(
+    return Run.of(
+        columns,
         min(run.begun for run in runs),
         max(run.ended for run in runs),
         names=one.names, lines=one.lines, streams=one.streams, modules=one.modules,
@@ -197,5 +198,4 @@ def joined(runs: Sequence[Run]) -> Run:
             [*m[:4], m[4] + first[k], m[5] + first[k]] for k, run in enumerate(runs)
             for m in run.marks
         ],
-        **columns,
     )  # fmt: skip

@@ -14,6 +14,7 @@ import json
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -39,15 +40,89 @@ from flowvm.vm.watch.flight import TIMES
 SCHEMA = "flowvm.trace/4"
 
 
+def _place_of(name: str) -> tuple[str, str]:
+    """Return the table of a column, "" for a Run's own, and the column's name there."""
+    head, _, rest = name.partition("_")
+    return (TABLES[head], rest) if rest and head in TABLES else ("", name)
+
+
 def _empty(name: str) -> Array:
     rows = 1 if name == "offsets" else 0
     shape = (0, WIDE[name]) if name in WIDE else (rows,)
     return np.zeros(shape, COLUMNS[name][0])
 
 
+# the tables beside that of instructions: how the names of their columns begin, the field of Run
+TABLES = {"task": "tasks", "share": "shares", "use": "uses", "wait": "waits", "sample": "samples"}
+
+
+@dataclass
+class Tasks:
+    """The tasks of graphs' replays.  Columns: `task_...` of COLUMNS."""
+
+    launch: Array = field(default_factory=partial(_empty, "task_launch"))
+    number: Array = field(default_factory=partial(_empty, "task_number"))
+    op: Array = field(default_factory=partial(_empty, "task_op"))
+    line: Array = field(default_factory=partial(_empty, "task_line"))
+    module: Array = field(default_factory=partial(_empty, "task_module"))
+    forward: Array = field(default_factory=partial(_empty, "task_forward"))
+    stream: Array = field(default_factory=partial(_empty, "task_stream"))
+    times: Array = field(default_factory=partial(_empty, "task_times"))
+    nbytes: Array = field(default_factory=partial(_empty, "task_nbytes"))
+    flops: Array = field(default_factory=partial(_empty, "task_flops"))
+
+    def __post_init__(self) -> None:
+        if not len(self.forward):  # who makes a run may know nothing of backward
+            self.forward = np.full(len(self.line), -1, np.int32)
+
+
+@dataclass
+class Shares:
+    """The shares of helpers in kernels.  Columns: `share_...` of COLUMNS."""
+
+    of: Array = field(default_factory=partial(_empty, "share_of"))
+    task: Array = field(default_factory=partial(_empty, "share_task"))
+    stream: Array = field(default_factory=partial(_empty, "share_stream"))
+    helper: Array = field(default_factory=partial(_empty, "share_helper"))
+    times: Array = field(default_factory=partial(_empty, "share_times"))
+    chunks: Array = field(default_factory=partial(_empty, "share_chunks"))
+
+
+@dataclass
+class Uses:
+    """Uses of tensors by launches that may run beside others.  Columns: `use_...` of COLUMNS."""
+
+    of: Array = field(default_factory=partial(_empty, "use_of"))
+    tensor: Array = field(default_factory=partial(_empty, "use_tensor"))
+    writes: Array = field(default_factory=partial(_empty, "use_writes"))
+    times: Array = field(default_factory=partial(_empty, "use_times"))
+
+
+@dataclass
+class Waits:
+    """The waits of issuing threads.  Columns: `wait_...` of COLUMNS."""
+
+    cause: Array = field(default_factory=partial(_empty, "wait_cause"))
+    times: Array = field(default_factory=partial(_empty, "wait_times"))
+    thread: Array = field(default_factory=partial(_empty, "wait_thread"))
+
+
+@dataclass
+class Samples:
+    """The samples of issuing threads.  Columns: `sample_...` of COLUMNS."""
+
+    times: Array = field(default_factory=partial(_empty, "sample_times"))
+    thread: Array = field(default_factory=partial(_empty, "sample_thread"))
+    state: Array = field(default_factory=partial(_empty, "sample_state"))
+    line: Array = field(default_factory=partial(_empty, "sample_line"))
+    spot: Array = field(default_factory=partial(_empty, "sample_spot"))
+    stack: Array = field(default_factory=partial(_empty, "sample_stack"))
+
+
 @dataclass
 class Run:
-    """A recorded run.  The columns are those of COLUMNS.
+    """A recorded run.  The columns are those of COLUMNS: of instructions, operands and edges here,
+    the others in tables of their own.
 
     `begun` and `ended` bound it; `info` has, among others, `level`, `overwritten` (instructions
     that the ring had lost), `live` (bytes of tensors at the end, in each memory) and `spaces` (the
@@ -95,35 +170,11 @@ class Run:
     target: Array = field(default_factory=partial(_empty, "target"))
     hazard: Array = field(default_factory=partial(_empty, "hazard"))
     operand: Array = field(default_factory=partial(_empty, "operand"))
-    task_launch: Array = field(default_factory=partial(_empty, "task_launch"))
-    task_number: Array = field(default_factory=partial(_empty, "task_number"))
-    task_op: Array = field(default_factory=partial(_empty, "task_op"))
-    task_line: Array = field(default_factory=partial(_empty, "task_line"))
-    task_module: Array = field(default_factory=partial(_empty, "task_module"))
-    task_forward: Array = field(default_factory=partial(_empty, "task_forward"))
-    task_stream: Array = field(default_factory=partial(_empty, "task_stream"))
-    task_times: Array = field(default_factory=partial(_empty, "task_times"))
-    task_nbytes: Array = field(default_factory=partial(_empty, "task_nbytes"))
-    task_flops: Array = field(default_factory=partial(_empty, "task_flops"))
-    share_of: Array = field(default_factory=partial(_empty, "share_of"))
-    share_task: Array = field(default_factory=partial(_empty, "share_task"))
-    share_stream: Array = field(default_factory=partial(_empty, "share_stream"))
-    share_helper: Array = field(default_factory=partial(_empty, "share_helper"))
-    share_times: Array = field(default_factory=partial(_empty, "share_times"))
-    share_chunks: Array = field(default_factory=partial(_empty, "share_chunks"))
-    use_of: Array = field(default_factory=partial(_empty, "use_of"))
-    use_tensor: Array = field(default_factory=partial(_empty, "use_tensor"))
-    use_writes: Array = field(default_factory=partial(_empty, "use_writes"))
-    use_times: Array = field(default_factory=partial(_empty, "use_times"))
-    wait_cause: Array = field(default_factory=partial(_empty, "wait_cause"))
-    wait_times: Array = field(default_factory=partial(_empty, "wait_times"))
-    wait_thread: Array = field(default_factory=partial(_empty, "wait_thread"))
-    sample_times: Array = field(default_factory=partial(_empty, "sample_times"))
-    sample_thread: Array = field(default_factory=partial(_empty, "sample_thread"))
-    sample_state: Array = field(default_factory=partial(_empty, "sample_state"))
-    sample_line: Array = field(default_factory=partial(_empty, "sample_line"))
-    sample_spot: Array = field(default_factory=partial(_empty, "sample_spot"))
-    sample_stack: Array = field(default_factory=partial(_empty, "sample_stack"))
+    tasks: Tasks = field(default_factory=Tasks)
+    shares: Shares = field(default_factory=Shares)
+    uses: Uses = field(default_factory=Uses)
+    waits: Waits = field(default_factory=Waits)
+    samples: Samples = field(default_factory=Samples)
 
     def __post_init__(self) -> None:
         # who makes a run may know nothing of modules, forward calls and devices
@@ -132,8 +183,33 @@ class Run:
         ):  # fmt: skip
             if not len(getattr(self, name)):
                 setattr(self, name, np.full(len(self.seq), none, COLUMNS[name][0]))
-        if not len(self.task_forward):
-            self.task_forward = np.full(len(self.task_line), -1, np.int32)
+
+    @staticmethod
+    def of(columns: Mapping[str, Array], begun: int, ended: int, **header: Any) -> Run:
+        """A run of columns by their names in COLUMNS, those that are known, and its other
+        fields.
+        """
+        own = dict(header)
+        tables: dict[str, dict[str, Array]] = {table: {} for table in TABLES.values()}
+        for name, column in columns.items():
+            table, rest = _place_of(name)
+            (tables[table] if table else own)[rest] = column
+        return Run(
+            begun, ended, **own,
+            tasks=Tasks(**tables["tasks"]), shares=Shares(**tables["shares"]),
+            uses=Uses(**tables["uses"]), waits=Waits(**tables["waits"]),
+            samples=Samples(**tables["samples"]),
+        )  # fmt: skip
+
+    def column(self, name: str) -> Array:
+        """A column by its name in COLUMNS: `task_times` is `tasks.times`."""
+        table, rest = _place_of(name)
+        column: Array = getattr(getattr(self, table) if table else self, rest)
+        return column
+
+    def columns(self) -> dict[str, Array]:
+        """All columns, by their names in COLUMNS."""
+        return {name: self.column(name) for name in COLUMNS}
 
     def __len__(self) -> int:
         return len(self.seq)
@@ -167,19 +243,19 @@ class Run:
         """
         operands = slice(int(self.offsets[first]), int(self.offsets[last]))
         edges = (self.source >= first) & (self.target < last)
-        tasks = (self.task_launch >= first) & (self.task_launch < last)
-        shares = (self.share_of >= first) & (self.share_of < last)
-        uses = (self.use_of >= first) & (self.use_of < last)
-        waits = (self.wait_times[:, 1] > begun) & (self.wait_times[:, 0] < ended)
-        samples = (self.sample_times[:, 1] > begun) & (self.sample_times[:, 0] < ended)
-        rows = {
+        tasks = (self.tasks.launch >= first) & (self.tasks.launch < last)
+        shares = (self.shares.of >= first) & (self.shares.of < last)
+        uses = (self.uses.of >= first) & (self.uses.of < last)
+        waits = (self.waits.times[:, 1] > begun) & (self.waits.times[:, 0] < ended)
+        samples = (self.samples.times[:, 1] > begun) & (self.samples.times[:, 0] < ended)
+        rows: dict[str, slice | Array] = {
             "operands": operands, "edges": edges, "task": tasks, "share": shares, "use": uses,
             "wait": waits, "sample": samples,
         }  # fmt: skip
         columns = {}
         for name in COLUMNS:
             rows_of = ROWS.get(name, name.split("_")[0])
-            columns[name] = getattr(self, name)[rows.get(rows_of, slice(first, last))]
+            columns[name] = self.column(name)[rows.get(rows_of, slice(first, last))]
         columns["offsets"] = self.offsets[first : last + 1] - self.offsets[first]
         for name in ("source", "target", "task_launch", "share_of", "use_of"):
             columns[name] = columns[name] - first
@@ -198,7 +274,7 @@ class Run:
         stacks = [[s[0] - first, *s[1:]] for s in self.stacks if first <= s[0] < last]
         shared = ("names", "lines", "streams", "modules", "spots", "info", "sample_stacks")
         names = {n: getattr(self, n) for n in shared}
-        return Run(begun, ended, **names, stacks=stacks, marks=marks, **columns)
+        return Run.of(columns, begun, ended, **names, stacks=stacks, marks=marks)
 
     def _range(self) -> str:
         return f"#{self.seq[0]} to #{self.seq[-1]}" if len(self) else "which is empty"
@@ -207,7 +283,7 @@ class Run:
         """Write the run to one file, named *.flowtrace by custom."""
         header = {"schema": SCHEMA, "version": VERSION}
         header |= {name: getattr(self, name) for name in _HEADER}
-        columns = {name: getattr(self, name) for name in COLUMNS}
+        columns: dict[str, Any] = {**self.columns()}
         with writing(path, "save") as file:
             np.savez_compressed(file, header=np.array(json.dumps(header)), **columns)
 
@@ -231,7 +307,7 @@ class Run:
                 wrong("its list of columns", sorted(columns), "that of a run")
             check_header(header)
             check_columns(columns, header)
-            return Run(**header, **columns)
+            return Run.of(columns, **header)
         except ArgumentError as error:
             raise ArgumentError(f"{path}: {error}") from None
         except _DAMAGES as error:
@@ -258,4 +334,4 @@ def _of_another(schema: str, version: str) -> str:
     )
 
 
-_HEADER = tuple(f.name for f in fields(Run) if f.name not in COLUMNS)
+_HEADER = tuple(f.name for f in fields(Run) if f.name not in {*COLUMNS, *TABLES.values()})

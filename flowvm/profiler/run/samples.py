@@ -116,10 +116,10 @@ def add_samples(run: Run, samples: Sequence[Sample], lines: Lines) -> None:
         at[sample.thread] = what
         rows.append((begin, end, sample.thread, *what))
     table = np.array(rows, np.int64).reshape(-1, 7)
-    run.sample_times = table[:, :2]
-    run.sample_thread = table[:, 2]
-    run.sample_state = table[:, 3].astype(np.int8)
-    run.sample_line, run.sample_spot, run.sample_stack = table[:, 4:].T.astype(np.int32)
+    run.samples.times = table[:, :2]
+    run.samples.thread = table[:, 2]
+    run.samples.state = table[:, 3].astype(np.int8)
+    run.samples.line, run.samples.spot, run.samples.stack = table[:, 4:].T.astype(np.int32)
     run.sample_stacks = [list(stack) for stack in stacks]
 
 
@@ -202,9 +202,9 @@ def _state(
 
 def _waited(run: Run, sample: Sample, moment: int, state: str, inner: list[Any]) -> str:
     """The cause of the wait in which a thread was at a moment, or `state`."""
-    times = run.wait_times
-    inside = (times[:, 0] <= moment) & (moment < times[:, 1]) & (run.wait_thread == sample.thread)
-    causes = {CAUSES[k] for k in run.wait_cause[inside].tolist()}
+    times = run.waits.times
+    inside = (times[:, 0] <= moment) & (moment < times[:, 1]) & (run.waits.thread == sample.thread)
+    causes = {CAUSES[k] for k in run.waits.cause[inside].tolist()}
     for cause in ("jit", "credit", "memory", "sync"):
         if cause in causes:
             return cause

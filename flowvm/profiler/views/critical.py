@@ -117,7 +117,7 @@ def critical(profile: ProfileLike) -> Critical:
     pieces: list[Piece] = []
     for segment in profile.observed:
         i = segment.instruction
-        if segment.cause in HOSTED and len(run.sample_line):
+        if segment.cause in HOSTED and len(run.samples.line):
             pieces += _pieces_by_line(run, segment)
             continue
         op = run.names[run.op[i]] if i >= 0 else ""

@@ -198,8 +198,8 @@ def _names(run: Run, by: str) -> list[str]:
         run.modules[k] if k else spot_of(run, i).function or "flowvm"
         for i, k in enumerate(run.module.tolist())
     ]
-    for launch in np.unique(run.task_launch).tolist():  # a launch is its modules' common path
-        own = run.task_module[run.task_launch == launch]
+    for launch in np.unique(run.tasks.launch).tolist():  # a launch is its modules' common path
+        own = run.tasks.module[run.tasks.launch == launch]
         paths = [run.modules[k] for k in np.unique(own).tolist() if run.modules[k]]
         names[launch] = _common(paths) or names[launch]
     return names

@@ -133,9 +133,9 @@ def flame(profile: ProfileLike, by: str = "time") -> Flame:
     above = _Stacks(run)
     total: dict[Stack, int] = {}
     if by == "time":
-        lasted = (run.sample_times[:, 1] - run.sample_times[:, 0]).tolist()
+        lasted = (run.samples.times[:, 1] - run.samples.times[:, 0]).tolist()
         for stack, state, time in zip(
-            run.sample_stack.tolist(), run.sample_state.tolist(), lasted, strict=True
+            run.samples.stack.tolist(), run.samples.state.tolist(), lasted, strict=True
         ):
             whole = (*above.of_sample(stack), WORDS[SAMPLED[state]][0])
             total[whole] = total.get(whole, 0) + time
@@ -168,7 +168,7 @@ class _Stacks:
         self.run = run
         self.known: dict[int, Stack] = {}
         self.lines_of = {stack[0]: stack[1:] for stack in run.stacks}
-        counts = np.bincount(run.sample_stack, minlength=len(run.sample_stacks)).tolist()
+        counts = np.bincount(run.samples.stack, minlength=len(run.sample_stacks)).tolist()
         # by line: the stack that it is the innermost of
         self.stack_of_line: dict[int, Stack] = {}
         for number in sorted(range(len(counts)), key=lambda n: -counts[n]):

@@ -151,8 +151,8 @@ def _instruction(profile: ProfileLike, i: int) -> Instr:
         for k in range(first, last)
     ]  # fmt: skip
     a, b = np.searchsorted(run.target, [i, i + 1])
-    mine = np.flatnonzero(run.task_launch == i)
-    lasted = run.task_times[mine, 1] - run.task_times[mine, 0]
+    mine = np.flatnonzero(run.tasks.launch == i)
+    lasted = run.tasks.times[mine, 1] - run.tasks.times[mine, 0]
     waits = profile.waits
     stack = next((s[1:] for s in run.stacks if s[0] == i), ())
     return Instr(
@@ -172,8 +172,8 @@ def _instruction(profile: ProfileLike, i: int) -> Instr:
         tuple(_meeting_of(run, e, int(run.target[e]))
               for e in np.flatnonzero(run.source == i).tolist()
               if run.kind[run.target[e]] != KIND.RELEASE),
-        tuple(zip(run.task_number[mine].tolist(),
-                  (run.names[k] for k in run.task_op[mine]), lasted.tolist(), strict=True)),
+        tuple(zip(run.tasks.number[mine].tolist(),
+                  (run.names[k] for k in run.tasks.op[mine]), lasted.tolist(), strict=True)),
         tuple(run.lines[k] for k in stack),
         helpers_of(run, i), TIMED[int(run.clock[i])],
     )  # fmt: skip

@@ -359,9 +359,9 @@ class _Names:
 def _python(part: PartLike, names: _Names, states: Array, now: int) -> tuple[str, str]:
     """Return the name and the activity of a process's Python."""
     run, who = part.profile.run, f"{part.name} Python".lstrip()
-    inside = np.flatnonzero((run.wait_times[:, 0] <= now) & (now < run.wait_times[:, 1]))
+    inside = np.flatnonzero((run.waits.times[:, 0] <= now) & (now < run.waits.times[:, 1]))
     if len(inside):
-        return who, WAITS[CAUSES[int(run.wait_cause[inside[-1]])]]
+        return who, WAITS[CAUSES[int(run.waits.cause[inside[-1]])]]
     ahead = np.flatnonzero(states[part.first : part.first + len(run)] == moments.TO_COME)
     if not len(ahead):
         return who, "has issued everything"
@@ -443,7 +443,7 @@ def _actors(run: Run, states: Array, now: int) -> tuple[Acting, ...]:
     for name in dict.fromkeys(run.names[run.op[i]] for i in running):
         plan = plans.get(name)
         launches = np.flatnonzero((run.kind == KIND.LAUNCH) & (run.op == run.names.index(name)))
-        if not plan or not np.isin(run.task_launch, launches).any():
+        if not plan or not np.isin(run.tasks.launch, launches).any():
             continue
         titles = [task[0] for task in plan["tasks"]]
         at = moments.registers(run, plan, launches, now)

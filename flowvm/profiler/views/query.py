@@ -159,7 +159,7 @@ class _Table:
 
     def __init__(self, profile: ProfileLike) -> None:
         self.profile, self.run = profile, profile.run
-        self.count = len(self.run) + len(self.run.task_launch)
+        self.count = len(self.run) + len(self.run.tasks.launch)
 
     def column(self, name: str) -> Array:
         run: Run = self.run
@@ -167,9 +167,9 @@ class _Table:
             return self._texts(name)
         if name == "kind":
             names = np.array([KINDS[k] for k in run.kind.tolist()], object)
-            return np.concatenate((names, np.full(len(run.task_launch), "task", object)))
+            return np.concatenate((names, np.full(len(run.tasks.launch), "task", object)))
         if name in ("issued", "started", "ended"):
-            own, task = run.time(name), run.task_times[:, int(name == "ended")]
+            own, task = run.time(name), run.tasks.times[:, int(name == "ended")]
             at = np.concatenate((own, task))
             return np.where(at > 0, (at - run.begun) / 1e6, np.nan)
         if name.startswith("wait"):
@@ -189,15 +189,15 @@ class _Table:
         run: Run = self.run
         if name == "run":
             own = np.maximum(0, run.time("ended") - run.time("started"))
-            return np.concatenate((own, np.diff(run.task_times, axis=1)[:, 0])) / 1e6
+            return np.concatenate((own, np.diff(run.tasks.times, axis=1)[:, 0])) / 1e6
         if name in ("gbs", "gflops"):
             of, lasted = self._numbers("bytes" if name == "gbs" else "flops"), self._numbers("run")
             return np.divide(of, lasted * 1e6, out=np.zeros(self.count), where=lasted > 0)
         pairs = {
-            "seq": (run.seq, run.seq[run.task_launch]),
-            "task": (np.full(len(run), -1), run.task_number),
-            "bytes": (run.nbytes, run.task_nbytes),
-            "flops": (run.flops, run.task_flops),
+            "seq": (run.seq, run.seq[run.tasks.launch]),
+            "task": (np.full(len(run), -1), run.tasks.number),
+            "bytes": (run.nbytes, run.tasks.nbytes),
+            "flops": (run.flops, run.tasks.flops),
             "status": (run.status, 0),
             "operands": (np.diff(run.offsets), 0),
         }
@@ -206,18 +206,18 @@ class _Table:
     def _texts(self, name: str) -> Array:
         run: Run = self.run
         of = {
-            "op": (run.op, run.task_op, run.names),
-            "line": (run.line, run.task_line, run.lines),
-            "module": (run.module, run.task_module, run.modules or [""]),
-            "forward": (np.maximum(run.forward, -1), run.task_forward, [*run.lines, ""]),
-            "stream": (run.stream, run.task_stream, run.streams),
+            "op": (run.op, run.tasks.op, run.names),
+            "line": (run.line, run.tasks.line, run.lines),
+            "module": (run.module, run.tasks.module, run.modules or [""]),
+            "forward": (np.maximum(run.forward, -1), run.tasks.forward, [*run.lines, ""]),
+            "stream": (run.stream, run.tasks.stream, run.streams),
         }
         own, tasks, names = of[name]
         texts: Array = np.array(names or [""], object)[np.concatenate((own, tasks))]
         return texts
 
     def _both(self, own: Any, tasks: object) -> Array:
-        rest = np.broadcast_to(np.asarray(tasks), len(self.run.task_launch))
+        rest = np.broadcast_to(np.asarray(tasks), len(self.run.tasks.launch))
         return np.concatenate((own, rest))
 
 
@@ -261,6 +261,6 @@ def query(profile: ProfileLike, text: str, limit: int | None = MOST_ROWS) -> Que
     waited = sum(int(nanoseconds[n][matched].sum()) for n in nanoseconds if n != "run")
     # a launch's time is that of its tasks
     alone = matched[~np.isin(matched - len(run), np.flatnonzero(
-        np.isin(run.task_launch, matched[matched < len(run)])))]  # fmt: skip
+        np.isin(run.tasks.launch, matched[matched < len(run)])))]  # fmt: skip
     ran = int(nanoseconds["run"][alone].sum())
     return Query(text, tuple(rows), len(matched), of.count, ran, waited, said_of(profile.run))

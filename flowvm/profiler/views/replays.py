@@ -45,11 +45,11 @@ class Replays:
 
     def __init__(self, run: Run, name: str, known: dict[str, Any], launches: Array) -> None:
         self.run, self.name, self.known, self.launches = run, name, known, launches
-        own = np.isin(run.task_launch, launches)
-        self.number = run.task_number[own]
-        self.launch = np.searchsorted(launches, run.task_launch[own])
-        self.begun, self.over = run.task_times[own, 0], run.task_times[own, 1]
-        self.nbytes, self.flops = run.task_nbytes[own], run.task_flops[own]
+        own = np.isin(run.tasks.launch, launches)
+        self.number = run.tasks.number[own]
+        self.launch = np.searchsorted(launches, run.tasks.launch[own])
+        self.begun, self.over = run.tasks.times[own, 0], run.tasks.times[own, 1]
+        self.nbytes, self.flops = run.tasks.nbytes[own], run.tasks.flops[own]
         # how often each actor acts for a launch
         self.times = [known["tasks"][actor[1]][2] for actor in known["actors"]]
         self.repeated = any(n > 1 for n in self.times)

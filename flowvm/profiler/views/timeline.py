@@ -254,9 +254,9 @@ def _path(path: list[Any], borders: Array) -> LaneCells:
 def _tasks(run: Run, borders: Array) -> list[LaneCells]:
     """Return the cells of graphs' tasks that ran on other streams than that of their launch."""
     spans = []
-    away = run.task_stream != run.stream[run.task_launch]
-    for stream in np.unique(run.task_stream[away]).tolist():
-        own = run.task_times[away & (run.task_stream == stream)]
+    away = run.tasks.stream != run.stream[run.tasks.launch]
+    for stream in np.unique(run.tasks.stream[away]).tolist():
+        own = run.tasks.times[away & (run.tasks.stream == stream)]
         own = own[np.argsort(own[:, 0], kind="stable")]
         ran = _inside(own[:, 0], own[:, 1], borders)
         busy = float(ran.sum() / max(1.0, np.diff(borders).sum()))
@@ -270,7 +270,7 @@ def _python(run: Run, borders: Array) -> LaneCells:
     times = {}
     waited = np.zeros(len(borders) - 1)
     for k, cause in enumerate(HOST_CAUSES):
-        own = run.wait_times[run.wait_cause == k]
+        own = run.waits.times[run.waits.cause == k]
         own = own[np.argsort(own[:, 0], kind="stable")]
         over = np.maximum.accumulate(own[:, 1]) if len(own) else own[:, 1]
         begun = (
@@ -357,7 +357,7 @@ def _host_gap(run: Run, lane: Any, k: int, begin: int, end: int) -> tuple[str, s
     """The cause of a gap in which nothing was issued, and where Python was."""
     best, cause = (end - begin) // 2, "host"
     for number, name in enumerate(HOST_CAUSES):
-        own = run.wait_times[run.wait_cause == number]
+        own = run.waits.times[run.waits.cause == number]
         inside = np.clip(np.minimum(own[:, 1], end) - np.maximum(own[:, 0], begin), 0, None).sum()
         if inside > best:
             best, cause = int(inside), name

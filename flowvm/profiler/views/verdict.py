@@ -99,7 +99,7 @@ def parts(p: Pathed) -> list[Part]:
     for cause in HOSTED:
         states = spent(p.run, p.observed, (cause,))
         own, known = shares.pop(cause, 0.0), sum(one.time for one in states)
-        if known * LEAST < own * wall or len(p.run.sample_line) < FEW:  # too little was recorded
+        if known * LEAST < own * wall or len(p.run.samples.line) < FEW:  # too little was recorded
             shares[cause] = shares.get(cause, 0.0) + own
             continue
         for one in states:

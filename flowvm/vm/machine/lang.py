@@ -3,8 +3,9 @@
 The engine (`machine`, `allocator`, `execute`, `shell`) is written as plain Python functions on one
 int64 array.  They run as Python (under pdb, for coverage, in tests that play the workers), and
 compiled (`flowvm.compiler.words`), where nothing takes the GIL.  Primitives that Python lacks are
-here twice: as a Python function of equal meaning on one thread, and as LLVM code: in
-`flowvm.vm.machine.texts`, and in `flowvm.vm.machine.intrinsics` for Numba.
+here twice: as a Python function of equal meaning on one thread, and as LLVM's text, in
+`flowvm.vm.machine.texts`.  Its annotations are the types of both, also where Numba compiles
+(`flowvm.vm.machine.intrinsics`).
 
 Memory order: `load_acquire` and `store_release` pair up between threads; `fetch_add` and
 `compare_exchange` are sequentially consistent, and thereby full fences.
@@ -56,13 +57,19 @@ _FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * CALL.WORDS)
 
 
 def _primitive(python: _Function) -> _Function:
-    name = python.__name__  # not `python` itself, which compiled code does not have
+    text = getattr(texts, python.__name__)  # compiled code does not have `python` itself
+    *takes, gives = _annotations(python)
 
     def define() -> object:
-        return getattr(intrinsics, name)
+        return intrinsics.intrinsic_of(text, takes, gives)
 
-    gives = "ptr" if name == "words_at" else "i64"
-    return cast(_Function, Intrinsic(python, define, text=getattr(texts, name), gives=gives))
+    kind = "ptr" if gives == "Words" else "i64"
+    return cast(_Function, Intrinsic(python, define, text=text, gives=kind))
+
+
+def _annotations(function: Callable[..., Any]) -> list[str]:
+    """Return the annotations of a function's parameters and of its result, as they are written."""
+    return [str(kind) for kind in function.__annotations__.values()]
 
 
 @_primitive

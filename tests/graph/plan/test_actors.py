@@ -519,8 +519,8 @@ def test_the_verifier_looks_into_launches_beside_each_other(record):
         with profile() as recording:
             outs = [plan.launch([x]) for x in inputs]
         assert recording.verify().pairs > 0
-        last = recording.run.use_of == recording.run.use_of.max()
-        recording.run.use_times[last & (recording.run.use_times[:, 0] > 0)] = 1
+        last = recording.run.uses.of == recording.run.uses.of.max()
+        recording.run.uses.times[last & (recording.run.uses.times[:, 0] > 0)] = 1
         with pytest.raises(ScheduleError, match="random"):
             recording.verify()
     assert len(outs) == 12

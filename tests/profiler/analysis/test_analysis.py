@@ -320,12 +320,12 @@ def test_tasks_have_the_path_time_of_their_launch(seed):
         [[(1, OPERAND.MUT)], [(1, OPERAND.CONST)]],
     )
     run.names, run.modules = ["graph", "relu", "matmul"], ["", "model.fc"]
-    run.task_launch, run.task_number = np.array([0, 0]), np.array([0, 1])
-    run.task_op, run.task_line = np.array([2, 1]), np.array([0, 1])
-    run.task_module, run.task_stream = np.array([1, 0]), np.array([0, 0])
-    run.task_forward = np.array([-1, -1])
-    run.task_times = np.array([[ms, 7 * ms], [7 * ms, 9 * ms]])
-    run.task_nbytes = run.task_flops = np.zeros(2, np.int64)
+    run.tasks.launch, run.tasks.number = np.array([0, 0]), np.array([0, 1])
+    run.tasks.op, run.tasks.line = np.array([2, 1]), np.array([0, 1])
+    run.tasks.module, run.tasks.stream = np.array([1, 0]), np.array([0, 0])
+    run.tasks.forward = np.array([-1, -1])
+    run.tasks.times = np.array([[ms, 7 * ms], [7 * ms, 9 * ms]])
+    run.tasks.nbytes = run.tasks.flops = np.zeros(2, np.int64)
     p = Profile(run)
     shares = {r.name: r.path // ms for r in p.table()}
     assert shares == {"graph": 2, "matmul": 6, "relu": 22}

@@ -51,13 +51,13 @@ def pipeline(seed, count, recorded=True):
             times = (min(a for a, _ in when), max(b for _, b in when)) if recorded else (0, 0)
             uses.append((i, known[t], t in written, *times))
     table = np.array(uses, np.int64).reshape(-1, 5)
-    run.use_of, run.use_tensor = table[:, 0].astype(np.int32), table[:, 1].astype(np.int32)
-    run.use_writes, run.use_times = table[:, 2].astype(bool), table[:, 3:]
+    run.uses.of, run.uses.tensor = table[:, 0].astype(np.int32), table[:, 1].astype(np.int32)
+    run.uses.writes, run.uses.times = table[:, 2].astype(bool), table[:, 3:]
     if recorded:
         flat = [(i, k, a, b) for i, own in enumerate(tasks) for k, (a, b, _) in enumerate(own)]
-        run.task_launch = np.array([i for i, *_ in flat], np.int32)
-        run.task_number = np.array([k for _, k, *_ in flat], np.int32)
-        run.task_times = np.array([x[2:] for x in flat], np.int64).reshape(-1, 2)
+        run.tasks.launch = np.array([i for i, *_ in flat], np.int32)
+        run.tasks.number = np.array([k for _, k, *_ in flat], np.int32)
+        run.tasks.times = np.array([x[2:] for x in flat], np.int64).reshape(-1, 2)
     return run, tasks, written
 
 
@@ -84,7 +84,7 @@ def by_tasks(tasks, written):
 @pytest.mark.parametrize("k", range(40))
 def test_the_floor_is_the_longest_path_of_tasks(seed, k):
     run, tasks, written = pipeline(seed * 100 + k, 6)
-    if len(run.use_of):
+    if len(run.uses.of):
         assert floor(run).length == by_tasks(tasks, written)
     assert floor(run).length <= run.wall
     assert what_if(run, lambda name: True) == 0
@@ -107,12 +107,12 @@ def test_launches_one_after_another_and_side_by_side():
         for at in (10, 20)
     )
     for run, over, at in ((early, 10, 10), (both, 20, 20)):
-        run.use_of, run.use_tensor = np.array([0, 1], np.int32), np.zeros(2, np.int32)
-        run.use_writes = np.ones(2, bool)
-        run.use_times = np.array([(1, over), (at, at + over)], np.int64)
-        run.task_launch = np.array([0, 0, 1, 1], np.int32)
+        run.uses.of, run.uses.tensor = np.array([0, 1], np.int32), np.zeros(2, np.int32)
+        run.uses.writes = np.ones(2, bool)
+        run.uses.times = np.array([(1, over), (at, at + over)], np.int64)
+        run.tasks.launch = np.array([0, 0, 1, 1], np.int32)
         starts = (0, 10, at, at + 10)
-        run.task_times = np.array([(a, a + 10) for a in starts], np.int64)
+        run.tasks.times = np.array([(a, a + 10) for a in starts], np.int64)
     assert floor(early).length == 30  # not 40: the second's first task needs the first's first
     assert floor(both).length == 40
     assert floor(early).path == [0, 1]
@@ -137,5 +137,5 @@ def test_of_a_graph_on_several_streams():
         results[-1].numpy()
     launches = int((p.run.kind == KIND.LAUNCH).sum())
     assert launches == 20
-    assert set(p.run.use_of.tolist()) == set(np.flatnonzero(p.run.kind == KIND.LAUNCH).tolist())
+    assert set(p.run.uses.of.tolist()) == set(np.flatnonzero(p.run.kind == KIND.LAUNCH).tolist())
     assert 0 < p.floor.length <= p.run.wall

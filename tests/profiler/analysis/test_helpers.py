@@ -51,7 +51,7 @@ def test_each_thread_that_took_part_is_there(level):
 
 
 def test_nothing_is_noted_at_level_1():
-    assert len(met(1).run.share_of) == 0
+    assert len(met(1).run.shares.of) == 0
 
 
 def test_the_screens_say_so(tmp_path):
@@ -69,7 +69,7 @@ def test_the_screens_say_so(tmp_path):
     again = flow.profiler.load(tmp_path / "run.flowtrace")
     assert again.instr[seq].helpers == p.instr[seq].helpers
     part = p.run.part(1, len(p.run), p.run.begun, p.run.ended)
-    assert len(part.share_of) == (2 if p.run.seq[0] != seq else 0)
+    assert len(part.shares.of) == (2 if p.run.seq[0] != seq else 0)
 
 
 def test_a_task_of_a_replay_knows_its_helpers():
@@ -82,17 +82,17 @@ def test_a_task_of_a_replay_knows_its_helpers():
         with profile() as p:
             graph(x).numpy()
         calls.append(p)
-        return len(p.run.share_of)
+        return len(p.run.shares.of)
 
     until(helped, "a helper has taken part")
     p = calls[-1]
     launch = list(p.run.kind).index(KIND.LAUNCH)
-    assert set(p.run.share_of) == {launch}
-    assert set(p.run.share_task) <= {0, 1}
-    for k in range(len(p.run.share_of)):
-        task = list(p.run.task_number).index(p.run.share_task[k])
-        begun, ended = p.run.task_times[task]
-        assert begun <= p.run.share_times[k, 0] <= p.run.share_times[k, 1] <= ended
+    assert set(p.run.shares.of) == {launch}
+    assert set(p.run.shares.task) <= {0, 1}
+    for k in range(len(p.run.shares.of)):
+        task = list(p.run.tasks.number).index(p.run.shares.task[k])
+        begun, ended = p.run.tasks.times[task]
+        assert begun <= p.run.shares.times[k, 0] <= p.run.shares.times[k, 1] <= ended
 
 
 def test_a_run_of_chunks_makes_a_share_longer_and_another_job_makes_another():
@@ -133,12 +133,12 @@ def test_shares_that_were_overwritten_are_left_out():
 
 def test_shares_of_several_phases_are_summed():
     run = of_rows([(0, KIND.OP_CALL, 0, 0, 0, 100)], [[(1, OPERAND.MUT)]])
-    run.share_of = np.zeros(3, np.int32)
-    run.share_task = np.full(3, -1, np.int32)
-    run.share_stream = np.zeros(3, np.int16)
-    run.share_helper = np.array([1, 0, 1], np.int16)
-    run.share_times = np.array([[60, 90], [10, 20], [10, 40]])
-    run.share_chunks = np.array([2, 1, 4])
+    run.shares.of = np.zeros(3, np.int32)
+    run.shares.task = np.full(3, -1, np.int32)
+    run.shares.stream = np.zeros(3, np.int16)
+    run.shares.helper = np.array([1, 0, 1], np.int16)
+    run.shares.times = np.array([[60, 90], [10, 20], [10, 40]])
+    run.shares.chunks = np.array([2, 1, 4])
     assert helpers_of(run, 0) == (Helped("s0.0", 10, 1), Helped("s0.1", 60, 6))
     assert [lane[:, 0].tolist() for _, lane in helper_lanes(run, 0)] == [[10], [10, 60]]
     assert Profile(run).instr[100].helpers == helpers_of(run, 0)

@@ -64,7 +64,7 @@ def test_what_ran_without_a_core_is_told_from_what_ran():
     assert "machine    other processes had 0.8 of its cores" in text
     assert "80.00 → 65.00 ms" in p.summary().advice[-2]  # without them
     # of a thread that issues and had no core it is the same
-    run.wait_cause, run.wait_times = run.wait_cause[:0], run.wait_times[:0]
+    run.waits.cause, run.waits.times = run.waits.cause[:0], run.waits.times[:0]
     assert takers(run)["gil"] == pytest.approx(20 / 140)
 
 
@@ -84,10 +84,10 @@ def tiny(samples):
     run.times[:, 0] = 900 * us
     run.names, run.streams[0], run.line[:] = ["add"], "cpu", 0
     times = np.linspace(0, 600 * us, samples + 1).astype(np.int64)
-    run.sample_times = np.column_stack((times[:-1], times[1:]))
-    run.sample_state = np.full(samples, SAMPLED.index("flowvm"), np.int8)
-    run.sample_thread = np.zeros(samples, np.int64)
-    run.sample_line = run.sample_spot = run.sample_stack = np.zeros(samples, np.int32)
+    run.samples.times = np.column_stack((times[:-1], times[1:]))
+    run.samples.state = np.full(samples, SAMPLED.index("flowvm"), np.int8)
+    run.samples.thread = np.zeros(samples, np.int64)
+    run.samples.line = run.samples.spot = run.samples.stack = np.zeros(samples, np.int32)
     run.spots, run.sample_stacks = [["x + 1", 0, 5, "f"]], [[0, 0]]
     run.info |= {"level": 2, "load": load(0, ["M", "issuing", 600 * us, 300 * us])}
     run.info["load"]["threads"] += [
@@ -118,8 +118,8 @@ def test_the_cost_of_ops_one_by_one_is_of_one_cause_and_advice():
 def test_a_wait_for_the_vm_is_of_all_that_wait():
     """The first instruction waits for 900 of 1,300 us, and behind it a thousand of another line."""
     run = tiny(6)
-    run.wait_cause, run.wait_times = run.wait_cause[:0], run.wait_times[:0]
-    run.wait_thread = run.wait_thread[:0]
+    run.waits.cause, run.waits.times = run.waits.cause[:0], run.waits.times[:0]
+    run.waits.thread = run.waits.thread[:0]
     run.times[:, 0] = 1000
     run.line[0] = 1
     part = Profile(run).summary().parts[0]
@@ -141,10 +141,10 @@ def test_a_thread_that_is_ready_does_not_sleep():
     """Samples off its core make 60 of 80, and it was blocked for 20 alone: 40 had no core."""
     run = of_rows([(0, KIND.OP_CALL, 0, 0, 0, MS)], [[(1, OPERAND.MUT)]], (), 80 * MS)
     times = np.arange(0, 81 * MS, 10 * MS)
-    run.sample_times = np.column_stack((times[:-1], times[1:]))
-    run.sample_state = np.array([SAMPLED.index("asleep")] * 6 + [SAMPLED.index("python")] * 2)
-    run.sample_thread = np.zeros(8, np.int64)
-    run.sample_line = run.sample_spot = run.sample_stack = np.zeros(8, np.int32)
+    run.samples.times = np.column_stack((times[:-1], times[1:]))
+    run.samples.state = np.array([SAMPLED.index("asleep")] * 6 + [SAMPLED.index("python")] * 2)
+    run.samples.thread = np.zeros(8, np.int64)
+    run.samples.line = run.samples.spot = run.samples.stack = np.zeros(8, np.int32)
     run.spots, run.sample_stacks = [["work()", 0, 6, "f"]], [[0, 0]]
     assert blocked(run) is None
     assert milliseconds(run) == {"asleep": 60, "python": 20}
@@ -176,10 +176,10 @@ def test_a_thread_that_wakes_late_has_no_core():
 def test_who_reads_less_often_does_not_wake_late():
     run = drained()
     late = np.array([[10 * MS * k + 9 * MS - MS // 2, 10 * MS * k + 9 * MS] for k in range(4)])
-    run.wait_times = np.concatenate((run.wait_times, late))
-    run.wait_times[:4, 1] = late[:, 0]
-    run.wait_cause = np.append(run.wait_cause, [CAUSES.index("core")] * 4).astype(np.int8)
-    run.wait_thread = np.zeros(8, np.int64)
+    run.waits.times = np.concatenate((run.waits.times, late))
+    run.waits.times[:4, 1] = late[:, 0]
+    run.waits.cause = np.append(run.waits.cause, [CAUSES.index("core")] * 4).astype(np.int8)
+    run.waits.thread = np.zeros(8, np.int64)
     assert milliseconds(run) == {"sync": 4 * 0.5 + 3 * (2 + 3), "run": 16, "sched": 3,
                                  "host": 1, "core": 2}  # fmt: skip
     sync = Profile(run).summary().parts[0]

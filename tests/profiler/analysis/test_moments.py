@@ -19,7 +19,7 @@ from flowvm.profiler.analysis.moments import (
     Moments,
     registers,
 )
-from flowvm.profiler.run.run import Run
+from flowvm.profiler.run.run import Run, Tasks
 from flowvm.vm.machine.words import KIND
 from flowvm.vm.watch.flight import TIMES
 from tests.profiler.synthetic import of_rows, synthetic
@@ -148,9 +148,11 @@ def test_registers_of_two_actors() -> None:
     }
     tasks = [(0, 0, 10, 20), (0, 1, 20, 60), (1, 0, 20, 30), (1, 1, 60, 90), (2, 0, 60, 70)]
     run = Run(
-        task_launch=np.array([t[0] for t in tasks], np.int32),
-        task_number=np.array([t[1] for t in tasks], np.int32),
-        task_times=np.array([t[2:] for t in tasks], np.int64),
+        tasks=Tasks(
+            launch=np.array([t[0] for t in tasks], np.int32),
+            number=np.array([t[1] for t in tasks], np.int32),
+            times=np.array([t[2:] for t in tasks], np.int64),
+        )
     )
     launches = np.arange(3)
     run.times = np.zeros((3, len(TIMES)), np.int64)
@@ -179,7 +181,7 @@ def test_registers_of_two_actors() -> None:
     assert waits(15) == [none, (0, [("regst", 0)], 5)]
     assert waits(40) == [(2, [("credit", 1)], 30), none]
     assert waits(75) == [none, none]
-    run.task_times[3] = 65, 90  # nobody takes the register at once
+    run.tasks.times[3] = 65, 90  # nobody takes the register at once
     assert waits(62)[1] == (1, [], 60)
 
 
@@ -205,7 +207,7 @@ def test_actors_of_a_graph_that_is_replayed() -> None:
         outs = [graph(x) for _ in range(5)]
         outs[-1].item()
     run, depth = p.run, graph.plans[0].graph.regst_num
-    begun = np.sort(run.task_times[:, 0])
+    begun = np.sort(run.tasks.times[:, 0])
     acted = 0
     for time in begun.tolist():
         moment = p.at((time - run.begun) / 1e6)

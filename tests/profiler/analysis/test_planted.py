@@ -49,7 +49,7 @@ PLAYED = """
     time.monotonic_ns = itertools.count(time.monotonic_ns(), 1000).__next__
     Uncompiled.ticks = time.monotonic_ns
     engine.threads.running, engine.words[CTL.SCHEDULER_SLEEPS] = True, 0
-    atexit.register(setattr, engine, "running", False)
+    atexit.register(setattr, engine.threads, "running", False)
     engine.flight.clocks = lambda: (time.monotonic_ns(),) * 2
     engine.flight.zero = engine.flight.clocks()
     engine.words[CTL.LEVEL] = 2

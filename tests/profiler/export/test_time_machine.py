@@ -54,7 +54,7 @@ def test_waits_are_numbered_through_the_parts(seed):
     page = Page(Profile(synthetic(seed, 40)))
     facts = time_machine.rewinding(page)
     assert facts["first_waits"][0] == 0
-    assert facts["first_waits"][-1] == len(page.run.wait_cause)
+    assert facts["first_waits"][-1] == len(page.run.waits.cause)
     assert len(page.columns["wait.cause"]) == len(page.columns["wait.begin"])
 
 

@@ -100,7 +100,7 @@ def test_tasks_of_replays_cost_too(seed, monkeypatch):
     with engine.flight.at_least(2):
         assert costs.recorded_ns() == (cost.each[engine.flight.level], 5.0)
     run = synthetic(seed, 100)
-    run.info["recording"], run.task_launch = [22.0, 5.0], np.zeros(10, np.int32)
+    run.info["recording"], run.tasks.launch = [22.0, 5.0], np.zeros(10, np.int32)
     assert flow.profiler.Profile(run).recording == pytest.approx((100 * 22 + 10 * 5) / run.wall)
 
 

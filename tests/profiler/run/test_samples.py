@@ -208,13 +208,13 @@ def test_a_thread_that_woke_just_now_slept() -> None:
 
     def states(*samples: tuple[int, int, tuple[CodeType, int]]) -> list[str]:
         add_samples(run, [Sample(t, 1, used, (frame,)) for t, used, frame in samples], Numbered())
-        return [SAMPLED[k] for k in run.sample_state.tolist()]
+        return [SAMPLED[k] for k in run.samples.state.tolist()]
 
     assert states((1000, 0, op), (2000, 0, asleep), (3000, 100, op)) == [
         "flowvm", "asleep", "asleep"
     ]  # fmt: skip
-    assert run.sample_spot.tolist() == [op[1], asleep[1], asleep[1]]
+    assert run.samples.spot.tolist() == [op[1], asleep[1], asleep[1]]
     assert states((1000, 0, op), (2000, 100, op), (3000, 1100, op)) == ["flowvm", "gil", "flowvm"]
-    run.wait_times, run.wait_thread = np.array([[2000, 2900]]), np.array([1])
-    run.wait_cause = np.array([CAUSES.index("gil")], np.int8)  # another thread's, as is known
+    run.waits.times, run.waits.thread = np.array([[2000, 2900]]), np.array([1])
+    run.waits.cause = np.array([CAUSES.index("gil")], np.int8)  # another thread's, as is known
     assert states((1000, 0, op), (2000, 0, asleep), (3000, 100, op))[1:] == ["asleep", "gil"]

@@ -11,6 +11,7 @@ import flowvm as flow
 from flowvm.errors import ArgumentError
 from flowvm.profiler import load, mark, profile, range_pop, range_push, span
 from flowvm.profiler.run.columns import COLUMNS
+from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.words import KIND
 from tests.profiler.synthetic import synthetic
 
@@ -81,7 +82,7 @@ def test_a_part_of_a_run_is_a_run(seed, k):
         assert (part.tensor[mine] == run.tensor[theirs]).all()
     whole = run.part(0, len(run), run.begun, run.ended)
     for name in COLUMNS:
-        assert np.array_equal(getattr(whole, name), getattr(run, name)), name
+        assert np.array_equal(whole.column(name), run.column(name)), name
 
 
 def test_ranges_are_spans_of_their_thread():
@@ -97,3 +98,13 @@ def test_ranges_are_spans_of_their_thread():
     assert len(p.part("outer")) > len(p.part("inner")) > 0
     with pytest.raises(ArgumentError, match="no range_push of this thread is open"):
         range_pop()
+
+
+def test_columns_of_tables_go_by_their_names_in_columns():
+    shares = {"share_of": np.array([0], np.int32), "share_chunks": np.array([7])}
+    run = Run.of({"seq": np.array([5]), **shares}, 1, 3, names=["one"])
+    assert (run.begun, run.ended, run.names) == (1, 3, ["one"])
+    assert run.shares.of.tolist() == [0]
+    assert run.column("share_chunks").tolist() == run.shares.chunks.tolist() == [7]
+    assert run.columns().keys() == COLUMNS.keys()
+    assert run.column("forward_spot").tolist() == [-1]  # an instruction's, whatever its name

@@ -134,7 +134,7 @@ def test_tasks_are_rows():
     with profile() as p:
         graph(x)
     tasks = p.query("kind == 'task'", limit=None)
-    assert len(tasks) == len(p.run.task_launch) > 1
+    assert len(tasks) == len(p.run.tasks.launch) > 1
     launch = p.query("kind == 'launch'")
     assert {row.seq for row in tasks} == {row.seq for row in launch}
     assert p.query("op == 'matmul'").rows[0].name == f"#{launch.rows[0].seq}.0"

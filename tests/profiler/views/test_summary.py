@@ -13,8 +13,9 @@ import flowvm as flow
 from flowvm.errors import ArgumentError
 from flowvm.profiler import Profile, profile
 from flowvm.profiler.grammar import Column, Screen, table
-from flowvm.profiler.run.columns import CAUSES, COLUMNS
+from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.roof import Roofline
+from flowvm.profiler.run.run import Samples, Waits
 from flowvm.profiler.views.advice import advice
 from flowvm.profiler.views.facts import Facts
 from flowvm.profiler.views.summary import Steps
@@ -223,9 +224,7 @@ def unhurried(run):
     run.times[:, 0] = run.begun + 1  # all was issued at once
     assert stages == 7
     run.ended = int(run.time("ended").max())
-    for name in COLUMNS:
-        if name.startswith(("wait_", "sample_")):
-            setattr(run, name, getattr(run, name)[:0])
+    run.waits, run.samples = Waits(), Samples()
     run.info.pop("load", None)
     return run
 

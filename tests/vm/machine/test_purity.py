@@ -17,7 +17,7 @@ import pytest
 
 from flowvm.compiler import jit
 from flowvm.compiler.native import Intrinsic
-from flowvm.vm.machine import lang, machine, policy, recorder
+from flowvm.vm.machine import lang, machine, policy, recorder, texts
 from flowvm.vm.machine.lang import store_release, words_at
 from flowvm.vm.machine.machine import complete, dispatch, next_ready, ready_barrier, receive
 from flowvm.vm.machine.words import (
@@ -85,12 +85,10 @@ def test_the_source_reaches_nothing_but_the_array(module, allowed):
 
 
 def test_every_primitive_has_both_meanings():
-    """Each primitive of `lang` is Python here and LLVM code in `intrinsics`, under one name."""
-    from flowvm.vm.machine import intrinsics
-
-    primitives = [name for name, value in vars(lang).items() if isinstance(value, Intrinsic)]
+    """Each primitive of `lang` is Python here and LLVM's text in `texts`, under one name."""
+    primitives = {name: value for name, value in vars(lang).items() if type(value) is Intrinsic}
     assert len(primitives) > 10
-    assert all(hasattr(intrinsics, name) for name in primitives)
+    assert all(value.text is getattr(texts, name) for name, value in primitives.items())
 
 
 # --- compiled and uncompiled --------------------------------------------------------------------

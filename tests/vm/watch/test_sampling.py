@@ -150,7 +150,7 @@ def test_only_from_level_2_on():
         while sampling_of.words[SAMPLING.COUNT] + len(sampling_of.seldom) < before + 3:
             spin(1_000_000)
     assert sampling_of.on == (engine.flight.level >= 2)
-    assert len(p.run.sample_times)
+    assert len(p.run.samples.times)
 
 
 @native
