@@ -1,6 +1,7 @@
 """Convolutions of real models against PyTorch: `python -m tools.bench --groups convolutions`.
 
-Every layer that differs, forward, by the input and by the weight, for one, two and eight images.
+Every layer that differs, forward, by the input and by the weight, for 1, 2, 8 and 32 images, of
+which large planes have fewer.
 Images are as large as the models' users train on small machines, so many planes are of few pixels.
 
 A ratio is that of the lowest times of both (with `--cpu`, of CPU time), taken in turn, on as many
@@ -107,7 +108,8 @@ GRID = [
         (256, 16, 256), (256, 8, 512), (512, 8, 512), (512, 16, 256), (256, 32, 128),
     ),
 ]  # fmt: skip
-BATCHES = (1, 2, 8)
+BATCHES = (1, 2, 8, 32)
+LARGE = 8 * 56**2  # pixels of all images from which eight and more are left out
 
 
 class Case(NamedTuple):
@@ -135,7 +137,7 @@ def _cases() -> list[Case]:
         Case(layer, batch, way)
         for layer in dict.fromkeys(GRID)
         for batch in BATCHES
-        if layer.size < 56 or batch < 8
+        if batch < 8 or batch * layer.size**2 < LARGE
         for way in WAYS
     ]
 

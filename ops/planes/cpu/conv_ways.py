@@ -28,7 +28,13 @@ from flowvm.ops.planes.cpu.windows_plan import (
     WindowsLaunch,
     windows_of,
 )
-from flowvm.ops.planes.cpu.winograd_plan import PLACES, Winograd, winograd_of
+from flowvm.ops.planes.cpu.winograd_plan import (
+    PLACES,
+    Winograd,
+    WinogradWeights,
+    winograd_of,
+    winograd_weights_of,
+)
 from flowvm.ops.products.cpu.tile_shape import tile_shape
 
 STRIPS, WINDOWS, PRODUCT, TURNING, DEPTHWISE = 0, 1, 2, 3, 4
@@ -132,6 +138,17 @@ def winograd_work(p: Winograd) -> Work:
     )  # fmt: skip
 
 
+def winograd_weights_work(p: WinogradWeights) -> Work:
+    """The work of Winograd's way by the weight."""
+    tiles = p.samples * p.down * p.across * PLACES
+    units_o, units_c = -(-p.outputs // p.tall), -(-p.channels // p.wide)
+    return Work(
+        p.groups * tiles * _up(p.outputs, 4) * _up(p.channels, p.lanes) / p.lanes,
+        p.groups * tiles * (units_o * _up(p.channels, p.lanes) + units_c * _up(p.outputs, p.lanes)),
+        p.groups * p.outputs * p.channels, p.groups * p.outputs * p.channels * p.blocks,
+    )  # fmt: skip
+
+
 Costs = tuple[float, float, float, float, float]
 
 # by bytes of a vector, way and direction: of a `Work`'s numbers
@@ -147,6 +164,7 @@ COSTS: dict[tuple[int, int, int], Costs] = {
     (64, TURNING, INPUT): (0.22, 0.376, 0.704, 0.0, 10900),
     (64, WINOGRAD, FORWARD): (0.271, 0.142, 2.5, 0.294, 0),
     (64, WINOGRAD, INPUT): (0.276, 0.052, 3.59, 0.611, 0),
+    (64, WINOGRAD, WEIGHT): (0.194, 0.165, 1.8, 4.4, 0),
     (64, ALONE, FORWARD): (0.0, 0.328, 2.15, 0.255, 115),
     (64, ALONE, INPUT): (0.0, 0.0, 2.39, 0.746, 111),
     (64, ALONE, WEIGHT): (0.493, 0.39, 0.0, 30.5, 36),
@@ -160,6 +178,7 @@ COSTS: dict[tuple[int, int, int], Costs] = {
     (32, WINDOWS, INPUT): (0.223, 0.888, 0.267, 0.076, 7560),
     (32, WINDOWS, WEIGHT): (0.152, 0.846, 0.501, 0.36, 0),
     (32, PRODUCT, FORWARD): (0.186, 0.472, 0.064, 0.0, 2040),
+    (32, WINOGRAD, WEIGHT): (0.17, 0.2, 3.5, 5.0, 1000),
     (32, PRODUCT, WEIGHT): (0.17, 0.3, 0.06, 0.503, 3000),
     (32, WINOGRAD, FORWARD): (0.172, 0.263, 3.2, 0.05, 0),
     (32, WINOGRAD, INPUT): (0.173, 0.107, 7.0, 0.789, 0),
@@ -175,6 +194,7 @@ class Way(NamedTuple):
     depthwise: Depthwise | None = None
     winograd: Winograd | None = None
     pixels: PixelWeights | None = None
+    weights: WinogradWeights | None = None
 
 
 def _cost(way: int, direction: int, work: Work) -> float:
@@ -218,6 +238,10 @@ def ways_of(s: Shape, dtype: str, direction: int) -> dict[Way, float]:
     if direction != WEIGHT and is_pixels(s) and min(rows, math.prod(s.output)) >= WHOLE:
         work = product_work(s, dtype, direction == INPUT)
         ways[Way(PRODUCT)] = _cost(PRODUCT, direction, work)
+    weights = winograd_weights_of(s, dtype) if direction == WEIGHT else None
+    if weights is not None:
+        work = winograd_weights_work(weights)
+        ways[Way(WINOGRAD, weights=weights)] = _cost(WINOGRAD, WEIGHT, work)
     pixels = pixel_weights_of(s, dtype) if direction == WEIGHT and is_pixels(s) else None
     if pixels is not None:
         work = Work(*pixel_weights_work(pixels))

@@ -77,7 +77,7 @@ row's results beyond that end are overwritten by the second row's first one, as 
 
 
 @functools.cache
-def _transform(name: str, dtype: str) -> int:
+def transform_of(name: str, dtype: str) -> int:
     """The address of one of the functions above for a dtype."""
     make = functools.partial(_lowered, name, dtype, lanes_of(dtype))
     return jit.load(make, f"winograd {name}, {dtype}")
@@ -93,8 +93,8 @@ def with_transforms(p: Winograd, dtype: str) -> Winograd:
     functions = tile_functions(dtype, {"tile", "transpose"})
     return p._replace(
         multiply=functions.tile, transpose=functions.transpose,
-        of_weights=_transform("weights", dtype), of_tiles=_transform("tiles", dtype),
-        of_sums=_transform("sums", dtype),
+        of_weights=transform_of("weights", dtype), of_tiles=transform_of("tiles", dtype),
+        of_sums=transform_of("sums", dtype),
     )  # fmt: skip
 
 
@@ -131,14 +131,14 @@ def _transform_panel(
             )  # fmt: skip
 
 
-def _clear_margins(p: Winograd, margins: Array) -> None:
+def _clear(margins: Array) -> None:
     fill_with(margins, margins.dtype.type(0))
 
 
-def _transform_channels(
-    p: Winograd, x: Array, group: int, c: int, block: int, margins: Array, to: int
+def transform_channels(
+    p: Any, x: Array, group: int, c: int, block: int, margins: Array, to: int
 ) -> None:
-    """A vector of channels from `c` on of a block's tiles, to address `to`.
+    """A vector of channels from `c` on of a block's tiles, to address `to`; `p` is either plan.
 
     `margins` begins with a plane whose margin is zeros, and stays so: all blocks of a call have the
     same margin, or a smaller one on one side, which is written here.
@@ -253,9 +253,11 @@ def _store_sums(
                 )  # fmt: skip
 
 
-def _tiles_of(p: Winograd, block: int) -> int:
+def tiles_of(p: Any, block: int) -> int:
+    """Tiles of a block; `p` is either plan."""
     n0, y0 = block // p.parts * p.segments, block % p.parts * p.high
-    return min(p.segments, p.samples - n0) * min(p.high, p.down - y0) * p.across
+    tiles: int = min(p.segments, p.samples - n0) * min(p.high, p.down - y0) * p.across
+    return tiles
 
 
 def winograd_body(
@@ -276,12 +278,12 @@ def winograd_body(
     chunks = (p.channels + lanes - 1) // lanes
     if lo >> PHASE_BITS == 0:
         if p.few:
-            _clear_margins(p, margins)
+            _clear(margins)
         for unit in range(lo, hi):
             if p.few:
                 group, c = unit // chunks, unit % chunks * lanes
                 to = shared + group * PLACES * p.tile_place * size
-                _transform_channels(p, x, group, c, 0, margins, to)
+                transform_channels(p, x, group, c, 0, margins, to)
             else:
                 group, o = unit // p.panels, unit % p.panels * p.nr
                 to = shared + unit * PLACES * p.weight_place * size
@@ -299,10 +301,10 @@ def winograd_body(
             _store_sums(out, x, weight, bias, p, group, o, 0, address(sums), results)
             continue
         group, block = unit // p.blocks, unit % p.blocks
-        tiles = _tiles_of(p, block)
-        _clear_margins(p, margins)  # blocks at the upper and lower edge have more
+        tiles = tiles_of(p, block)
+        _clear(margins)  # blocks at the upper and lower edge have more
         for c in range(0, p.channels, lanes):
-            _transform_channels(p, x, group, c, block, margins, address(own))
+            transform_channels(p, x, group, c, block, margins, address(own))
         for panel in range(p.panels):
             o = panel * p.nr
             u = shared + (group * p.panels + panel) * PLACES * p.weight_place * size

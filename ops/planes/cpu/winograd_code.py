@@ -19,8 +19,8 @@ TAPS, TILE = 3, 4  # rows and columns of a kernel, and of a tile
 
 
 def emit_transform(name: str, dtype: str, lanes: int) -> ir.Module:
-    """A module whose function `entry` is `transform_weights`, `transform_tiles` or
-    `transform_sums`.
+    """A module whose function `entry` is `transform_weights`, `transform_tiles`, `transform_sums`,
+    `transform_gradients` or `transform_kernels`.
     """
     e = Emitter(ir.Module(), dtype, lanes)
     n, pointer = e.i64, e.pointer
@@ -28,6 +28,8 @@ def emit_transform(name: str, dtype: str, lanes: int) -> ir.Module:
         "weights": ([pointer, n, n, n, pointer, n, n], _emit_weights),
         "tiles": ([pointer, n, n, pointer, n, n], _emit_tiles),
         "sums": ([pointer, n, n, n, pointer, n, pointer, pointer], _emit_sums),
+        "gradients": ([pointer, n, n, pointer, n, n], _emit_gradients),
+        "kernels": ([pointer, n, n, n, pointer, pointer], _emit_kernels),
     }[name]
     emit(e, e.function("entry", kinds))
     return e.module
@@ -48,6 +50,18 @@ def _tile_of(b: Builder, x: list[Value]) -> list[Value]:
 def _sums_of(b: Builder, x: list[Value]) -> list[Value]:
     """The sums at four places, times A transposed: two results."""
     return [b.fadd(b.fadd(x[0], x[1]), x[2]), b.fsub(b.fsub(x[1], x[2]), x[3])]
+
+
+def _gradients_of(e: Emitter, b: Builder, x: list[Value]) -> list[Value]:
+    """Two gradients of a line, times A: those of the sums at four places."""
+    return [x[0], b.fadd(x[0], x[1]), b.fsub(x[0], x[1]), b.fsub(e.zero, x[1])]
+
+
+def _kernels_of(e: Emitter, b: Builder, x: list[Value]) -> list[Value]:
+    """Four gradients of transformed weights of a line, times G transposed: those of three."""
+    half = e.splat(b, ir.Constant(e.real, 0.5))
+    middle, ends = b.fmul(half, b.fsub(x[1], x[2])), b.fmul(half, b.fadd(x[1], x[2]))
+    return [b.fadd(x[0], ends), middle, b.fadd(ends, x[3])]
 
 
 def _emit_weights(e: Emitter, function: Function) -> None:
@@ -111,5 +125,45 @@ def _emit_sums(e: Emitter, function: Function) -> None:
         return [flag]
 
     _, (flag,) = e.counted(b, count, 1, [e.load(b, flags, 0)], tile)
+    e.store(b, flag, flags, 0)
+    b.ret_void()
+
+
+def _emit_gradients(e: Emitter, function: Function) -> None:
+    y, row, count, v, place, following = function.args
+    b = ir.IRBuilder(function.append_basic_block("entry"))
+
+    def tile(i: Value) -> None:
+        source = b.gep(y, [b.mul(i, e.i64(2 * e.lanes))])
+        lines = source, b.gep(source, [row])
+        columns = [
+            _gradients_of(e, b, [e.load(b, line, k * e.lanes) for line in lines]) for k in range(2)
+        ]
+        target = b.gep(v, [b.mul(i, following)])
+        for t in range(TILE):
+            for k, value in enumerate(_gradients_of(e, b, [column[t] for column in columns])):
+                e.store(b, value, target, b.mul(place, e.i64(TILE * t + k)))
+
+    e.loop(b, e.i64(0), count, 1, tile)
+    b.ret_void()
+
+
+def _emit_kernels(e: Emitter, function: Function) -> None:
+    m, place, following, count, w, flags = function.args
+    b = ir.IRBuilder(function.append_basic_block("entry"))
+
+    def kernel(i: Value, state: list[Value]) -> list[Value]:
+        source = b.gep(m, [b.mul(i, following)])
+        target = b.gep(w, [b.mul(i, e.i64(TAPS * TAPS * e.lanes))])
+        sums = [e.load(b, source, b.mul(place, e.i64(t))) for t in range(TILE * TILE)]
+        columns = [_kernels_of(e, b, sums[t::TILE]) for t in range(TILE)]
+        (flag,) = state
+        for y in range(TAPS):
+            for x, value in enumerate(_kernels_of(e, b, [column[y] for column in columns])):
+                flag = e.fma(b, value, e.zero, flag)  # no number, if the value is not finite
+                e.store(b, value, target, (TAPS * y + x) * e.lanes)
+        return [flag]
+
+    _, (flag,) = e.counted(b, count, 1, [e.load(b, flags, 0)], kernel)
     e.store(b, flag, flags, 0)
     b.ret_void()

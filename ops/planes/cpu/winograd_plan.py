@@ -143,24 +143,31 @@ def _cut(samples: int, down: int, across: int, few: bool, most: int) -> tuple[in
     return -(-samples // blocks), down, 1
 
 
-def winograd_of(s: Shape, dtype: str, back: bool) -> Winograd | None:
-    """The plan of a convolution, or of its input's gradient; None if it has no such way."""
+def is_winograd(s: Shape, dtype: str) -> bool:
+    """Return True if the way has a plan for these kernels, strides, padding and dtype."""
     flat = s.input[0] == s.output[0] == s.stride[0] == 1 and s.padding[0] == 0
     if not flat or s.kernel != (1, 3, 3) or dtype != "float32":
-        return None
+        return False
     if s.stride != (1, 1, 1) or s.dilation[1:] != (1, 1) or max(s.padding) > 2:
+        return False
+    if min(s.samples, s.groups, *s.input, *s.output) < 1:
+        return False
+    (h, w), (ph, pw) = s.input[1:], s.padding[1:]
+    whole = s.output[1:] == (h + 2 * ph - 2, w + 2 * pw - 2)
+    return whole and min(s.channels, s.outputs) >= tile_shape(dtype).lanes
+
+
+def winograd_of(s: Shape, dtype: str, back: bool) -> Winograd | None:
+    """The plan of a convolution, or of its input's gradient; None if it has no such way."""
+    if not is_winograd(s, dtype):
         return None
     (h, w), (oh, ow), (ph, pw) = s.input[1:], s.output[1:], s.padding[1:]
     channels, outputs = s.channels, s.outputs
     if back:
         (h, w), (oh, ow), (ph, pw) = (oh, ow), (h, w), (2 - ph, 2 - pw)
         channels, outputs = outputs, channels
-    if (oh, ow) != (h + 2 * ph - 2, w + 2 * pw - 2):
-        return None
     shape, size = tile_shape(dtype), 4
     lanes = shape.lanes
-    if min(s.samples, s.groups, h, w, oh, ow) < 1 or min(channels, outputs) < lanes:
-        return None
     down, across, depth = -(-oh // 2), -(-ow // 2), _up(channels, lanes)
     few = s.samples * down * across <= FEW
     most = max(shape.rows, min(BLOCK, NEAR // (PLACES * size * depth)))
@@ -175,3 +182,104 @@ def winograd_of(s: Shape, dtype: str, back: bool) -> Winograd | None:
         -(-outputs // shape.columns), shape.rows, shape.columns, lanes, size, 0, 0, 0, 0, 0,
     )  # fmt: skip
     return plan if plan.arena <= ARENA_BYTES and plan.scratch <= SCRATCH else None
+
+
+# --- by the weight ------------------------------------------------------------------------------
+
+TALL, WIDE = 96, 64  # outputs and channels of a unit, about: its sums stay in the second cache
+HELD = 7 << 17  # bytes of sums, and of a block's tiles and gradients, about
+UNITS = 2  # for several threads, where one would transform tiles less often
+
+
+class WinogradWeights(NamedTuple):
+    """The numbers of `winograd_weights`: the same geometry, and what a unit sums.
+
+    The gradient is G' [ sum over tiles of (A g A') * (B' x B) ] G.  A unit has some outputs and
+    some channels; it transforms both sides of them, a block of tiles at a time.
+    """
+
+    samples: int
+    groups: int
+    channels: int
+    outputs: int
+    h: int
+    w: int
+    oh: int
+    ow: int
+    ph: int
+    pw: int
+    down: int
+    across: int
+    segments: int
+    high: int
+    parts: int
+    blocks: int
+    tiles: int
+    tall: int  # outputs of a unit
+    wide: int  # channels of a unit, and their elements from a tile to the next
+    depth: int  # the same, as `Winograd` has it
+    tile_place: int
+    gradient_place: int
+    sum_place: int
+    mr: int
+    nr: int
+    lanes: int
+    size: int
+    multiply: int
+    transpose: int
+    of_tiles: int
+    of_gradients: int
+    of_kernels: int
+
+    @property
+    def units(self) -> int:
+        """Units, of all groups."""
+        return self.groups * -(-self.outputs // self.tall) * -(-self.channels // self.wide)
+
+    @property
+    def products(self) -> int:
+        """Multiply-adds."""
+        tiles = self.samples * self.down * self.across
+        return PLACES * tiles * self.groups * self.channels * self.outputs
+
+    @property
+    def margins(self) -> int:
+        """Elements of a plane's rows and of the same with a margin."""
+        return self.lanes * (2 * self.high + 2) * (2 * self.across + 2 + max(self.w, self.ow))
+
+    @property
+    def arena(self) -> int:
+        """Bytes of what a unit needs."""
+        places = self.tile_place + self.gradient_place + self.sum_place
+        kernels = 9 * self.wide + 2 * self.lanes
+        return self.size * (PLACES * places + 2 * self.margins + kernels)
+
+
+def winograd_weights_of(s: Shape, dtype: str) -> WinogradWeights | None:
+    """The plan of the gradient by the weight; None if it has no such way."""
+    if not is_winograd(s, dtype):
+        return None
+    shape, size = tile_shape(dtype), 4
+    (oh, ow), lanes = s.output[1:], shape.lanes
+    down, across = -(-oh // 2), -(-ow // 2)
+    tall, wide = (
+        _up(-(-count // -(-count // most)), step)
+        for count, most, step in (
+            (s.outputs, TALL, shape.rows),
+            (s.channels, WIDE // shape.columns * shape.columns, shape.columns),
+        )
+    )
+    products = PLACES * s.samples * down * across * s.groups * s.channels * s.outputs
+    each = s.groups * -(-s.channels // wide)
+    while products > 2 * CHUNK and each * -(-s.outputs // tall) < UNITS and tall > shape.rows:
+        tall = _up(tall // 2, shape.rows)
+    fits = HELD // (PLACES * size) - tall * wide
+    segments, high, parts = _cut(s.samples, down, across, False, max(16, fits // (tall + wide)))
+    tiles, blocks = segments * high * across, -(-s.samples // segments) * parts
+    plan = WinogradWeights(
+        s.samples, s.groups, s.channels, s.outputs, *s.input[1:], oh, ow, *s.padding[1:], down,
+        across, segments, high, parts, blocks, tiles, tall, wide, wide, tiles * wide + 2 * lanes,
+        tiles * _up(tall, lanes) + lanes, tall * wide + lanes, shape.rows, shape.columns, lanes,
+        size, 0, 0, 0, 0, 0,
+    )  # fmt: skip
+    return plan if plan.arena <= ARENA_BYTES else None

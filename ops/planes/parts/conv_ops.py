@@ -46,6 +46,7 @@ from flowvm.ops.planes.cpu.conv_winograd import winograd_body, with_transforms
 from flowvm.ops.planes.cpu.depthwise_plan import Depthwise, segments_of
 from flowvm.ops.planes.cpu.pixel_weights import pixel_weights_body, with_tiles
 from flowvm.ops.planes.cpu.windows_plan import FORWARD, INPUT, TURNED, WEIGHT, with_functions
+from flowvm.ops.planes.cpu.winograd_weights import winograd_weights_body, with_kernels
 from flowvm.ops.planes.parts import plane_checks
 from flowvm.ops.planes.parts.plane_letters import conv_weight, convolved
 from flowvm.ops.products.cpu.gemm import stacked
@@ -127,7 +128,12 @@ def _other_way(
     others must be `gain` times quicker.
     """
     dtype = out.dtype.name
-    way, windows, depthwise, winograd, pixels = best_way(s, dtype, direction, gain)
+    way, windows, depthwise, winograd, pixels, weights = best_way(s, dtype, direction, gain)
+    if weights is not None:
+        kernels = with_kernels(weights, dtype)
+        return Launch(
+            (out,), winograd_weights_body, views, (kernels,), kernels.units, arena=kernels.arena
+        )
     if pixels is not None:
         product = with_tiles(pixels, dtype)
         return Launch(

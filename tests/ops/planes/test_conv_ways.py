@@ -28,7 +28,8 @@ from flowvm.ops.planes.cpu.depthwise_plan import depthwise_of
 from flowvm.ops.planes.cpu.pixel_weights import pixel_weights_body
 from flowvm.ops.planes.cpu.pixel_weights_plan import pixel_weights_of
 from flowvm.ops.planes.cpu.windows_plan import FORWARD, INPUT, TURNED, WEIGHT, windows_of
-from flowvm.ops.planes.cpu.winograd_plan import FEW, winograd_of
+from flowvm.ops.planes.cpu.winograd_plan import FEW, winograd_of, winograd_weights_of
+from flowvm.ops.planes.cpu.winograd_weights import winograd_weights_body
 from flowvm.ops.planes.parts import conv_ops
 from tests.ops.helpers.python_launches import python_outputs
 
@@ -79,6 +80,10 @@ def _forced(monkeypatch, way):
             return Way(PRODUCT, pixels=pixel_weights_of(s, dtype))
         if way == PRODUCT:
             return Way(PRODUCT)
+        if way == WINOGRAD and direction == WEIGHT:
+            weights = winograd_weights_of(s, dtype)
+            if weights is not None:
+                return Way(WINOGRAD, weights=weights)
         tiles = winograd_of(s, dtype, direction == INPUT)
         if way == WINOGRAD and direction != WEIGHT and tiles is not None:
             return Way(WINOGRAD, winograd=tiles)
@@ -210,6 +215,25 @@ def test_winograd_is_as_exact_as_windows(rng, monkeypatch):
     assert 0 < errors[1] < 2.5 * errors[0]
 
 
+def test_winograd_by_the_weight_has_the_infinities_of_a_sum(rng, monkeypatch):
+    """Those of pixels and gradients; a weight whose sum does not meet them stays finite."""
+    _forced(monkeypatch, WINOGRAD)
+    x, g = (rng.standard_normal(s).astype("float32") for s in ((3, 18, 9, 9), (3, 25, 9, 9)))
+    x[1, 3, 0, 4], x[2, 17, 5, 5], g[0, 8, 2, 8] = np.inf, np.nan, -np.inf
+    how, weight = conv_ops.How(ONE, (0, 1, 1), ONE, 1), (25, 18, 3, 3)
+    ours = conv_ops._conv_weight(*map(flow.from_numpy, (g, x)), how, weight).numpy()
+    rows = np.pad(x.astype("float64"), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    expected = np.zeros(weight)
+    with np.errstate(all="ignore"):
+        for i, j in np.ndindex(3, 3):
+            taps = g.astype("float64")[:, :, None] * rows[:, None, :, i : i + 9, j : j + 9]
+            expected[:, :, i, j] = taps.sum((0, 3, 4))
+    assert np.isinf(expected).any()
+    assert np.isfinite(expected[:8, 3, 2]).all()  # whose row meets no pixel of the first one
+    np.testing.assert_array_equal(np.isnan(ours), np.isnan(expected))
+    np.testing.assert_allclose(ours, expected, rtol=1e-3, atol=1e-3)
+
+
 def _shape(samples, channels, outputs, groups, size, kernel):
     pad = (0, kernel // 2, kernel // 2)
     plane = (1, size, size)
@@ -234,6 +258,7 @@ def test_the_way_follows_the_shape():
     usual = _shape(8, 128, 128, 1, 8, 3)
     assert best_way(usual, "float32", FORWARD).way == WINOGRAD
     assert best_way(usual, "float32", INPUT).way == WINOGRAD
+    assert best_way(usual, "float32", WEIGHT).way == WINOGRAD
     assert best_way(usual, "float64", FORWARD).way != WINOGRAD
     for other in (usual._replace(stride=(1, 2, 2)), usual._replace(dilation=(1, 2, 2))):
         assert winograd_of(other, "float32", False) is None
@@ -292,6 +317,27 @@ def test_winograd_as_python_has_the_bits_of_the_kernel(rng, samples, back, monke
     ours = convolve(*map(flow.from_numpy, arrays), padding=(ph, pw), groups=groups).numpy()
     for pieces, backwards in ((1, False), (3, True)):
         (played,) = python_outputs(launch, *arrays, pieces=pieces, backwards=backwards)
+        np.testing.assert_array_equal(played.view("int32"), ours.view("int32"))
+
+
+@pytest.mark.parametrize("samples", [1, 30])
+def test_winograd_by_the_weight_as_python_has_the_bits_of_the_kernel(rng, samples, monkeypatch):
+    """For units in any pieces and order, several blocks, two groups, planes of odd sizes."""
+    _forced(monkeypatch, WINOGRAD)
+    size = (91, 13) if samples == 1 else (5, 3)
+    x = rng.standard_normal((samples, 2 * 70, *size)).astype("float32")
+    g = rng.standard_normal((samples, 2 * 19, size[0], size[1] + 2)).astype("float32")
+    x[0, 3, 1, 1] = np.inf
+    how, weight = conv_ops.How(ONE, (0, 1, 2), ONE, 2), (2 * 19, 70, 3, 3)
+    metas = [TensorMeta.of(shape, flow.float32, cpu) for shape in (weight, g.shape, x.shape)]
+    s = conv_ops._shape(x.shape, weight, g.shape[2:], how)
+    launch = conv_ops._other_way(metas[0], s, WEIGHT, conv_ops._flat(*metas))
+    assert launch.body is winograd_weights_body
+    assert launch.consts[0].blocks > 1
+    assert launch.units > 2
+    ours = conv_ops._conv_weight(*map(flow.from_numpy, (g, x)), how, weight).numpy()
+    for pieces, backwards in ((1, False), (3, True)):
+        (played,) = python_outputs(launch, g, x, pieces=pieces, backwards=backwards)
         np.testing.assert_array_equal(played.view("int32"), ours.view("int32"))
 
 
