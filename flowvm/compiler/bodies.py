@@ -411,6 +411,8 @@ class _Body(_Function):
             self.refuse(node)
         if kinds & set(_REALS):
             kind: Any = SINGLE if kinds == {SINGLE} else FLOAT
+            if SINGLE in kinds and not kinds <= {SINGLE, FLOAT, INT, "i32"}:
+                self.refuse(node, f"`{ast.unparse(node)}`: a short integer and a float32")
         elif all(isinstance(k, Unsigned) for k in kinds):
             kind = Unsigned(64)
         elif Unsigned(64) in kinds:
@@ -509,7 +511,17 @@ class _Body(_Function):
             fixed = self.fixed(node.test)
             if fixed is not None:
                 return self.value(node.body if fixed else node.orelse)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+            return self.number(node, self.static(node.left) ** self.static(node.right))
         return super().value(node)
+
+    def static(self, node: ast.expr) -> Any:
+        """A Python number that is written as one."""
+        if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+            return node.value
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -self.static(node.operand)
+        return self.refuse(node, "what is no literal")
 
     def attribute(self, node: ast.Attribute) -> Any:
         whole = self.value(node.value)
@@ -531,6 +543,8 @@ class _Body(_Function):
         if isinstance(node.slice, ast.Slice):
             return self.slice(node, node.slice)
         whole = self.value(node.value)
+        if isinstance(whole, Known) and isinstance(whole.value, tuple):
+            return self.number(node, whole.value[self.static(node.slice)])
         if isinstance(whole.kind, Tuple):
             at = self.known(node.slice) if isinstance(node.slice, ast.Constant) else None
             if not isinstance(at, int) or not 0 <= at < len(whole.kind.kinds):

@@ -28,9 +28,13 @@ from flowvm.ops.declare.cpu.body_kernel import (
     lowered_without_numba,
 )
 from flowvm.ops.declare.cpu.walk import OPERANDS_AT
+from flowvm.ops.random.parts import philox
 from flowvm.ops.rows.cpu.norm_launch import backward_launch, forward_launch
+from flowvm.ops.rows.parts import class_loss_ops
 from flowvm.ops.rows.parts.folds import add_up, largest, square_up
 
+SCALARS = 4  # at most
+INTEGERS = {"seed", "call", "low", "size"}  # scalars that are no floats
 CALL = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 5)
 
 
@@ -43,7 +47,7 @@ def body_in(launch: Launch) -> Body:
     operands, kinds = [*map(Operand.of, launch.views)], [*map(kind_of, launch.consts)]
     own = {"scratch", "arena", "lo", "hi", "details"}
     names = [n for n in inspect.signature(launch.body).parameters if n not in own]
-    scalars = "f" * (len(names) - len(operands) - len(kinds))
+    scalars = ["i" if n in INTEGERS else "f" for n in names[len(operands) + len(kinds) :]]
     return body_of(launch.body, operands, kinds, scalars, reassociate=launch.reassociate)
 
 
@@ -59,10 +63,10 @@ def run(kernel: int, launch: Launch, arrays: list[np.ndarray[Any, Any]], cuts: i
     memory = [array.copy() for array in arrays]
     layout = body_layout(launch.views, launch.consts, launch.scratch)
     scratch = np.zeros(max(1, launch.scratch), np.uint8)
-    words = np.full(OPERANDS_AT + len(memory) + 1, np.float64(0.1).view(np.int64))  # and a scalar
+    words = np.full(OPERANDS_AT + len(memory) + SCALARS, np.float64(0.1).view(np.int64))
     words[:OPERANDS_AT] = 0
     words[SCRATCH_AT] = scratch.ctypes.data
-    words[OPERANDS_AT:-1] = [array.ctypes.data for array in memory]
+    words[OPERANDS_AT:-SCALARS] = [array.ctypes.data for array in memory]
     status = []
     for phase, (units, _) in enumerate(((launch.units, launch.grain), *launch.phases)):
         edges = [units * k // cuts for k in range(cuts + 1)]
@@ -126,7 +130,32 @@ def folds() -> Iterator[Launch]:
                 yield launch
 
 
-FAMILIES: dict[str, Callable[[], Iterator[Launch]]] = {"norms": norms, "folds": folds}
+def numbers() -> Iterator[Launch]:
+    """Random numbers of each kind."""
+    for size, dtype in (5, "float32"), (5000, "float32"), (5000, "float64"):
+        x, wide = meta((size,), dtype), dtype == "float64"
+        yield philox._launch(philox._uniform_body, x, 1 + wide, (0 if wide else 8,))
+        yield philox._launch(philox._normal_body(wide), x, 1 + wide)
+    yield philox._launch(philox._integer_body, meta((1030,), "int64"), 2)
+
+
+def losses() -> Iterator[Launch]:
+    """Cross entropy and its gradient, of short rows, long ones and stripes."""
+    for shape, weights, smoothing in ((64, 10), 0, 0.0), ((3, 5, 9), 1, 0.1), ((2, 300), 0, 0.0):
+        x, target = meta(shape), meta((shape[0], *shape[2:]), "int64")
+        weight = (meta((shape[1],)),) * weights
+        launch = class_loss_ops._entropy_launch(x, target, weight, "mean", -100, smoothing)
+        yield launch
+        rest = (target, launch.outputs[1], weight, -100, smoothing)
+        yield class_loss_ops._entropy_backward_launch(meta((1,)), x, *rest)
+
+
+FAMILIES: dict[str, Callable[[], Iterator[Launch]]] = {
+    "norms": norms,
+    "folds": folds,
+    "numbers": numbers,
+    "losses": losses,
+}
 
 
 @pytest.mark.timeout(600)

@@ -56,6 +56,7 @@ STEP = 1024  # words of a unit: in the first-level cache, with the numbers made 
 ROUND = 256  # words that are made at least: any vector loop's stride divides it
 GRAIN = 32  # units of a chunk
 ARENA = 4 * STEP  # bytes
+WORDS_ONLY = True  # for flowvm.compiler.native
 INLINE_ALWAYS = True  # philox in the loop over counters is what vectorizes
 
 
@@ -119,7 +120,7 @@ def _uniform_body(
     """`drop` low bits of a word are not used; 0 of them: float64."""
     each = 2 if drop == 0 else 1
     a, b = out.dtype.type(start), out.dtype.type(span)
-    scale = out.dtype.type(2.0 ** (drop - 32))
+    scale = out.dtype.type(1.0 / (1 << (32 - drop)))
     for unit in range(lo, hi):
         words, count = _unit(arena, unit, each * len(out), seed, call)
         at = unit * STEP // each
