@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -45,7 +45,7 @@ def _where() -> str:
     return "".join(reversed(lines)).rstrip()
 
 
-def _check(node: Any, gradients: Any, results: Any) -> None:
+def _check(node: Node, gradients: Sequence[object], results: Sequence[object] | None) -> None:
     for i, r in enumerate(results or ()):
         if isinstance(r, Tensor) and r.dtype.inexact and np.isnan(values_of(r)).any():
             trace = getattr(getattr(node, "extra", None), "trace", "")

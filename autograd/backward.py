@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from flowvm.autograd.engine import Watch, add_to_grad, natively_run, run
 from flowvm.eager.modes import current_recorder, recording
@@ -27,11 +27,11 @@ Tensors = Tensor | Sequence[Tensor]
 Gradients = Tensor | Sequence[Tensor | None] | None
 
 
-_started: set[Any] = set()  # holds something while a thread begins with anything but ones
+_started: set[object] = set()  # holds something while a thread begins with anything but ones
 _seed = Mode(1.0, _started)
 takes_complex = [False]  # whether a complex result starts with 1, as OneFlow's does
 _scale: Mode[Tensor | None] = Mode(None, _started)
-_ones: dict[Any, Tensor] = {}
+_ones: dict[object, Tensor] = {}
 hot["started"] = _started
 
 
@@ -151,10 +151,11 @@ def grad(
         if g is not None:
             continue
         if materialize_grads:
-            gradients[i] = filled_of(t._meta, 0)
+            filled = filled_of(t._meta, 0)
             if is_grads_batched:
                 rows = len(_listed(cast("Tensors", grad_outputs), "grad_outputs")[0])
-                gradients[i] = gradients[i].expand(rows, *t.shape)
+                filled = filled.expand(rows, *t.shape)
+            gradients[i] = filled
         elif not allow_unused:
             raise AutogradError(
                 "One of the differentiated Tensors appears to not have been used in the graph: "
@@ -165,8 +166,8 @@ def grad(
 
 
 def _batched(
-    sources: list[Tensor], grad_outputs: Gradients, nodes: list[Any], keep: bool, create: bool
-) -> list[Any]:
+    sources: list[Tensor], grad_outputs: Gradients, nodes: list[object], keep: bool, create: bool
+) -> list[Tensor | None]:
     """Compute `grad` for every row of `grad_outputs`, and stack the results."""
     cotangents = [grad_outputs] if isinstance(grad_outputs, Tensor) else list(grad_outputs or ())
     tensors = [g for g in cotangents if isinstance(g, Tensor) and g.ndim]
@@ -234,7 +235,7 @@ def _listed(tensors: Tensor | Sequence[Tensor], name: str) -> list[Tensor]:
     return listed
 
 
-def _roots(tensors: list[Tensor], gradients: Gradients) -> list[tuple[Any, Tensor]]:
+def _roots(tensors: list[Tensor], gradients: Gradients) -> list[tuple[object, Tensor]]:
     """Each tensor's edge and the gradient that starts there."""
     cotangents: list[Tensor | None]
     if gradients is None:

@@ -36,13 +36,14 @@ from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentError, AutogradError
 from flowvm.guards.regions import Switched, reverting
 from flowvm.meta.batched_meta import axes_of, example_of
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.random.generator import default_generator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
+Contexts = tuple[AbstractContextManager[object], AbstractContextManager[object]]
 
 
 class _Local(threading.local):
@@ -114,7 +115,7 @@ class _Call:
     def __init__(
         self,
         function: Callable[..., object],
-        args: Sequence[Any],
+        args: Sequence[object],
         kwargs: Mapping[str, object],
         context: AbstractContextManager[object],
         check: bool,
@@ -129,7 +130,7 @@ class _Call:
         self.random: Any = None  # what the second time draws: a capture's draws, or a position
         self.complete = False  # the first time has come to its end
 
-    def first_time(self, preserve_rng_state: bool) -> Any:
+    def first_time(self, preserve_rng_state: bool) -> object:
         recorder = current_recorder()
         if recorder is None and preserve_rng_state:
             self.random = default_generator.position()
@@ -198,7 +199,7 @@ class _Call:
         )
 
 
-def _alike(metas: Sequence[Any], others: Sequence[Any]) -> bool:
+def _alike(metas: Sequence[TensorMeta | None], others: Sequence[TensorMeta | None]) -> bool:
     """Return True if metas are equal but for the numbers of the maps around."""
     if metas == others:
         return True
@@ -330,7 +331,7 @@ def checkpoint_sequential(
     return _in_turn(chain[size * (segments - 1) :])(input)
 
 
-def _in_turn(functions: Sequence[Callable[..., object]]) -> Callable[[Any], Any]:
+def _in_turn(functions: Sequence[Callable[..., object]]) -> Callable[[object], object]:
     def run_all(value: object) -> object:
         for function in functions:
             value = function(value)

@@ -18,7 +18,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from operator import setitem
 from typing import TYPE_CHECKING, Any
@@ -60,7 +60,7 @@ _IN_PLACE = 1 << 14
 class _Anomaly:
     """Looking for NaN: `check(node, gradients, results)` when on."""
 
-    check: Callable[[Any, Any, Any], None] | None = None
+    check: Callable[[Node, Sequence[object], Sequence[object] | None], None] | None = None
 
 
 anomaly = _Anomaly()
@@ -73,7 +73,7 @@ class Watch:
         self.gradients: list[Tensor | None] = [None] * len(edges)
         self.accumulate = accumulate  # leaves get their gradient in .grad, else in `gradients`
         self.stop = stop  # go no further than these tensors, not to one of them through another
-        self.slots: dict[Any, list[tuple[int, int]]] = {}
+        self.slots: dict[object, list[tuple[int, int]]] = {}
         for place, edge in enumerate(edges):
             node = edge.node if edge.__class__ is OutputEdge else edge
             self.slots.setdefault(node, []).append((edge.index, place))
@@ -94,14 +94,14 @@ class BackwardRun:
 
     __slots__ = ("counts", "ends", "notes")
 
-    def __init__(self, counts: dict[Any, int]) -> None:
+    def __init__(self, counts: dict[object, int]) -> None:
         self.counts = counts
-        self.notes: dict[Any, Any] = {}
+        self.notes: dict[object, object] = {}
         self.ends: list[Callable[[], None]] = []
 
 
 def run(
-    roots: list[tuple[Any, Tensor]],
+    roots: list[tuple[object, Tensor]],
     keep_graph: bool,
     create_graph: bool,
     watch: Watch | None = None,
@@ -139,7 +139,7 @@ def _back(recorder: Recorder) -> reverting:
     return reverting(undo)
 
 
-def _counts(roots: list[Any]) -> dict[Any, int]:
+def _counts(roots: list[Any]) -> dict[object, int]:
     """Count the gradients for which each node below waits."""
     counts = dict.fromkeys(roots, 0)
     while roots:
@@ -156,7 +156,7 @@ def _counts(roots: list[Any]) -> dict[Any, int]:
     return counts
 
 
-def _counts_towards(roots: list[Any], watch: Watch) -> dict[Any, int]:
+def _counts_towards(roots: list[Any], watch: Watch) -> dict[object, int]:
     """Count the gradients only of nodes from which a watched tensor can be reached."""
     targets = watch.slots
     above: dict[object, list[object]] = {root: [] for root in roots}
@@ -188,8 +188,8 @@ def _counts_towards(roots: list[Any], watch: Watch) -> dict[Any, int]:
 
 def _run(
     ready: list[Any],
-    grads: dict[Any, Any],
-    counts: dict[Any, int],
+    grads: dict[object, Any],
+    counts: dict[object, int],
     keep_graph: bool,
     create_graph: bool,
     watch: Watch | None,
@@ -270,8 +270,8 @@ def _gradients(node: Node, g: Tensor) -> Any:
 
 def _run_usual(
     ready: Sequence[object],
-    grads: Mapping[Any, object],
-    counts: dict[Any, int],
+    grads: Mapping[object, object],
+    counts: dict[object, int],
     origin: Sequence[object],
     keep_graph: bool,
 ) -> None:
@@ -287,10 +287,10 @@ natively_run = _gradients  # what that replays the traces of
 
 @border
 def _go_on(
-    ready: list[Any],
-    grads: dict[Any, Any],
-    counts: dict[Any, int],
-    origin: list[Any],
+    ready: list[object],
+    grads: dict[object, object],
+    counts: dict[object, int],
+    origin: list[object],
     keep_graph: bool,
     backward_run: BackwardRun,
 ) -> None:
@@ -300,9 +300,9 @@ def _go_on(
         end()
 
 
-def _arrive(grads: dict[Any, Any], edge: Any, g: Tensor, create_graph: bool) -> None:
+def _arrive(grads: dict[object, object], edge: object, g: Tensor, create_graph: bool) -> None:
     """Add `g` to the edge's gradient so far."""
-    node: Any = edge
+    node: object = edge
     among: Any = grads
     if edge.__class__ is OutputEdge:
         node = edge.index
@@ -323,7 +323,7 @@ def _arrive(grads: dict[Any, Any], edge: Any, g: Tensor, create_graph: bool) -> 
         among[node] = old + g
 
 
-def _careful(node: Any, g: Any, counts: dict[Any, int], watch: Watch | None) -> Any:
+def _careful(node: Node, g: Any, counts: dict[object, int], watch: Watch | None) -> Any:
     """Run a node that has hooks or several outputs, or that more is wanted of; or a capture's."""
     recorder = current_recorder()
     if recorder is not None:
@@ -397,7 +397,7 @@ def _tensor_hooks(hooks: NodeHooks, g: Any) -> Any:
     return g
 
 
-def _replaced(before: object, values: Any, what: str, node: Any) -> Any:
+def _replaced(before: object, values: Any, what: str, node: Node) -> Any:
     if before is None:
         return values
     new = tuple(before) if isinstance(before, (tuple, list)) else (before,)
@@ -527,7 +527,7 @@ def _own_memory(t: Tensor) -> bool:
 # ----------------------------------------------------------
 
 
-def _fitted(node: Any, g: Tensor, meta: TensorMeta) -> Tensor:
+def _fitted(node: Node, g: Tensor, meta: TensorMeta) -> Tensor:
     """`g` in the shape and dtype of the input it belongs to; summed if the input was broadcast."""
     if not isinstance(g, Tensor):
         raise AutogradError(
@@ -557,7 +557,7 @@ def _zeros(meta: TensorMeta) -> Tensor | None:
     return filled_of(meta, 0)
 
 
-def _explain(error: Exception, node: Any) -> None:
+def _explain(error: Exception, node: Node) -> None:
     """Add to an error of a gradient function whose gradient it is.
 
     Of a function that was given a saved tensor that has changed, that is the error.

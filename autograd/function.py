@@ -55,7 +55,7 @@ class FunctionCtx(Node):
     """
 
     needs_input_grad: tuple[bool, ...]
-    extra: Any
+    extra: object
 
     def __init__(self, operator: object, args: tuple[object, ...]) -> None:
         recording = grad_enabled()
@@ -64,7 +64,7 @@ class FunctionCtx(Node):
         super().__init__(operator, edges, (), (), metas, (), ())  # type: ignore[arg-type]
         self.needs_input_grad = tuple(e is not None for e in edges)
         self._materialize = True
-        self._saving: tuple[Any, ...] = ()
+        self._saving: tuple[Tensor | None, ...] = ()
         self._dirty: tuple[Tensor, ...] = ()
         self._constant: tuple[Tensor, ...] = ()
         self._places: dict[
@@ -125,7 +125,7 @@ class FunctionCtx(Node):
     def _edge(self, place: int) -> FunctionCtx | OutputEdge:
         return self if len(self.out_metas) == 1 else OutputEdge(self, place)
 
-    def _attach(self, outputs: list[Any]) -> list[Any]:
+    def _attach(self, outputs: list[object]) -> list[object]:
         """The outputs, each with its place in the graph."""
         results = list(outputs)
         self.out_metas = tuple(o._meta if isinstance(o, Tensor) else None for o in outputs)  # type: ignore[misc]
@@ -186,7 +186,7 @@ class _Operator:
         self.function = function
         self.name = function.__name__
 
-    def grad(self, ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+    def grad(self, ctx: FunctionCtx, *gradients: Tensor | None) -> tuple[object, ...]:
         results = self.function.backward(ctx, *gradients)
         if not isinstance(results, tuple):
             results = tuple(results) if isinstance(results, list) else (results,)
@@ -344,7 +344,7 @@ class _Refuse(Function):
         return tensors
 
     @staticmethod
-    def backward(ctx: object, *gradients: object) -> Any:
+    def backward(ctx: object, *gradients: object) -> object:
         raise AutogradError(
             "trying to differentiate twice a function that was marked with @once_differentiable"
         )
@@ -369,7 +369,7 @@ def once_differentiable(backward: Callable[..., object]) -> Callable[..., Any]:
     """
 
     @functools.wraps(backward)
-    def once(ctx: object, *gradients: object) -> Any:
+    def once(ctx: object, *gradients: object) -> object:
         with no_grad():
             results = backward(ctx, *gradients)
         recorded = [g for g in gradients if isinstance(g, Tensor) and g._node is not None]

@@ -128,7 +128,7 @@ def hessian(
             [ 0., 12.]])
     """
 
-    def gradient(*point: Tensor) -> Any:
+    def gradient(*point: Tensor) -> object:
         out = _one_number(func(*point))
         gradient = _grad(out, point, None, True, strict)
         return gradient[0] if isinstance(inputs, Tensor) else tuple(gradient)
@@ -289,7 +289,7 @@ def _like_inputs(
     return result[0] if isinstance(inputs, Tensor) else result
 
 
-def _like_outputs(outputs: Any, create_graph: bool) -> Any:
+def _like_outputs(outputs: Tensor | Iterable[Tensor], create_graph: bool) -> object:
     if isinstance(outputs, Tensor):
         return _finish(outputs, create_graph)
     return tuple(_finish(o, create_graph) for o in outputs)

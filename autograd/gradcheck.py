@@ -127,7 +127,7 @@ def _tuple(values: Iterable[object]) -> tuple[Any, ...]:
 
 def _in_pairs(
     func: Callable[..., object], inputs: tuple[Any, ...]
-) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+) -> tuple[Callable[..., object], tuple[object, ...]]:
     """The function and its inputs with complex tensors as pairs of real numbers."""
     places = [k for k, t in enumerate(inputs) if isinstance(t, Tensor) and t.is_complex()]
     if not places:
@@ -137,7 +137,7 @@ def _in_pairs(
         points[k] = points[k].detach().view_as_real().clone()
         points[k].requires_grad_(inputs[k].requires_grad)
 
-    def of_pairs(*args: Any) -> Any:
+    def of_pairs(*args: Any) -> object:
         complex_args = list(args)
         for k in places:
             complex_args[k] = complex_args[k].view_as_complex()
@@ -155,19 +155,19 @@ def _leaf_like(values: Array, like: Tensor, spread: bool) -> Tensor:
 
 
 def _outputs(
-    func: Callable[..., Any], args: tuple[Any, ...], recorded: bool = True
+    func: Callable[..., Any], args: tuple[object, ...], recorded: bool = True
 ) -> list[Tensor]:
     """The function's outputs that require grad, or all floating ones; complex ones as pairs."""
     with enable_grad():
         result = func(*args)
     listed = [result] if isinstance(result, Tensor) else list(result)
-    tensors: list[Any] = [o for o in listed if isinstance(o, Tensor) and o.dtype.inexact]
+    tensors: list[Tensor] = [o for o in listed if isinstance(o, Tensor) and o.dtype.inexact]
     floating = [o.view_as_real() if o.dtype.is_complex else o for o in tensors]
     return [o for o in floating if o.requires_grad] if recorded else floating
 
 
 def _check(
-    func: Callable[..., Any],
+    func: Callable[..., object],
     inputs: tuple[Any, ...],
     eps: float,
     atol: float,

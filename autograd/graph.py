@@ -35,6 +35,10 @@ __all__ = [
 __dir__ = listing(globals())
 
 
+Pack = Callable[[Tensor], object]  # a saved tensor to what is kept of it
+Unpack = Callable[[Any], Tensor]  # what was kept to the tensor
+
+
 class _Local(threading.local):
     def __init__(self) -> None:
         self.why_not: str | None = None
@@ -51,7 +55,7 @@ class _Packed:
         at that time
     """
 
-    def __init__(self, saved: tuple[Tensor, ...], pack: Any, unpack: Any) -> None:
+    def __init__(self, saved: tuple[Tensor, ...], pack: Pack, unpack: Unpack) -> None:
         self.unpack = unpack
         self.edges = tuple(t._node for t in saved)
         with no_grad():
@@ -86,7 +90,7 @@ class _Packed:
         return saved
 
 
-def _storages(value: object) -> list[Any]:
+def _storages(value: object) -> list[object]:
     """Return the storages of the tensors in a hook's result."""
     if isinstance(value, Tensor):
         return [value._storage]
@@ -95,7 +99,9 @@ def _storages(value: object) -> list[Any]:
     return [s for v in value for s in _storages(v)] if isinstance(value, (tuple, list)) else []
 
 
-def _pack_saved(pack: object, unpack: object, keeps: Any, number: int, node: Node) -> None:
+def _pack_saved(
+    pack: Pack, unpack: Unpack, keeps: Callable[[Tensor], bool] | None, number: int, node: Node
+) -> None:
     saved = node._saved
     if type(saved) is not tuple or not saved:
         return  # a checkpoint's, or none
@@ -121,9 +127,7 @@ class saved_tensors_hooks(Switched):  # noqa: N801 - PyTorch's name
     tensor([2., 4.])
     """
 
-    def __init__(
-        self, pack_hook: Callable[[Tensor], object], unpack_hook: Callable[[Any], Tensor]
-    ) -> None:
+    def __init__(self, pack_hook: Pack, unpack_hook: Unpack) -> None:
         for hook in (pack_hook, unpack_hook):
             if not callable(hook):
                 raise ArgumentTypeError(f"a hook is callable, got {type(hook).__name__}")
@@ -155,10 +159,7 @@ class some_saved_tensors_hooks(saved_tensors_hooks):  # noqa: N801 - beside PyTo
     """
 
     def __init__(
-        self,
-        keeps: Callable[[Tensor], bool],
-        pack_hook: Callable[[Tensor], object],
-        unpack_hook: Callable[[Any], Tensor],
+        self, keeps: Callable[[Tensor], bool], pack_hook: Pack, unpack_hook: Unpack
     ) -> None:
         super().__init__(pack_hook, unpack_hook)
         self._keeps = keeps
@@ -224,7 +225,7 @@ class _Joint:
     nodes    where the tensors stood when it was made, one for each
     """
 
-    def __init__(self, hook: Callable[[Any], object], tensors: Sequence[Tensor]) -> None:
+    def __init__(self, hook: Callable[[object], object], tensors: Sequence[Tensor]) -> None:
         self.hook = hook
         self.nodes = [node_of(t._node) for t in tensors]
         self.removed = False
@@ -276,7 +277,7 @@ class _Handles(RemovableHandle):
 
 
 def register_multi_grad_hook(
-    tensors: Sequence[Tensor], fn: Callable[[Any], Any], *, mode: str = "all"
+    tensors: Sequence[Tensor], fn: Callable[[object], object], *, mode: str = "all"
 ) -> RemovableHandle:
     """Call `fn` once in each backward that comes to any of `tensors`.
 

@@ -24,7 +24,7 @@ from flowvm.guards.exchange import first_of
 from flowvm.guards.regions import Switched
 
 _ids = count()
-Hooks = dict[int, Callable[..., Any]]
+Hooks = dict[int, Callable[..., object]]
 
 
 # public: autograd
@@ -39,7 +39,7 @@ class RemovableHandle(Switched):
     tensor([1., 1.])
     """
 
-    def __init__(self, table: Hooks, hook: Callable[..., Any]) -> None:
+    def __init__(self, table: Hooks, hook: Callable[..., object]) -> None:
         self.id = next(_ids)
         self._table = table
         table[self.id] = hook
@@ -104,7 +104,7 @@ def run_hooks(hooks: Hooks, g: Tensor) -> Tensor:
     return g
 
 
-def _name(hook: Callable[..., Any]) -> str:
+def _name(hook: Callable[..., object]) -> str:
     return getattr(hook, "__qualname__", repr(hook))
 
 
@@ -203,17 +203,17 @@ def node_of(edge: Any) -> Node:
 # --- what PyTorch's grad_fn has ---------------------------------------------------------------
 
 
-def _register_after(node: Node, hook: Callable[..., Any]) -> RemovableHandle:
+def _register_after(node: Node, hook: Callable[..., object]) -> RemovableHandle:
     """Call `hook(grad_inputs, grad_outputs)` after the node; its result replaces `grad_inputs`."""
     return RemovableHandle(hooks_of(node).after, hook)
 
 
-def _register_before(node: Node, hook: Callable[..., Any]) -> RemovableHandle:
+def _register_before(node: Node, hook: Callable[..., object]) -> RemovableHandle:
     """Call `hook(grad_outputs)` before the node; its result replaces `grad_outputs`."""
     return RemovableHandle(hooks_of(node).before, hook)
 
 
-def _next_functions(node: Node) -> tuple[tuple[Any, int], ...]:
+def _next_functions(node: Node) -> tuple[tuple[object, int], ...]:
     """For each input, the node that its gradient goes to and which output of it the input is."""
     return tuple(
         (None, 0) if e is None else (e if e.is_leaf else node_of(e), e.index) for e in node.edges

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 from flowvm.eager.modes import note_change
 from flowvm.eager.tensor import Fields, Tensor, base_of, method, refused
@@ -33,12 +32,12 @@ class AccumulateGrad:
     __slots__ = ("after", "hooks", "tensor")
     is_leaf = True
     index = 0
-    edges: tuple[Any, ...] = ()
+    edges: tuple[object, ...] = ()
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = weakref.ref(tensor)
-        self.hooks: dict[int, Callable[..., Any]] = {}
-        self.after: dict[int, Callable[..., Any]] = {}
+        self.hooks: dict[int, Callable[..., object]] = {}
+        self.after: dict[int, Callable[..., object]] = {}
 
     @property
     def variable(self) -> Tensor | None:

@@ -20,7 +20,7 @@ from flowvm.guards.regions import Mode, Region, Switch
 
 # public: flow, autograd
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 
 def is_grad_enabled() -> bool:
@@ -46,7 +46,7 @@ def is_inference_mode_enabled() -> bool:
 class _Recording(Region):
     """A mode of this thread, for a with block or a decorated function."""
 
-    def _mode(self) -> Mode[Any]:
+    def _mode(self) -> Mode[Recording]:
         return modes.recording_mode()
 
     def _switch(self) -> Switch:
@@ -80,7 +80,7 @@ class _Recording(Region):
 
 def _around_generator(
     function: Callable[..., Generator[object, object, object]], mode: Callable[[], _Recording]
-) -> Callable[..., Generator[Any, Any, Any]]:
+) -> Callable[..., Generator[object, object, object]]:
     @functools.wraps(function)
     def in_mode(*args: object, **kwargs: object) -> Generator[object, object, object]:
         inner = function(*args, **kwargs)

@@ -13,7 +13,7 @@ from typing import Any
 from flowvm.eager.nodes import Node, askers
 from flowvm.guards.forks import held_at_fork
 
-Hook = Callable[[Any], None]
+Hook = Callable[[Node], None]
 
 _lock = held_at_fork(threading.Lock())
 _plain = Node.__init__

@@ -41,8 +41,8 @@ class Variable(NamedTuple):
     """One row of the table.  `parse` raises ValueError on text or a value it cannot use."""
 
     name: str
-    default: Callable[[], Any]
-    parse: Callable[[Any], Any]
+    default: Callable[[], object]
+    parse: Callable[[object], object]
     expects: str
     help: str
     start: bool = False  # taken when the VM starts
@@ -53,7 +53,7 @@ class Variable(NamedTuple):
         return PREFIX + self.name.upper()
 
 
-def _integer(low: int, high: int) -> Callable[[Any], int]:
+def _integer(low: int, high: int) -> Callable[[object], int]:
     def parse(value: Any) -> int:
         if isinstance(value, float):
             raise ValueError
@@ -68,8 +68,8 @@ def _integer(low: int, high: int) -> Callable[[Any], int]:
 _record = _integer(1, 1 << 30)
 
 
-def _choice(*names: str) -> Callable[[Any], str]:
-    def parse(value: Any) -> str:
+def _choice(*names: str) -> Callable[[object], str]:
+    def parse(value: object) -> str:
         if value not in names:
             raise ValueError
         return str(value)
@@ -77,7 +77,7 @@ def _choice(*names: str) -> Callable[[Any], str]:
     return parse
 
 
-def _flag(value: Any) -> bool:
+def _flag(value: object) -> bool:
     if isinstance(value, str):
         return {"0": False, "false": False, "off": False, "1": True, "true": True, "on": True}[
             value.lower()
@@ -94,7 +94,7 @@ def _seconds(value: Any) -> float:
     return number
 
 
-def _bytes(value: Any) -> int:
+def _bytes(value: object) -> int:
     """`value` as a number of bytes: 1048576, "64M", "1.5GiB"."""
     number = value
     if isinstance(value, str):
@@ -109,14 +109,14 @@ def _bytes(value: Any) -> int:
 RECORD_BYTES = 256  # that the recorder takes for an instruction, about
 
 
-def record_count(value: Any) -> int:
+def record_count(value: object) -> int:
     """Return `value` as a number of instructions: 1000000, or what "256M" bytes hold."""
     if isinstance(value, str) and not value.strip().isdecimal():
         return _record(_bytes(value) // RECORD_BYTES)
     return _record(value)
 
 
-def _memory(value: Any) -> float | int:
+def _memory(value: object) -> float | int:
     """`value` as a share of the machine's memory, a float up to 1, or a number of bytes."""
     if isinstance(value, float) or (
         isinstance(value, str) and "." in value and value[-1:].isdecimal()
@@ -380,14 +380,14 @@ class Config:
                 hint = _hint(name, [v.env for v in VARIABLES])
                 warnings.warn(f"flowvm knows no variable {name}{hint}", stacklevel=3)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         checked = self._checked(name, value)
         object.__setattr__(self, name, checked)
         for listened, function in self._listeners:
             if listened == name:
                 function(checked)
 
-    def _checked(self, name: str, value: Any) -> Any:
+    def _checked(self, name: str, value: object) -> object:
         if name not in _BY_NAME:
             hint = _hint(name, list(_BY_NAME))
             raise MissingNameError(f"flow.config has no setting {name!r}{hint}", name)
@@ -405,7 +405,7 @@ class Config:
             )
         return checked
 
-    def __call__(self, **settings: Any) -> AbstractContextManager["Config"]:
+    def __call__(self, **settings: object) -> AbstractContextManager["Config"]:
         """Return a context manager that sets `settings` for a block and restores them
         afterwards.
         """
@@ -413,8 +413,8 @@ class Config:
             self._checked(name, value)  # complain at the call, before anything has changed
         return self._for_a_block(settings)
 
-    def _for_a_block(self, settings: dict[str, Any]) -> AbstractContextManager["Config"]:
-        before: dict[str, Any] = {}
+    def _for_a_block(self, settings: dict[str, object]) -> AbstractContextManager["Config"]:
+        before: dict[str, object] = {}
 
         def switch() -> Config:
             before.update({name: getattr(self, name) for name in settings})
@@ -437,7 +437,7 @@ class Config:
         self._listeners.append((name, function))
 
     _locked: str
-    _listeners: list[tuple[str, Callable[[Any], None]]]
+    _listeners: list[tuple[str, Callable[[object], None]]]
 
     def as_dict(self) -> dict[str, Any]:
         """Return every setting by name."""
@@ -455,7 +455,7 @@ class Config:
         return "\n".join(["flow.config(", *rows, ")"])
 
 
-def _parsed(variable: Variable, where: str, value: Any) -> Any:
+def _parsed(variable: Variable, where: str, value: object) -> object:
     try:
         return variable.parse(value)
     except (ValueError, TypeError, KeyError):

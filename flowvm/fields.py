@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import sys
 from types import FunctionType
-from typing import Any
 
 from flowvm.eager.calls import generated
 
@@ -23,7 +22,7 @@ def fields_of(cls: type) -> list[str]:
     return [name for name in notes if name[0] != "_" or name == "_"]
 
 
-def give_init(cls: type, fields: list[str], body: list[str], known: dict[str, Any]) -> None:
+def give_init(cls: type, fields: list[str], body: list[str], known: dict[str, object]) -> None:
     """Give a class an `__init__` of these fields: their values in the class are the defaults.
 
     body    its lines; `cls` is the class there, and `known` has what else the lines name
@@ -40,7 +39,7 @@ def give_init(cls: type, fields: list[str], body: list[str], known: dict[str, An
 
 
 def give(
-    cls: type, head: str, body: list[str], known: dict[str, Any], notes: dict[str, Any]
+    cls: type, head: str, body: list[str], known: dict[str, object], notes: dict[str, object]
 ) -> FunctionType:
     """Give a class the method with this head and these lines, and return it."""
     name = head[: head.index("(")]

@@ -114,7 +114,7 @@ class Launch:
     """
 
     outputs: tuple[TensorMeta, ...]
-    body: Callable[..., Any]
+    body: Callable[..., object]
     views: tuple[View, ...] = ()
     consts: tuple[Any, ...] = ()  # each a `Const`
     units: int = 1
@@ -125,11 +125,11 @@ class Launch:
     arena: int = 0
     blocks: tuple[int, ...] = ()
     stream: int = 0  # that it goes to, if not the caller's: see `flowvm.ranks.world.Lane`
-    stand_in: Callable[..., Any] | None = None
+    stand_in: Callable[..., object] | None = None
     plan: Any = None  # for a rule of another device: more facts than metas and attrs
 
 
-def elsewhere(outputs: tuple[TensorMeta, ...], plan: Any) -> Launch:
+def elsewhere(outputs: tuple[TensorMeta, ...], plan: object) -> Launch:
     """Return a Launch without a CPU kernel, for a call on another device."""
     return Launch(outputs, _no_body, plan=plan)
 

@@ -55,7 +55,7 @@ def function(name: str) -> Callable[..., Any]:
     return called
 
 
-def cast(input: Tensor, dtype: Any) -> Tensor:
+def cast(input: Tensor, dtype: object) -> Tensor:
     """Return `input.to(dtype)`: the tensor itself if it has the dtype.
 
     >>> flow.cast(flow.tensor([1.7, -1.7]), flow.int8)
@@ -85,7 +85,7 @@ def global_to_global(input: Tensor, placement: object, sbp: object, **options: o
 
 
 def _to_global(
-    name: str, kind: str, input: Tensor, placement: Any, sbp: Any, options: dict[str, Any]
+    name: str, kind: str, input: Tensor, placement: object, sbp: object, options: dict[str, Any]
 ) -> Tensor:
     x = need_tensor(name, "input", input)
     if x.is_global != (kind == "global"):

@@ -82,11 +82,11 @@ _PLACES: Final = {
 }
 
 
-def _surface() -> Iterator[tuple[str, Any, Any, Any]]:
+def _surface() -> Iterator[tuple[str, object, object, object]]:
     """Yield the functions that overrides may replace: (name, owner, function called, public
     object).
     """
-    member: Any
+    member: object
     for name in ops.__all__:
         member = getattr(ops, name)
         if name not in _IGNORED and not isinstance(member, type) and callable(member):
@@ -196,9 +196,9 @@ def wrap_torch_function(
     tensor([2., 2.])
     """
 
-    def around(function: Callable[..., object]) -> Callable[..., Any]:
+    def around(function: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(function)
-        def call(*args: object, **kwargs: object) -> Any:
+        def call(*args: object, **kwargs: object) -> object:
             relevant = tuple(dispatcher(*args, **kwargs))
             if has_torch_function(relevant):
                 return handle_torch_function(call, relevant, *args, **kwargs)
@@ -273,7 +273,7 @@ class DisableTorchFunctionSubclass(Region):
 
     level = SUBCLASSES
 
-    def _mode(self) -> Mode[Any]:
+    def _mode(self) -> Mode[int]:
         return unasked
 
     def _switch(self) -> Switch:

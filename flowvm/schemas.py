@@ -41,7 +41,7 @@ class Parameter(NamedTuple):
     optional: bool = False
     written: bool = False
     keyword: bool = False
-    default: Any = inspect.Parameter.empty
+    default: object = inspect.Parameter.empty
 
     @property
     def type_name(self) -> str:
@@ -49,7 +49,7 @@ class Parameter(NamedTuple):
         mark = "(a!)" if self.written else ""
         return f"{self.kind}{mark}{'[]' * self.several}{'?' * self.optional}"
 
-    def takes(self, value: Any) -> bool:
+    def takes(self, value: object) -> bool:
         """Return True if the parameter accepts the value."""
         if value is None:
             return self.optional
@@ -59,7 +59,7 @@ class Parameter(NamedTuple):
             return True  # one for each
         return isinstance(value, (list, tuple)) and all(map(self._is_one, value))
 
-    def _is_one(self, value: Any) -> bool:
+    def _is_one(self, value: object) -> bool:
         if self.kind in ("int", "SymInt", "float") and isinstance(value, bool):
             return self.kind == "float"
         return isinstance(value, _NUMBERS.get(self.kind, (object,)))
@@ -87,7 +87,7 @@ class Schema(NamedTuple):
             parts.append(f"{p.type_name} {p.name}" + ("" if empty else f"={shown}"))
         return f"({', '.join(parts)}) -> {self.returns}"
 
-    def arguments(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def arguments(self, args: Sequence[object], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the value of each parameter; ArgumentTypeError if one is missing or does not
         fit.
         """
@@ -169,7 +169,7 @@ def _literal(text: str) -> Any:
 
 
 def infer_schema(
-    prototype_function: Callable[..., Any], /, *, mutates_args: Any, op_name: str | None = None
+    prototype_function: Callable[..., object], /, *, mutates_args: Any, op_name: str | None = None
 ) -> str:
     """Return the schema of a function with annotations; `mutates_args` are the names of tensors
     that it changes.
@@ -210,7 +210,7 @@ def infer_schema(
     return str(schema)
 
 
-def _annotated(hint: Any, name: str) -> tuple[str, bool, bool]:
+def _annotated(hint: object, name: str) -> tuple[str, bool, bool]:
     """Return (kind, is it several, may it be None) of an annotation."""
     args = typing.get_args(hint)
     if type(None) in args:

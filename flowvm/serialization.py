@@ -186,7 +186,7 @@ def folder_of(obj: object) -> tuple[Any, dict[str, Tensor]]:
     return json.loads(metadata[_KEY]), tensors
 
 
-def structure_of(structure: Any, tensors: Mapping[str, Any], where: str) -> Any:
+def structure_of(structure: object, tensors: Mapping[str, Any], where: str) -> Any:
     """Return the object of a structure, with the values of `tensors` in the places of tensors and
     arrays.
     """
@@ -212,7 +212,7 @@ def _save_gathered(obj: object, f: Any, rank: int) -> None:
     """Write one file on `rank`, which gets the whole of each global tensor; all ranks call it."""
     own = rank_and_size()[0] == _rank("flow.save", "global_dst_rank", rank)
 
-    def gathered(value: Any) -> Any:
+    def gathered(value: object) -> object:
         if not isinstance(value, Tensor) or not isinstance(value._meta, GlobalMeta):
             return value
         where = placement_of(value._meta.placement.type, [rank])
@@ -223,7 +223,7 @@ def _save_gathered(obj: object, f: Any, rank: int) -> None:
     together("flow.save", lambda: save(plain, f) if own else None)
 
 
-def _on_placement(value: Any, where: object) -> Any:
+def _on_placement(value: object, where: object) -> Any:
     """Tensors that all ranks of a placement have."""
     return tree_map(lambda v: v.to_global(where, whole) if isinstance(v, Tensor) else v, value)
 
@@ -246,7 +246,7 @@ def _load_from(rank: int, f: Any, device: Device) -> Any:
     content = broadcast_bytes(together("flow.load", data), rank)
     where = placement_of(device.type, [rank])
 
-    def placed(value: Any) -> Any:
+    def placed(value: object) -> object:
         if not isinstance(value, Tensor):
             return value
         return value.to_global(where, whole, check_meta=False)
@@ -352,7 +352,7 @@ def _has_header(data: bytes) -> bool:
 
 # ---- classes of the program's own
 
-_safe: dict[str, Any] = {}
+_safe: dict[str, object] = {}
 
 
 def add_safe_globals(safe_globals: Sequence[object]) -> None:
@@ -468,7 +468,7 @@ def _flatten(obj: object, apart: bool = False) -> tuple[dict[str, Tensor], dict[
 
 def _shared(
     tensors: dict[str, Tensor],
-) -> tuple[dict[str, Tensor], dict[str, list[Any]], dict[str, list[int]]]:
+) -> tuple[dict[str, Tensor], dict[str, list[object]], dict[str, list[int]]]:
     """Return (stored tensors, views of them, strides): see the head of the file."""
     users: dict[object, list[str]] = {}
     for name, t in tensors.items():
@@ -560,7 +560,7 @@ class _Writer:
         self._names: dict[int, str] = {}
         self._held: list[Tensor] = []
 
-    def tree(self, obj: Any, path: str) -> Any:
+    def tree(self, obj: object, path: str) -> object:
         if isinstance(obj, Tensor) and hasattr(type(obj), "composed_of"):  # a sparse one
             (layout, shape, coalesced, block), parts = obj.composed_of()
             named = [self._name(part, _join(path, k)) for k, part in enumerate(parts)]
@@ -596,7 +596,7 @@ class _Writer:
             "lists, tuples, sets and dataclasses of them"
         )
 
-    def _dict(self, obj: Mapping[Any, object], path: str) -> Any:
+    def _dict(self, obj: Mapping[object, object], path: str) -> object:
         for key in obj:
             if type(key) not in _PLAIN:
                 raise ArgumentTypeError(
@@ -837,7 +837,7 @@ class _Reader:
         self._where = where
         self._bounds = Bounds(lambda why: FileError(f"flow.load: {where} {why}"), nbytes)
 
-    def read(self, tree: object) -> Any:
+    def read(self, tree: object) -> object:
         if isinstance(tree, list):
             return [self.read(item) for item in tree]
         if not isinstance(tree, dict):
@@ -847,7 +847,7 @@ class _Reader:
             return {key: self.read(value) for key, value in tree.items()}
         return self._marked(mark, tree[mark])
 
-    def _marked(self, mark: str, value: object) -> Any:
+    def _marked(self, mark: str, value: object) -> object:
         if mark == "$tensor" and isinstance(value, str) and value in self._tensors:
             return self._tensors[value]
         if mark == "$sparse" and isinstance(value, list) and len(value) == 5:
@@ -855,7 +855,7 @@ class _Reader:
         if mark == "$tuple" and isinstance(value, list):
             return tuple([self.read(item) for item in value])
         if mark == "$dict" and isinstance(value, list) and all(map(_is_item, value)):
-            mapping: dict[Any, Any] = {}
+            mapping: dict[object, object] = {}
             for key, item in value:
                 self._bounds.put(mapping, key, self.read(item))
             return mapping
@@ -882,7 +882,7 @@ class _Reader:
         raise FileError(f"flow.load: {self._where} is damaged: {cropped(mark)} {shown}")
 
     def _sparse(
-        self, layout: str, shape: Any, coalesced: Any, block: object, named: Any
+        self, layout: str, shape: object, coalesced: object, block: object, named: Any
     ) -> SparseTensor:
         parts = [self._tensors.get(n) if isinstance(n, str) else None for n in named]
         if not isinstance(layout, str) or None in parts or type(coalesced) is not bool:
@@ -894,7 +894,7 @@ class _Reader:
         except (FlowError, TypeError, ValueError) as error:
             raise FileError(f"flow.load: {self._where} is damaged: {error}") from None
 
-    def _instance(self, name: object, fields: object) -> Any:
+    def _instance(self, name: object, fields: object) -> object:
         kind = _safe.get(name) if isinstance(name, str) else None
         if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
             raise FileError(
@@ -906,7 +906,7 @@ class _Reader:
             raise FileError(
                 f"flow.load: {self._where} has other fields of {name} than {sorted(known)}"
             )
-        instance: Any = object.__new__(kind)
+        instance: object = object.__new__(kind)
         for field, value in fields.items():
             object.__setattr__(instance, field, self.read(value))
         return instance

@@ -93,7 +93,7 @@ def sampled_addmm(
     return product if out is None else rules.changed(_sparse("sampled_addmm", out), product)
 
 
-def sum(input: Tensor, dim: Any = None, dtype: DType | None = None) -> Tensor:
+def sum(input: Tensor, dim: object = None, dtype: DType | None = None) -> Tensor:
     """Return the sum, over all dimensions or some; of a part of the sparse ones, a sparse tensor.
 
     >>> x = flow.sparse_coo_tensor([[0, 1], [1, 0]], [2.0, 3.0], (2, 2))
@@ -172,8 +172,8 @@ def to_scipy(x: Tensor) -> Any:
 # --- the older names of classes -------------------------------------------------------------------
 
 
-def _older(dtype: DType, word: str) -> Any:
-    def make(*args: Any, device: DeviceLike | None = None) -> Tensor:
+def _older(dtype: DType, word: str) -> object:
+    def make(*args: object, device: DeviceLike | None = None) -> Tensor:
         if len(args) > 1:
             return conversion.sparse_coo_tensor(*args, dtype=dtype, device=device)
         return conversion.sparse_coo_tensor(args[0] if args else (0,), dtype=dtype, device=device)
@@ -208,7 +208,7 @@ class check_sparse_tensor_invariants(Switched):  # noqa: N801 - PyTorch's name
         self._enable = bool(enable)
         self._before: bool | None = None
 
-    def _switch(self) -> Any:
+    def _switch(self) -> object:
         self._before = conversion.checks.now()
         conversion.checks.set(self._enable)
         return self

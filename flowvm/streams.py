@@ -63,7 +63,7 @@ class Stream(Unique):
     def _take(self, name: str) -> None:
         self.name = name
         numbers = _numbers[self.priority]
-        self.number = numbers.take(name, lambda: engine.new_stream(name, self.priority))
+        self.number = numbers.take(name, lambda: engine.streams.new(name, self.priority))
         _streams[self.number] = self
         numbers.lend(self.number, self)
 

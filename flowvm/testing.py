@@ -243,8 +243,8 @@ def _assert_async(input: object, assert_msg: str = "") -> None:
 
 
 def assert_close(
-    actual: Any,
-    expected: Any,
+    actual: object,
+    expected: object,
     *,
     allow_subclasses: bool = True,
     rtol: float | None = None,
@@ -305,7 +305,7 @@ def make_tensor(
     requires_grad: bool = False,
     noncontiguous: bool = False,
     exclude_zero: bool = False,
-    memory_format: Any = None,
+    memory_format: object = None,
 ) -> Tensor:
     """Return a tensor of numbers drawn evenly from [low, high).  The defaults are [-9, 9) for
     floats, [-9, 10) for signed integers, [0, 10) for others, [0, 2) for bools.

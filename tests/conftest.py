@@ -125,7 +125,8 @@ def _loops() -> None:
     or with FLOWVM_TEST_LOOPS=python the VM never is, and each instruction runs where it is issued.
     """
     from flowvm.eager.native.install import settle
-    from flowvm.vm.engine.engine import SEQUENTIAL, THREADED, engine
+    from flowvm.vm.engine.engine import engine
+    from flowvm.vm.engine.natives import SEQUENTIAL, THREADED
 
     if os.environ.get("FLOWVM_TEST_LOOPS") == "python":
         engine.loops.ready = lambda names: False  # type: ignore[method-assign]
@@ -150,7 +151,7 @@ def _read_errors() -> Iterator[None]:
     """Fail a test that leaves an error of the VM unread: the next one that waits would raise it."""
     yield
     engine = sys.modules.get("flowvm.vm.engine.engine")
-    if engine is not None and engine.engine.running:
+    if engine is not None and engine.engine.threads.running:
         sys.modules["flowvm"].vm.sync()
 
 

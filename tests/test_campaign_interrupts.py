@@ -103,7 +103,7 @@ def at_every_depth(run, frames=40):
             few += 1
         finally:
             sys.setrecursionlimit(limit)
-        assert engine.wait_idle(20), f"a record is missing: {more} frames were left"
+        assert engine.waits.wait_idle(20), f"a record is missing: {more} frames were left"
     return few
 
 
@@ -115,7 +115,7 @@ def test_a_recursion_error_leaves_no_hole_among_the_records():
         y = x
         with flow.stream(stream):
             y = y + 1
-        engine.wait_idle()
+        engine.waits.wait_idle()
 
     run()
     assert at_every_depth(run) > 3

@@ -84,7 +84,7 @@ from flowvm.vm.engine.engine import engine
 x, free = flow.ones(3), threading.Event()
 flow.vm.sync()
 with flow.config(debug=2):
-    engine.call_back(lambda address: free.wait(), [x._ref], [OPERAND.MUT])
+    engine.callbacks.issue(lambda address: free.wait(), [x._ref], [OPERAND.MUT])
     y = x + 1
 free.set()
 assert y.tolist() == [2.0, 2.0, 2.0]
@@ -146,7 +146,7 @@ import os
 import flowvm as flow
 from flowvm.vm.engine.engine import engine
 flow.config.engine = "sequential"
-assert flow.ones(3).sum().item() == 3 and not engine.running
+assert flow.ones(3).sum().item() == 3 and not engine.threads.running
 try:
     flow.config.run_ahead = flow.config.run_ahead + 1
 except flow.errors.ConfigError as error:
@@ -168,7 +168,7 @@ assert x.sum().item() == 3
 child = os.fork()
 if child == 0:
     flow.config.engine = "sequential"
-    os._exit(0 if x.sum().item() == 3 and not engine.running else 1)
+    os._exit(0 if x.sum().item() == 3 and not engine.threads.running else 1)
 assert os.waitpid(child, 0)[1] == 0
 """
     )

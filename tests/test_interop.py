@@ -93,7 +93,7 @@ def test_an_export_waits_for_the_writer() -> None:
 
             (ctypes.c_float * 4).from_address(place)[:] = [value] * 4
 
-        engine.call_back(write, [t._ref], [OPERAND.MUT])
+        engine.callbacks.issue(write, [t._ref], [OPERAND.MUT])
         assert np.from_dlpack(t).tolist() == [value] * 4
 
 

@@ -35,14 +35,14 @@ def hold() -> Iterator[Callable[[Tensor], threading.Event]]:
 
     def hold(t: Tensor) -> threading.Event:
         gate = threading.Event()
-        engine.call_back(lambda address: gate.wait(200) and None, [t._ref], [OPERAND.MUT])
+        engine.callbacks.issue(lambda address: gate.wait(200) and None, [t._ref], [OPERAND.MUT])
         gates.append(gate)
         return gate
 
     yield hold
     for gate in gates:
         gate.set()
-    engine.wait_idle()
+    engine.waits.wait_idle()
 
 
 @pytest.fixture
@@ -51,8 +51,8 @@ def failed() -> Iterator[Tensor]:
         raise ValueError("no\n  way")
 
     t = ones(3)
-    engine.call_back(fail, [t._ref], [OPERAND.MUT])
-    engine.wait_idle()
+    engine.callbacks.issue(fail, [t._ref], [OPERAND.MUT])
+    engine.waits.wait_idle()
     yield t
     for failure in engine.failures.all():
         failure.seen = True
@@ -233,7 +233,7 @@ def test_a_failed_tensor_shows_its_error_and_leaves_it_unseen(failed: Tensor) ->
     text = "tensor(<failed: ValueError: no way; see flow.vm.last_error()>, shape=(3,))"
     assert repr(failed) == text
     later = failed + 1
-    engine.wait_idle()
+    engine.waits.wait_idle()
     assert repr(later) == text
     assert "&lt;failed" in failed._repr_html_()
     assert not engine.failures.all()[-1].seen
@@ -248,7 +248,7 @@ def test_tensors_that_are_not_whole() -> None:
     broken._node = object()
     assert repr(broken).startswith("tensor(<cannot be shown: MissingNameError")
     freed = ones(2)
-    engine.wait_for([freed._ref])
+    engine.waits.wait_for([freed._ref])
     at = STO.AT + (freed._ref & OPERAND.STORAGE_MASK) * STO.WORDS + STO.POINTER
     pointer, engine.words[at] = engine.words[at], 0
     assert repr(freed) == "tensor(<freed>, shape=(2,))"

@@ -22,7 +22,7 @@ def gate() -> Iterator[threading.Event]:
     opened = threading.Event()
     yield opened
     opened.set()
-    engine.wait_idle()
+    engine.waits.wait_idle()
 
 
 def test_the_current_stream_belongs_to_the_block_and_the_thread() -> None:
@@ -71,7 +71,7 @@ def test_a_chain_on_each_of_two_streams() -> None:
 
 def test_a_stuck_stream_holds_up_nobody_else(gate: threading.Event) -> None:
     s, t = Stream(), ones(3)
-    engine.call_back(lambda place: gate.wait(200) and None, [t._ref], [OPERAND.MUT])
+    engine.callbacks.issue(lambda place: gate.wait(200) and None, [t._ref], [OPERAND.MUT])
     with stream(s):
         stuck = t * 2
     assert not s.query()
@@ -89,7 +89,7 @@ def test_a_stuck_stream_holds_up_nobody_else(gate: threading.Event) -> None:
 
 def test_synchronize_waits_for_what_waits_for_another_stream(gate: threading.Event) -> None:
     s, t = Stream(), zeros(3)
-    engine.call_back(lambda place: gate.wait(200) and None, [t._ref], [OPERAND.MUT])
+    engine.callbacks.issue(lambda place: gate.wait(200) and None, [t._ref], [OPERAND.MUT])
     with stream(s):
         first = t + 1  # not even queued on `s` while it waits for t
         second = ones(3) + 1  # overtakes it
@@ -105,7 +105,7 @@ def test_synchronize_raises_what_went_wrong() -> None:
         raise ValueError("broken")
 
     s, t = Stream(), ones(3)
-    engine.call_back(fail, [t._ref], [OPERAND.MUT])
+    engine.callbacks.issue(fail, [t._ref], [OPERAND.MUT])
     with stream(s):
         later = t + 1
     with pytest.raises(ValueError, match="broken"):

@@ -157,7 +157,7 @@ def test_what_a_callback_raises_keeps_its_own_frames_and_its_cause() -> None:
         except KeyError as below:
             raise ValueError("mine") from below
 
-    engine.call_back(callback, [t._ref], [OPERAND.MUT])
+    engine.callbacks.issue(callback, [t._ref], [OPERAND.MUT])
     for _ in range(2):
         error, shown = frames(t.numpy)
         assert type(error) is ValueError

@@ -42,7 +42,7 @@ def work(rng_seed: int) -> float:
 def settled() -> int:
     """Bytes allocated when all that was issued is over."""
     gc.collect()
-    engine.release_dead()
+    engine.storages.release_dead()
     flow.vm.sync()
     return int(flow.cuda.memory_allocated())
 

@@ -147,7 +147,7 @@ DEMO = "demo"  # the piece of `flowvm warmup`
 SAID = """
 from flowvm.compiler import jit
 from flowvm.vm.engine.engine import engine
-print(flow.__file__, engine.running, jit.stats().compiled, jit.stats().loaded)
+print(flow.__file__, engine.threads.running, jit.stats().compiled, jit.stats().loaded)
 """
 FIRST = """
 import flowvm as flow

@@ -14,12 +14,12 @@ from flowvm.graph.plan.actors import ActorDesc
 
 preparing = flow.Stream("preparing")
 weight = flow.randn(64, 64) / 8
-seen = flow.zeros(1)
+row_count = flow.zeros(1)
 
 
 def step(x: flow.Tensor) -> flow.Tensor:
     with flow.stream(preparing):
-        seen.add_(x.shape[0])
+        row_count.add_(x.shape[0])
         centred = x - x.mean(0)
         batch = centred / (centred * centred).mean(0).sqrt()
     hidden = flow.relu(batch @ weight)
@@ -107,10 +107,10 @@ for regst_num in (1, 2):
     assert (results[-1] - busy(big)).abs().max().item() < 1e-5
 
 # %% For the VM a launch is one instruction.  Eager code around it, and other graphs, are ordered by
-# its operands: `seen` is written by the launch, so reading it waits.
-before = seen.item()
+# its operands: `row_count` is written by the launch, so reading it waits.
+before = row_count.item()
 graph(x)
-assert seen.item() == before + 256
+assert row_count.item() == before + 256
 
 
 # %% Actors that act more than once a launch: gradient accumulation.  A call takes a batch of 12;

@@ -56,9 +56,9 @@ def running_max_kernel(out, x):  # type: ignore[no-untyped-def]
         value = x[row, i] if i < x.shape[1] else carried
         step = 1
         while step < WARP:  # after each round a lane knows twice as many to its left
-            left = cuda.shfl_up_sync(ALL, value, step)
+            neighbour = cuda.shfl_up_sync(ALL, value, step)
             if lane >= step:
-                value = max(value, left)
+                value = max(value, neighbour)
             step *= 2
         value = max(value, carried)
         if i < x.shape[1]:

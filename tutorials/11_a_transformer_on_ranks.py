@@ -100,11 +100,11 @@ def place(module: nn.Module, where: flow.placement) -> None:
     cut = {"query": S(0), "key": S(0), "value": S(0), "up": S(0), "out": S(1), "down": S(1)}
     for name, child in module.named_modules():
         for own, parameter in list(child.named_parameters(recurse=False)):
-            held = cut.get(name, B)
-            if own == "bias" and held is S(1):
-                held = B  # it is added once the summands are
+            columns = cut.get(name, B)
+            if own == "bias" and columns is S(1):
+                columns = B  # it is added once the summands are
             whole = parameter.detach().to_global(where, (B, B))
-            child.register_parameter(own, nn.Parameter(whole.to_global(sbp=(B, held))))
+            child.register_parameter(own, nn.Parameter(whole.to_global(sbp=(B, columns))))
 
 
 for number, module in enumerate((embedding, *blocks, head)):
@@ -119,12 +119,12 @@ say("parameters", sum(p.numel() for p in parameters), "on the first rank", own)
 # %% From stage to stage activations move, because a module moves what it is called with to its
 # stage: each rank sends its part to its counterpart.  On ranks that a tensor is not on, an op on it
 # does nothing.
-def loss_of(words: flow.Tensor, wanted: flow.Tensor) -> flow.Tensor:
+def loss_of(words: flow.Tensor, targets: flow.Tensor) -> flow.Tensor:
     """The loss, on the ranks of the last stage."""
     x = words
     for module in (embedding, *blocks, head):
         x = module(x)
-    loss: flow.Tensor = F.cross_entropy(x.flatten(0, 1), wanted.flatten())
+    loss: flow.Tensor = F.cross_entropy(x.flatten(0, 1), targets.flatten())
     return loss
 
 
@@ -144,14 +144,14 @@ optimizer = flow.optim.AdamW(parameters, lr=0.01)
 micro = 4 if args.stages > 1 else 1
 
 
-def step_eagerly(words: flow.Tensor, wanted: flow.Tensor) -> flow.Tensor:
+def step_eagerly(words: flow.Tensor, targets: flow.Tensor) -> flow.Tensor:
     """A step; the mean loss."""
     optimizer.zero_grad()
     total: Any = 0
     waiting: list[flow.Tensor] = []
     for k in range(micro):
         mine = slice(k * BATCH // micro, (k + 1) * BATCH // micro)
-        loss = loss_of(words[mine], wanted[mine]) / micro
+        loss = loss_of(words[mine], targets[mine]) / micro
         total = total + loss.detach()
         waiting.append(loss)
         if len(waiting) == args.stages:  # as many forwards in flight as there are stages
@@ -175,9 +175,9 @@ class Train(nn.Graph):
         self.add_optimizer(optimizer)
         self.config.set_gradient_accumulation_steps(micro)
 
-    def build(self, words: flow.Tensor, wanted: flow.Tensor) -> flow.Tensor:
+    def build(self, words: flow.Tensor, targets: flow.Tensor) -> flow.Tensor:
         """One micro-batch."""
-        loss = loss_of(words, wanted)
+        loss = loss_of(words, targets)
         loss.backward()
         return loss
 
@@ -185,8 +185,8 @@ class Train(nn.Graph):
 graph = Train()
 begin = time.perf_counter()
 for step in range(args.steps):
-    words, wanted = batch(step)
-    total = graph(words, wanted).mean() if args.graph else step_eagerly(words, wanted)
+    words, targets = batch(step)
+    total = graph(words, targets).mean() if args.graph else step_eagerly(words, targets)
     total = total.to_global(placement=everybody, sbp=B)  # who reads it must have it
     say("loss", round(total.item(), 3))
 say(f"{args.steps} steps, {time.perf_counter() - begin:.1f} s")

@@ -37,19 +37,19 @@ except RuntimeError as error:
 # `flow.vm.restore()`, which names what has no whole value.
 table = nn.Embedding(10, 4)
 sgd = flow.optim.SGD(table.parameters(), lr=0.1)
-seen = flow.zeros(())
+total = flow.zeros(())
 for batch in ([1, 2], [3, 99], [4, 5]):
     sgd.zero_grad()
     cost = table(flow.tensor(batch)).square().mean()
     cost.backward()
     sgd.step()
-    seen += cost.detach()
+    total += cost.detach()
     try:
         print(f"{cost.item():.3f}")
     except IndexError as error:
         print(f"{type(error).__name__}: {error}")
         print(flow.vm.restore())
-print(table.weight.isfinite().all().item(), seen.item() > 0)
+print(table.weight.isfinite().all().item(), total.item() > 0)
 
 # %% A hang. What is pending, on what does it wait? In another terminal `flowvm top PID` shows the
 # same of a program that does not answer, and the watchdog prints it by itself when nothing has

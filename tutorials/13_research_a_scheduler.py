@@ -29,7 +29,7 @@ for _ in range(3):  # kernels are compiled by then
     step().item()
 
 
-def profiled(around: Any = None) -> Any:
+def profile_of(around: Any = None) -> Any:
     """Run five steps, each in a block of its own; return the profile of the shortest one."""
     runs = []
     for _ in range(5):
@@ -41,11 +41,11 @@ def profiled(around: Any = None) -> Any:
     return min(runs, key=lambda p: p.run.wall)
 
 
-recorded = profiled()
+recording = profile_of()
 
 # %% Its graph: what the tasks cost, what waits for what. Nobody is faster than the longest path
 # (`span`), nor than all work over all workers.
-dag = lab.Dag.of(recorded)
+dag = lab.Dag.of(recording)
 print(dag)
 print(f"work {dag.work * 1e3:.2f} ms, span {dag.span * 1e3:.2f} ms, width {dag.width}")
 
@@ -93,22 +93,22 @@ def by_mine() -> Any:
     return blocks[-1]
 
 
-measured = profiled(by_mine)
+measurement = profile_of(by_mine)
 sched = blocks[-1]
 print(sched.order)
-print(measured.verify())
+print(measurement.verify())
 
 # %% Predicted and measured, and where they part: other costs, another order, Python that issued
 # later, wake-ups of this machine's workers; the rest is cores that others had.
 here = lab.Machine.here(2)
 print(here)
-predicted = lab.simulate(dag, here, Followers)
-print(lab.compare(predicted, measured))
+prediction = lab.simulate(dag, here, Followers)
+print(lab.compare(prediction, measurement))
 
-# %% Both, drawn: a simulated run is a Profile, so every screen has it. `predicted.profile.export(
+# %% Both, drawn: a simulated run is a Profile, so every screen has it. `prediction.profile.export(
 # "run.html")` is the page.
-print(predicted.profile.timeline())
-print(measured.timeline())
+print(prediction.profile.timeline())
+print(measurement.timeline())
 
 # %% The same order once more. It can be saved, and attached to a report of a bug.
 with flow.vm.replay(sched.order, streams=[None, side]) as again:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.autocast import autocast_dtype, autocast_mode, defaults, inside
+from flowvm.eager.autocast import Autocasting, autocast_dtype, autocast_mode, defaults, inside
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError
 from flowvm.guards.regions import AroundToo, Mode, Switch
@@ -79,7 +79,7 @@ class autocast(AroundToo):  # noqa: N801 - PyTorch's name
         self.device_type, self.enabled = device_type, bool(enabled)
         self.dtype = dtype or defaults.get(device_type, float16)
 
-    def _mode(self) -> Mode[Any]:
+    def _mode(self) -> Mode[Autocasting | None]:
         return autocast_mode()
 
     def _switch(self) -> Switch:
@@ -89,7 +89,7 @@ class autocast(AroundToo):  # noqa: N801 - PyTorch's name
 # --- custom autograd functions --------------------------------------------------------------------
 
 
-def _cast(value: Any, device_type: str, dtype: DType) -> Any:
+def _cast(value: object, device_type: str, dtype: DType) -> Any:
     """`value` with its float16, bfloat16 and float32 tensors of that device type as `dtype`."""
     if isinstance(value, Tensor):
         kind = value.dtype
@@ -141,7 +141,7 @@ def custom_fwd(
     inner = fwd
 
     @functools.wraps(inner)
-    def forward(ctx: Any, *args: object, **kwargs: object) -> Any:
+    def forward(ctx: Any, *args: object, **kwargs: object) -> object:
         around = autocast_dtype()
         dtype = around or defaults.get(device_type, float16)
         ctx.autocast = dtype, around is not None and cast_inputs is None
@@ -178,7 +178,7 @@ def custom_bwd(bwd: Callable[..., object] | None = None, *, device_type: str) ->
     inner = bwd
 
     @functools.wraps(inner)
-    def backward(ctx: Any, *grads: object, **kwargs: object) -> Any:
+    def backward(ctx: Any, *grads: object, **kwargs: object) -> object:
         with autocast("cpu", *ctx.autocast):  # for every device
             return inner(ctx, *grads, **kwargs)
 

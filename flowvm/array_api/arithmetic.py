@@ -100,10 +100,10 @@ def paired(name: str, x1: Any, x2: Any) -> tuple[Tensor, Tensor]:
 
 def _of_one(
     name: str, doc: str, function: Callable[..., object] | None = None
-) -> Callable[[Tensor], Any]:
+) -> Callable[[Tensor], object]:
     inner = function or getattr(ops, name)
 
-    def call(x: Tensor, /) -> Any:
+    def call(x: Tensor, /) -> object:
         return inner(x)
 
     call.__name__ = call.__qualname__ = name
@@ -113,10 +113,10 @@ def _of_one(
 
 def _of_two(
     name: str, doc: str, function: Callable[..., object] | None = None
-) -> Callable[[Tensor | complex, Tensor | complex], Any]:
+) -> Callable[[Tensor | complex, Tensor | complex], object]:
     inner = function or getattr(ops, name)
 
-    def call(x1: Tensor | complex, x2: Tensor | complex, /) -> Any:
+    def call(x1: Tensor | complex, x2: Tensor | complex, /) -> object:
         return inner(*paired(name, x1, x2))
 
     call.__name__ = call.__qualname__ = name

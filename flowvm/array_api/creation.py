@@ -56,7 +56,7 @@ def asarray(
     return ops.asarray(obj, dtype=dtype, device=device, copy=copy)
 
 
-def from_dlpack(x: Any, /, *, device: Where = None, copy: bool | None = None) -> Tensor:
+def from_dlpack(x: object, /, *, device: Where = None, copy: bool | None = None) -> Tensor:
     """An array on the memory of another library's, which has `__dlpack__`."""
     tensor = interop.from_dlpack(x, copy=copy)
     return tensor if device is None else tensor.to(device)

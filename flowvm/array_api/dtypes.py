@@ -108,7 +108,7 @@ def _of(type: DType | Tensor) -> DType:
 
 
 def astype(
-    x: Tensor, dtype: DType, /, *, copy: Any = True, device: Device | str | None = None
+    x: Tensor, dtype: DType, /, *, copy: object = True, device: Device | str | None = None
 ) -> Tensor:
     """Return `x` in another dtype.  With copy=False, return `x` itself if it has that dtype
     already.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.loading.listing import listing, own_names
@@ -14,10 +13,12 @@ from flowvm.ops.fourier import frequencies, transforms
 __dir__ = listing(globals())
 
 
-def _along_one(name: str, doc: str) -> Any:
-    inner: Callable[..., Any] = getattr(transforms, name)
+def _along_one(name: str, doc: str) -> object:
+    inner: Callable[..., object] = getattr(transforms, name)
 
-    def call(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Any:
+    def call(
+        x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward"
+    ) -> object:
         return inner(x, n, axis, norm)
 
     call.__name__ = call.__qualname__ = name
@@ -25,8 +26,8 @@ def _along_one(name: str, doc: str) -> Any:
     return call
 
 
-def _along_several(name: str, doc: str) -> Any:
-    inner: Callable[..., Any] = getattr(transforms, name)
+def _along_several(name: str, doc: str) -> object:
+    inner: Callable[..., object] = getattr(transforms, name)
 
     def call(
         x: Tensor,
@@ -35,7 +36,7 @@ def _along_several(name: str, doc: str) -> Any:
         s: Sequence[int] | None = None,
         axes: Sequence[int] | None = None,
         norm: str = "backward",
-    ) -> Any:
+    ) -> object:
         return inner(x, s, axes, norm)
 
     call.__name__ = call.__qualname__ = name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flowvm import linalg, ops
 from flowvm.array_api.arithmetic import paired
@@ -133,7 +133,7 @@ def inv(x: Tensor, /) -> Tensor:
     return linalg.inv(x)
 
 
-def matrix_norm(x: Tensor, /, *, keepdims: Any = False, ord: float | str | None = "fro") -> Tensor:
+def matrix_norm(x: Tensor, /, *, keepdims: bool = False, ord: float | str | None = "fro") -> Tensor:
     """Return the norm of matrices: "fro", "nuc", 1, 2, inf, -1, -2, -inf."""
     return linalg.matrix_norm(x, "fro" if ord is None else ord, (-2, -1), keepdims)
 
@@ -196,7 +196,7 @@ def trace(x: Tensor, /, *, offset: int = 0, dtype: DType | None = None) -> Tenso
 
 
 def vector_norm(
-    x: Tensor, /, *, axis: Axes | None = None, keepdims: Any = False, ord: float = 2
+    x: Tensor, /, *, axis: Axes | None = None, keepdims: bool = False, ord: float = 2
 ) -> Tensor:
     """The norm of vectors along `axis`, or of all elements: sums of abs(x) ** ord, to the power
     1 / ord; the greatest for inf, the smallest for -inf, how many are not 0 for 0.

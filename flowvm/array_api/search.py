@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flowvm import ops
 from flowvm.array_api.arithmetic import paired
@@ -19,17 +19,17 @@ __all__ = [
 __dir__ = listing(globals())
 
 
-def argmax(x: Tensor, /, *, axis: int | None = None, keepdims: Any = False) -> Tensor:
+def argmax(x: Tensor, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """The place of the first greatest element along `axis`, or among all; int64."""
     return ops.argmax(x, axis, keepdims)
 
 
-def argmin(x: Tensor, /, *, axis: int | None = None, keepdims: Any = False) -> Tensor:
+def argmin(x: Tensor, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """The place of the first smallest element along `axis`, or among all; int64."""
     return ops.argmin(x, axis, keepdims)
 
 
-def count_nonzero(x: Tensor, /, *, axis: Axes | None = None, keepdims: Any = False) -> Tensor:
+def count_nonzero(x: Tensor, /, *, axis: Axes | None = None, keepdims: bool = False) -> Tensor:
     """Return the number of elements that are not 0; int64."""
     places = axes_of("count_nonzero", x, axis)
     mask: Tensor = ops.ne(x, 0).to(int64)

@@ -53,7 +53,7 @@ def sum(
 
 
 def prod(
-    x: Tensor, /, *, axis: Axes | None = None, dtype: DType | None = None, keepdims: Any = False
+    x: Tensor, /, *, axis: Axes | None = None, dtype: DType | None = None, keepdims: bool = False
 ) -> Tensor:
     """The product, in `dtype`; without one, of whole numbers in 64 bits."""
     x = _whole(x, dtype)

@@ -19,7 +19,7 @@ class SwitchModule(types.ModuleType):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         return getattr(self._switches, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name.startswith("_") or isinstance(value, types.ModuleType):
             super().__setattr__(name, value)
         else:

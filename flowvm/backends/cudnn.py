@@ -17,7 +17,7 @@ from flowvm.loading.listing import listing
 __all__ = ["CUDNN_TENSOR_DTYPES", "flags", "is_acceptable", "is_available", "version"]
 __dir__ = listing(globals())
 
-CUDNN_TENSOR_DTYPES: Final[frozenset[Any]] = frozenset()
+CUDNN_TENSOR_DTYPES: Final[frozenset[object]] = frozenset()
 
 
 def is_available() -> bool:

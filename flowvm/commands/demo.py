@@ -139,7 +139,7 @@ def graph_training(
 
 
 def run(
-    console: "Console", make: Callable[[Any], Training], data: Any, args: argparse.Namespace
+    console: "Console", make: Callable[[Any], Training], data: object, args: argparse.Namespace
 ) -> tuple[Training, int]:
     """Make a training and run it.  Return it and the number of steps."""
     flow.vm.sync()
@@ -341,7 +341,7 @@ def is_compiled() -> bool:
     before = flow.vm.stats()["native_hits"]
     (flow.ones(()) + 1).item()
     calls = flow.vm.stats()["native_hits"] > before or not install.is_enabled()
-    return engine.running and calls
+    return engine.threads.running and calls
 
 
 def settle() -> bool:

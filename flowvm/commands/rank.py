@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import threading
-from typing import IO, Any
+from typing import IO
 
 RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -111,7 +111,7 @@ class Rank:
         """Return the path of a mark."""
         return os.path.join(self.folder, f"{self.number}{ending}")
 
-    def say(self, **what: Any) -> None:
+    def say(self, **what: object) -> None:
         """Tell the launcher something; a launcher that is gone is found by `hear`."""
         with contextlib.suppress(OSError):
             self.link.sendall(json.dumps(what).encode() + b"\n")

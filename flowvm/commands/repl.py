@@ -41,7 +41,7 @@ def banner() -> str:
     )
 
 
-def _ipython(names: dict[str, Any]) -> bool:
+def _ipython(names: dict[str, object]) -> bool:
     try:
         import IPython
         from traitlets.config import Config
@@ -53,7 +53,7 @@ def _ipython(names: dict[str, Any]) -> bool:
     return True
 
 
-def _plain(names: dict[str, Any]) -> None:
+def _plain(names: dict[str, object]) -> None:
     history = _line_editing(names) if sys.stdin.isatty() else None
     console = {"__name__": "__console__", "__doc__": None} | names
     try:
@@ -63,7 +63,7 @@ def _plain(names: dict[str, Any]) -> None:
             _save_history(history)
 
 
-def _line_editing(names: dict[str, Any]) -> Path | None:
+def _line_editing(names: dict[str, object]) -> Path | None:
     """Switch on completion and history; the history's file, or None where there is no readline."""
     try:
         readline.set_completer(rlcompleter.Completer(names).complete)

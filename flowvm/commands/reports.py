@@ -82,7 +82,7 @@ class Rank:
         first = 0.0 if FIRST in self.marks else when
         return Failure(first, self.number, self.code, text)
 
-    def say(self, what: dict[str, Any]) -> None:
+    def say(self, what: dict[str, object]) -> None:
         """Tell the rank something.  One that is gone is found when it is read from."""
         with contextlib.suppress(OSError):
             self.link.sendall(json.dumps(what).encode() + b"\n")

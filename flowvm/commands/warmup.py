@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from flowvm.config import config
 from flowvm.eager.native import install
 from flowvm.ops.declare.registry import SAMPLES, OpSamples
 from flowvm.ops.products.cpu.tile import tile_functions
-from flowvm.vm.engine.engine import DEVICES, RUNNING, SCHEDULING, SIGNATURES, make_loop
+from flowvm.vm.engine.natives import DEVICES, JOB, RUNNING, SCHEDULING, SIGNATURES
 from flowvm.vm.watch import sampling
 
 COMMON = (
@@ -187,7 +187,7 @@ def run_piece(name: str, all_samples: bool) -> None:
         demo.warm_up(Console(quiet=True), batch=32)
     elif name.startswith("loops: "):
         for loop in name.removeprefix("loops: ").split():
-            helpers.do(f"{make_loop.__module__}:{make_loop.__name__}:{loop}")
+            helpers.do(f"{JOB}:{loop}")
     elif name.startswith("test: "):
         doctor.SELF_TESTS[name.removeprefix("test: ")]()
     else:
@@ -232,7 +232,7 @@ def run_samples(known: OpSamples, all_samples: bool) -> None:
             return
 
 
-def as_tensors(value: Any, grad: bool) -> Any:
+def as_tensors(value: object, grad: bool) -> object:
     """`value` with tensors for its NumPy arrays, floating-point ones as float32."""
     if isinstance(value, (list, tuple)):
         return type(value)(as_tensors(item, grad) for item in value)

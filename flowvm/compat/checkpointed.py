@@ -26,7 +26,7 @@ class CheckpointWrapper(Module):
         self,
         mod: Module,
         checkpoint_impl: CheckpointImpl = CheckpointImpl.NO_REENTRANT,
-        checkpoint_fn: Callable[..., Any] | None = None,
+        checkpoint_fn: Callable[..., object] | None = None,
         **checkpoint_fn_kwargs: Any,
     ) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class CheckpointWrapper(Module):
         if checkpoint_fn is None:
             self.options.setdefault("use_reentrant", checkpoint_impl is CheckpointImpl.REENTRANT)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: Any) -> Any:
         return self.checkpoint_fn(self._checkpoint_wrapped_module, *args, **self.options, **kwargs)
 
 

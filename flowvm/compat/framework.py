@@ -130,7 +130,7 @@ class ArgsTree:
         """All values, containers before what is in them."""
         return self._walk(self._io_args)
 
-    def _walk(self, value: Any) -> Iterator[Any]:
+    def _walk(self, value: Any) -> Iterator[object]:
         yield value
         if type(value) in (tuple, list):
             for inner in value:
@@ -139,18 +139,18 @@ class ArgsTree:
             for inner in value.values():
                 yield from self._walk(inner)
 
-    def map_leaf(self, leaf_fn: Callable[[Any], Any]) -> Any:
+    def map_leaf(self, leaf_fn: Callable[[object], object]) -> Any:
         """The structure with `leaf_fn(value)` in the place of each value that is no container."""
         return self._mapped(self._io_args, leaf_fn)
 
-    def _mapped(self, value: Any, leaf_fn: Callable[[Any], Any]) -> Any:
+    def _mapped(self, value: Any, leaf_fn: Callable[[object], object]) -> Any:
         if type(value) in (tuple, list):
             return type(value)(self._mapped(v, leaf_fn) for v in value)
         if type(value) is dict:
             return {k: self._mapped(v, leaf_fn) for k, v in value.items()}
         return leaf_fn(value)
 
-    def map_tuple_leaf(self, leaf_fn: Callable[[Any], Any]) -> tuple[Any, ...]:
+    def map_tuple_leaf(self, leaf_fn: Callable[[object], object]) -> tuple[Any, ...]:
         """Map arguments that are a tuple: `leaf_fn(value)` replaces each value that is no
         container.
         """

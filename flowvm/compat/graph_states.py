@@ -31,7 +31,7 @@ _steps: WeakKeyDictionary[Graph, int] = WeakKeyDictionary()
 _call = Graph.__call__
 
 
-def call(graph: Graph, *args: Any, **kwargs: Any) -> Any:
+def call(graph: Graph, *args: object, **kwargs: object) -> Any:
     """Call the graph, and count a step if it has an optimizer."""
     out = _call(graph, *args, **kwargs)
     if graph._optimizers:

@@ -120,7 +120,7 @@ class _nn:  # noqa: N801 - PyTorch's name of a module
     """The functions of `torch._C._nn` that programs call."""
 
     @staticmethod
-    def _parse_to(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool, Any]:
+    def _parse_to(*args: object, **kwargs: Any) -> tuple[object, object, bool, object]:
         """The arguments of `to`: device, dtype, non_blocking, memory_format."""
         device, dtype = kwargs.get("device"), kwargs.get("dtype")
         blocking, form = bool(kwargs.get("non_blocking", False)), kwargs.get("memory_format")

@@ -41,7 +41,7 @@ def _part(name: str) -> property:
     return property(lambda x: own.fget(x).as_subclass(_Part), own.fset, doc=own.__doc__)
 
 
-def _copied(t: Tensor, memo: dict[int, Any]) -> Tensor:
+def _copied(t: Tensor, memo: dict[int, object]) -> Tensor:
     """A copy of a leaf as ever; of another tensor, a leaf with its values."""
     if t.is_leaf or id(t) in memo:
         return _deepcopy(t, memo)
@@ -50,7 +50,7 @@ def _copied(t: Tensor, memo: dict[int, Any]) -> Tensor:
     return out
 
 
-def _copy_from(x: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
+def _copy_from(x: Tensor, src: object, non_blocking: bool = False) -> Tensor:
     """`copy_` that takes NumPy's arrays, too."""
     source = as_tensor(src) if isinstance(src, np.ndarray) else src
     return core.copy_(x, source, non_blocking)
@@ -62,7 +62,7 @@ def _placements_meet() -> bool:
     return parse_boolean_from_env(name, False)
 
 
-def _changes() -> list[tuple[Any, Any, Any]]:
+def _changes() -> list[tuple[Any, object, object]]:
     """Return the rows: a place, an attribute or index of it, and OneFlow's value."""
     return [
         (optimizer.takes_none, 0, True),  # parameters of a stage that is elsewhere
@@ -83,10 +83,10 @@ def _changes() -> list[tuple[Any, Any, Any]]:
     ]
 
 
-_before: Final[list[tuple[Any, Any, Any]]] = []
+_before: Final[list[tuple[object, object, object]]] = []
 
 
-def _put(place: Any, key: Any, value: Any) -> None:
+def _put(place: Any, key: object, value: object) -> None:
     if isinstance(key, str):
         setattr(place, key, value)
     else:

@@ -15,7 +15,9 @@ from flowvm.custom_ops import CustomOpDef, find
 from flowvm.errors import MissingNameError
 
 
-def called(op: OpOverload | OpOverloadPacket, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def called(
+    op: OpOverload | OpOverloadPacket, args: tuple[object, ...], kwargs: dict[str, object]
+) -> Any:
     """Call an operator's function; MissingNameError if flowvm has none."""
     if op.function is None:
         raise MissingNameError(f"flowvm has no operator {op.name}", op.name)

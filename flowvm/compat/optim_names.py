@@ -20,7 +20,7 @@ def _use_grad_for_differentiable(func: Callable[..., object]) -> Callable[..., o
     """Return a `step` that is recorded if its optimizer's option `differentiable` says so."""
 
     @functools.wraps(func)
-    def step(self: Any, *args: object, **kwargs: object) -> Any:
+    def step(self: Any, *args: object, **kwargs: object) -> object:
         with set_grad_enabled(bool(self.defaults.get("differentiable", False))):
             return func(self, *args, **kwargs)
 

@@ -58,7 +58,7 @@ def transpose(input: Tensor, perm: Sequence[int]) -> Any:
     return input.permute(tuple(perm))
 
 
-def cast(x: Tensor, dtype: Any, pin_memory: bool = False) -> Any:
+def cast(x: Tensor, dtype: object, pin_memory: bool = False) -> Any:
     """The tensor in another dtype."""
     return x.to(dtype)
 
@@ -218,7 +218,7 @@ def slice_of(
 
 
 def slice_update(
-    ref: Tensor, value: Tensor, start: Any, stop: Any, step: Any, inplace: bool = False
+    ref: Tensor, value: Tensor, start: object, stop: object, step: object, inplace: bool = False
 ) -> Any:
     """`ref` with `value` at `[start:stop:step]`; itself if `inplace`."""
     changed = ref if inplace else ref.clone()

@@ -239,7 +239,7 @@ class record_function:  # noqa: N801 - PyTorch's name
     def __exit__(self, *error: object) -> None:
         self._open.pop().__exit__(*error)
 
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, function: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(function)
         def named(*args: object, **kwargs: object) -> Any:
             with record_function(self.name):

@@ -104,7 +104,7 @@ class EventList(list[Event], Generic[Event]):
     def table(
         self, sort_by: str | None = None, row_limit: int = 100, max_src_column_width: int = 75,
         max_name_column_width: int = 55, header: str | None = None,
-        top_level_events_only: Any = False, time_unit: str | None = None,
+        top_level_events_only: object = False, time_unit: str | None = None,
     ) -> str:  # fmt: skip
         """The operators as text, the first by `sort_by`, such as "cpu_time_total", on top; all of
         them with a negative `row_limit`.  ArgumentError for another word than PyTorch's.

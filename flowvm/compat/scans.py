@@ -13,7 +13,7 @@ from flowvm.utils._pytree import tree_flatten, tree_unflatten
 
 
 def associative_scan(
-    combine_fn: Callable[[Any, Any], Any],
+    combine_fn: Callable[[object, object], object],
     xs: object,
     dim: int,
     reverse: bool = False,

@@ -177,7 +177,7 @@ class _Mirror(types.ModuleType):
                 return _mirrored(inner)
         return value
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name.startswith("__") or isinstance(value, _Mirror):
             super().__setattr__(name, value)
         else:

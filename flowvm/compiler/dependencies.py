@@ -66,7 +66,7 @@ class _Parts(NamedTuple):
     """The lines that one object contributes to a key, and the objects that it reaches directly."""
 
     lines: str  # its facts, which are many: a line for each, with _BETWEEN kind, place and text
-    reached: list[Any]
+    reached: list[object]
     digest: str  # of the lines
 
 
@@ -97,11 +97,13 @@ def key_facts(*roots: object) -> frozenset[Fact]:
 
 # --- the walk -------------------------------------------------------------------------------
 
-_remembered: dict[Any, _Parts] = {}  # the parts that modules of flowvm reach
-_settled_keys: dict[Any, str] = {}
+_remembered: dict[object, _Parts] = {}  # the parts that modules of flowvm reach
+_settled_keys: dict[object, str] = {}
 
 
-def _walk(todo: list[Any], stop: bool, known: dict[Any, _Parts]) -> tuple[list[_Parts], list[Any]]:
+def _walk(
+    todo: list[object], stop: bool, known: dict[object, _Parts]
+) -> tuple[list[_Parts], list[object]]:
     """Return the parts of all objects reached from `todo`.  `known` has some of them and gets all.
     With `stop`, settled objects are returned and not entered.
     """
@@ -161,7 +163,7 @@ def _fact(kind: str, place: str, text: str) -> str:
     return f"{kind}{_BETWEEN}{place}{_BETWEEN}{text}"
 
 
-def _of_function(function: pytypes.FunctionType, facts: list[str], reached: list[Any]) -> None:
+def _of_function(function: pytypes.FunctionType, facts: list[str], reached: list[object]) -> None:
     code, scope = function.__code__, function.__globals__
     module = scope.get("__name__") or ""
     place = f"{module}.{function.__qualname__}"
@@ -193,7 +195,7 @@ def _in_cell(cell: pytypes.CellType) -> Any:
 
 
 def _of_code(
-    code: pytypes.CodeType, module: str, place: str, scope: dict[str, Any]
+    code: pytypes.CodeType, module: str, place: str, scope: dict[str, object]
 ) -> Iterator[str]:
     path = code.co_filename
     if path.startswith("<"):
@@ -221,8 +223,8 @@ class _Named(NamedTuple):
     """
 
     fact: str
-    reached: list[Any]
-    inner: tuple[str, dict[str, Any]] | None
+    reached: list[object]
+    inner: tuple[str, dict[str, object]] | None
 
 
 _NO_FACT = _Named("", [], None)
@@ -230,7 +232,11 @@ _named_in: dict[str, dict[str, _Named]] = {}  # of the modules of flowvm
 
 
 def _of_names(
-    names: set[str], scope: Mapping[str, object], module: str, facts: list[str], reached: list[Any]
+    names: set[str],
+    scope: Mapping[str, object],
+    module: str,
+    facts: list[str],
+    reached: list[object],
 ) -> None:
     """Add the meaning of `names` in a module, and in the modules and namespaces that they name."""
     todo, scopes = [(module, scope)], [scope]
@@ -287,7 +293,7 @@ def _can_change(value: object) -> bool:
 
 
 def _of_imports(
-    code: pytypes.CodeType, names: set[str], facts: list[str], reached: list[Any]
+    code: pytypes.CodeType, names: set[str], facts: list[str], reached: list[object]
 ) -> None:
     """Add the modules of flowvm that `code` imports, and the meaning of `names` in them."""
     if not any(map(_is_flowvms, names)):
@@ -336,7 +342,7 @@ def _is_unimported(name: str) -> bool:
     return bool(path) and _TOP_IMPORT.search(Path(path).read_bytes()) is not None
 
 
-def _of_unimported(module: _Unimported, facts: list[str], reached: list[Any]) -> None:
+def _of_unimported(module: _Unimported, facts: list[str], reached: list[object]) -> None:
     facts.append(_fact("file", module.name, file_digest(_origin(module.name))))
     spec = importlib.util.find_spec(module.name)
     assert spec is not None
@@ -344,7 +350,7 @@ def _of_unimported(module: _Unimported, facts: list[str], reached: list[Any]) ->
     _of_imports(code, _names(code), facts, reached)
 
 
-def _of_class(kind: type, facts: list[str], reached: list[Any]) -> None:
+def _of_class(kind: type, facts: list[str], reached: list[object]) -> None:
     """Add all members of a class, since any of them may be called on an instance."""
     place = f"{kind.__module__}.{kind.__qualname__}"
     _text_of(kind.__bases__, reached)
@@ -370,7 +376,7 @@ _CODE = (pytypes.FunctionType, pytypes.MethodType, pytypes.BuiltinFunctionType, 
 _ATTRIBUTES = (property, functools.cached_property, staticmethod, classmethod)
 
 
-def _text_of(value: Any, reached: list[Any]) -> str:
+def _text_of(value: Any, reached: list[object]) -> str:
     """`value` as text that is the same in every process; functions and classes that it holds are
     named, and added to `reached`.
     """

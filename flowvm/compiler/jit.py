@@ -88,7 +88,7 @@ class Lowered(NamedTuple):
     entry: str
     inline: frozenset[str] = frozenset()  # functions inlined whatever their size
     loops_only: bool = False  # a few simple loops: skip the passes that find nothing there
-    written: tuple[Any, ...] = ()  # modules written as they are to run: no passes at all
+    written: tuple[object, ...] = ()  # modules written as they are to run: no passes at all
 
 
 # --- public functions -----------------------------------------------------------------------
@@ -482,7 +482,7 @@ def _compile(digest: str, make: Callable[[], Lowered], name: str) -> int:
     return address
 
 
-def _object(lowered: Lowered, symbol: str) -> tuple[Any, list[str], bytes]:
+def _object(lowered: Lowered, symbol: str) -> tuple[object, list[str], bytes]:
     """The whole module, the symbols that it imports, and its object file."""
     mend_calls()
     with record.phase(record.LINK):
@@ -493,7 +493,7 @@ def _object(lowered: Lowered, symbol: str) -> tuple[Any, list[str], bytes]:
 
 
 def _linked(
-    lowered: Lowered, symbol: str, optimize: Callable[[Any], None] = lambda module: None
+    lowered: Lowered, symbol: str, optimize: Callable[[object], None] = lambda module: None
 ) -> Any:
     """Link all modules to one, whose entry is called `symbol`.  `optimize` is called with it before
     the parts are added that must run as they are written.

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from flowvm.private.code_types import Builder, CodeContext, Signature, Value
 
 
-Find = Callable[[Any], Any]  # a function from argument types to the lowering of an operation
-Way = tuple[Any, str, Any]  # an object of Numba's, its attribute, and flowvm's replacement
+Find = Callable[[object], Any]  # a function from argument types to the lowering of an operation
+Way = tuple[object, str, object]  # an object of Numba's, its attribute, and flowvm's replacement
 
 
 def _is_line(kind: object) -> bool:
@@ -38,7 +38,7 @@ def _is_line(kind: object) -> bool:
     )
 
 
-def _field(context: CodeContext, kind: Any, name: str) -> int:
+def _field(context: CodeContext, kind: object, name: str) -> int:
     """Return the index of the part `name` in LLVM's structure of an array."""
     place: int = context.data_model_manager[kind].get_field_position(name)
     return place
@@ -191,7 +191,7 @@ def _writing(plain: Find) -> Find:
     """Return a selector for `array[place] = value`."""
     from numba import types
 
-    def find(kinds: Any) -> Any:
+    def find(kinds: Any) -> object:
         array, place, value = kinds
         one = isinstance(place, types.Integer) and isinstance(value, (types.Number, types.Boolean))
         return _write if one and _is_line(array) else plain(kinds)
@@ -203,7 +203,7 @@ def _slicing(plain: Find) -> Find:
     """Return a selector for `start:stop`."""
     from numba import types
 
-    def find(kinds: Any) -> Any:
+    def find(kinds: Any) -> object:
         known = all(isinstance(k, (types.Integer, types.NoneType)) for k in kinds)
         return _bounds if known and len(kinds) in (1, 2) else plain(kinds)
 
@@ -213,7 +213,7 @@ def _slicing(plain: Find) -> Find:
 def _viewing(plain: Find) -> Find:
     """Return a selector for `array.view(dtype)`."""
 
-    def find(kinds: Any) -> Any:
+    def find(kinds: Any) -> object:
         return _view if _is_line(kinds[0]) else plain(kinds)
 
     return find

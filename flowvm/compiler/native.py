@@ -229,7 +229,7 @@ class _Frontend:
 
     def __init__(self) -> None:
         self.target = NUMBA.target
-        self.dispatchers: dict[Any, Any] = {}
+        self.dispatchers: dict[object, Any] = {}
         self.active = 0  # inside `lower`, on the thread that holds _lock
         self.simplified = False  # the argument of `lower`
         self.compiler = function_compiler(_flags, self._lowered)
@@ -239,7 +239,7 @@ class _Frontend:
         self.ways = [*lines.ways(context), *ranges.ways(context)]
         self._register()
 
-    def options(self, reassociate: bool) -> dict[str, Any]:
+    def options(self, reassociate: bool) -> dict[str, object]:
         flags = {"contract", "reassoc"} if reassociate else {"contract"}
         return {"nopython": True, "nogil": True, "error_model": "numpy", "fastmath": flags}
 
@@ -391,7 +391,7 @@ def _flags(flags: Any) -> object:
     return settled_flags(flags)
 
 
-def _collect(library: object, modules: list[Any], visited: set[int]) -> None:
+def _collect(library: object, modules: list[object], visited: set[int]) -> None:
     """Append the modules of `library` and of the libraries that it calls, each once, without
     Numba's runtime.
     """
@@ -414,7 +414,7 @@ def _overloaded_type() -> Any:
             self.value = value
             super().__init__(f"overloaded({value.__name__}, {id(value)})")
 
-        def _chosen(self, context: CodeContext, args: Any) -> tuple[Any, tuple[Any, ...]]:
+        def _chosen(self, context: CodeContext, args: Any) -> tuple[Any, tuple[object, ...]]:
             name, implementation = self.value.choose([types.unliteral(a).name for a in args])
             kind = getattr(types, "boolean" if name == "bool" else name)
             return context.resolve_value_type(implementation), (kind,) * len(args)

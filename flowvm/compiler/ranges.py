@@ -37,7 +37,7 @@ def ways(context: object) -> list[Way]:
     ]
 
 
-def _signed_types() -> tuple[dict[Any, Any], dict[Any, Any]]:
+def _signed_types() -> tuple[dict[object, object], dict[object, object]]:
     """Return the types of ranges and their iterators that these replacements serve: signed
     integers.
     """
@@ -62,7 +62,7 @@ def _structure(
 
 
 def _range_found(plain: Find) -> Find:
-    def find(kinds: object) -> Callable[..., Any]:
+    def find(kinds: object) -> Callable[..., object]:
         lowered = plain(kinds)
 
         def build(

@@ -60,7 +60,7 @@ def shortcuts() -> reverting:
 
 
 @functools.cache
-def _replacements() -> tuple[tuple[Any, str, Any], ...]:
+def _replacements() -> tuple[tuple[object, str, object], ...]:
     """(class or object, name of its attribute, what that is inside `shortcuts`)."""
     return tuple(r for name, quick in _SHORTCUTS if NUMBA.usable(name) for r in quick())
 
@@ -69,7 +69,7 @@ def _no_count(self: object, builder: Builder, kind: object, value: Value) -> Non
     """Count no references: kernels own no memory of Numba's, see `flowvm.compiler.jit`."""
 
 
-def _remembering_call_types(plain: Callable[..., Any]) -> Callable[..., Any]:
+def _remembering_call_types(plain: Callable[..., Any]) -> Callable[..., object]:
     """Typing of a call of an operator or a builtin on numbers, arrays and tuples of them.
 
     Numba tries every template of `+`, of arrays, lists, strings and sets, each time.
@@ -77,10 +77,10 @@ def _remembering_call_types(plain: Callable[..., Any]) -> Callable[..., Any]:
     from numba import types
 
     flags_now = NUMBA.flags_stack.top_or_none
-    known: dict[Any, tuple[Any, Any]] = {}
+    known: dict[object, tuple[Any, object]] = {}
     simple = (types.Number, types.Boolean, types.Literal, types.Array)
 
-    def get_call_type(self: Any, context: CodeContext, args: Any, kws: Any) -> Any:
+    def get_call_type(self: Any, context: CodeContext, args: Any, kws: object) -> Any:
         if kws or not all(isinstance(a, simple) for a in args):
             return plain(self, context, args, kws)
         key = (self, args, flags_now())
@@ -94,7 +94,7 @@ def _remembering_call_types(plain: Callable[..., Any]) -> Callable[..., Any]:
     return get_call_type
 
 
-def _variables_of(ir: Any) -> Callable[..., list[Any]]:
+def _variables_of(ir: Any) -> Callable[..., list[object]]:
     """Return the variables that a part of a statement names, by the part's class."""
     kinds: dict[type, int] = {}
 
@@ -102,7 +102,7 @@ def _variables_of(ir: Any) -> Callable[..., list[Any]]:
         cases = (ir.Var, ir.Inst, (list, tuple), dict)
         return next((k for k, case in enumerate(cases) if issubclass(kind, case)), len(cases))
 
-    def list_vars(self: Any, value: Any) -> list[Any]:
+    def list_vars(self: object, value: Any) -> list[object]:
         kind = kinds.get(value.__class__)
         if kind is None:
             kind = kinds[value.__class__] = kind_of(value.__class__)
@@ -119,7 +119,7 @@ def _variables_of(ir: Any) -> Callable[..., list[Any]]:
     return list_vars
 
 
-def _remembering_sizes(plain: Callable[[Any], int]) -> Callable[[Any], int]:
+def _remembering_sizes(plain: Callable[[object], int]) -> Callable[[object], int]:
     """The size of an LLVM type, for which llvmlite makes and parses a module."""
     known: dict[str, int] = {}
 
@@ -159,13 +159,13 @@ class _Context:
 
     __slots__ = ("args", "named", "plain")
 
-    def __init__(self, plain: Callable[..., Any], args: tuple[Any, ...], named: Any) -> None:
+    def __init__(self, plain: Callable[..., Any], args: tuple[object, ...], named: Any) -> None:
         self.plain, self.args, self.named = plain, args, named
 
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
+    def __exit__(self, kind: object, error: object, trace: object) -> Any:
         if error is None:
             return None
         context = self.plain(*self.args, **self.named)
@@ -184,12 +184,12 @@ def _late_context(plain: Callable[..., object]) -> Callable[..., _Context]:
     return new_error_context
 
 
-def _quiet_statements(assign: type) -> Callable[..., Iterator[Any]]:
+def _quiet_statements(assign: type) -> Callable[..., Iterator[object]]:
     """Statements as an SSA handler changes them; a line of a log for each of them is not written,
     and not made ready either.
     """
 
-    def run(states: object, block: Any, handler: Any) -> Iterator[Any]:
+    def run(states: object, block: Any, handler: Any) -> Iterator[object]:
         on_assign, on_other = handler.on_assign, handler.on_other
         for statement in block.body:
             visit = on_assign if isinstance(statement, assign) else on_other
@@ -201,7 +201,7 @@ def _quiet_statements(assign: type) -> Callable[..., Iterator[Any]]:
 def _plainly_run(new_error_context: Callable[..., Any]) -> Callable[..., None]:
     """Run one pass, without measuring its time, raising an event or printing it."""
 
-    def run_pass(self: Any, index: int, step: Any, state: Any) -> None:
+    def run_pass(self: Any, index: int, step: Any, state: object) -> None:
         step.analysis = self._analysis
         with new_error_context("Pass {name}", name=step.name()):
             step.run_initialization(state)
@@ -215,11 +215,11 @@ def _put_off(self: object, module: object) -> None:
     """Run no passes here; the caller says which functions have passes of their own."""
 
 
-def _knowing_arrays(plain: Callable[..., object]) -> Callable[..., Any]:
+def _knowing_arrays(plain: Callable[..., object]) -> Callable[..., object]:
     """Remember, for each type of array, that it has no `__array__`."""
     known = set()
 
-    def get_function(self: Any, fn: object, sig: Any, _firstcall: bool = True) -> object:
+    def get_function(self: object, fn: object, sig: Any, _firstcall: bool = True) -> object:
         if fn.__class__ is not str or fn != "__array__":
             return plain(self, fn, sig, _firstcall)
         key = (id(self), sig.args)
@@ -234,7 +234,7 @@ def _knowing_arrays(plain: Callable[..., object]) -> Callable[..., Any]:
     return get_function
 
 
-def _prune_phis(self: Any, runner: Any) -> None:
+def _prune_phis(self: object, runner: Any) -> None:
     """Find the possible values of each phi in use, and the states they come from.
 
     Numba joins the sites of every phi, used or not, until nothing changes.  If it finds several
@@ -267,14 +267,14 @@ NUMBERS = frozenset({int, float, bool, type(None)})
 NAMED = frozenset({BuiltinFunctionType, type})
 
 
-def _remembering_values(plain: Callable[..., object]) -> Callable[..., Any]:
+def _remembering_values(plain: Callable[..., object]) -> Callable[..., object]:
     """Types of constants.  Of a number it is remembered; of an operator, a builtin and a class,
     that it has none as a value, so that it is looked for among the functions at once.
     """
     known: dict[tuple[type, object], object] = {}
     functions = set()
 
-    def resolve_value_type(self: Any, value: Any) -> object:
+    def resolve_value_type(self: Any, value: object) -> object:
         kind = value.__class__
         if kind in NUMBERS:
             answer = known.get((kind, value))
@@ -294,11 +294,11 @@ def _remembering_values(plain: Callable[..., object]) -> Callable[..., Any]:
     return resolve_value_type
 
 
-def _quick_literals(types: Any, plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _quick_literals(types: Any, plain: Callable[[object], object]) -> Callable[[object], object]:
     """Types of arguments that are constants, without an error for those that are no literals."""
     kinds = types.Literal.ctor_map
 
-    def literal_or_omitted(value: Any) -> object:
+    def literal_or_omitted(value: object) -> object:
         literal = value.__class__ in kinds or isinstance(value, types.Literal)
         return plain(value) if literal else types.Omitted(value)
 
@@ -312,7 +312,7 @@ WITHS = frozenset(
 )
 
 
-def _if_it_has_withs(plain: Callable[[Any], object]) -> Callable[[Any], Any]:
+def _if_it_has_withs(plain: Callable[[object], object]) -> Callable[[object], object]:
     """Skip Numba's two searches for the rest of a with statement in functions that have none."""
 
     def deleted(function: Any) -> object:
@@ -340,7 +340,7 @@ def _has_scipy() -> None:
 
 # --- the table ------------------------------------------------------------------------------
 
-Replacement = tuple[Any, str, Any]
+Replacement = tuple[object, str, object]
 
 
 def _call_types() -> list[Replacement]:
@@ -477,7 +477,7 @@ def _has_closures(code: CodeType) -> bool:
     return any(isinstance(constant, CodeType) for constant in code.co_consts)
 
 
-def settled_flags(flags: object) -> Any:
+def settled_flags(flags: object) -> object:
     """Return equal flags that remember their hash: Numba's flags take 40 look-ups for each
     comparison.
     """
@@ -495,7 +495,7 @@ def _settled() -> Any:
             super().__init__()
             self.owner = owner
 
-        def __setitem__(self, name: str, value: Any) -> None:
+        def __setitem__(self, name: str, value: object) -> None:
             self.owner.forget()
             super().__setitem__(name, value)
 
@@ -510,7 +510,7 @@ def _settled() -> Any:
     class SettledFlags(flags):  # type: ignore[misc]
         __slots__ = ("hashed", "members")
 
-        result: Any
+        result: object
         hashed: int | None
 
         def __init__(self, copy_from: Any = None) -> None:

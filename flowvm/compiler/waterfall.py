@@ -55,7 +55,7 @@ def twice(rows: Sequence[Compilation]) -> set[str]:
     return {digest for digest, count in counts.items() if count > 1}
 
 
-def tables(rows: Sequence[Compilation]) -> list[Any]:
+def tables(rows: Sequence[Compilation]) -> list[object]:
     """Return the waterfall and the sums, as rich's tables."""
     return [_waterfall(rows), _sums(rows)]
 

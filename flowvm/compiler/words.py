@@ -91,17 +91,17 @@ class Translated(NamedTuple):
     `jit.Lowered`.
     """
 
-    modules: list[Any]
+    modules: list[object]
     entry: str
     inline: frozenset[str]
 
 
-def lowered(function: Callable[..., Any], signature: str) -> Translated:
+def lowered(function: Callable[..., object], signature: str) -> Translated:
     """Return the C function of a plain one.  `signature` is as in `jit.native`."""
     return lowered_for(function, *signature_of(signature))
 
 
-def lowered_for(function: Callable[..., Any], returns: str, takes: Sequence[Kind]) -> Translated:
+def lowered_for(function: Callable[..., object], returns: str, takes: Sequence[Kind]) -> Translated:
     """Return the C function with LLVM's types; a parameter may be a Record."""
     program = _Program()
     parameters = [f"{kind} %a{k}" for k, kind in enumerate(takes)]
@@ -146,10 +146,10 @@ class _Program:
     """Functions that call one another."""
 
     def __init__(self) -> None:
-        self.functions: dict[tuple[Any, ...], _Function] = {}
+        self.functions: dict[tuple[object, ...], _Function] = {}
         self.declared: dict[str, None] = {}  # C functions, as LLVM declares them
 
-    def function(self, function: Callable[..., Any], kinds: Sequence[Kind]) -> _Function:
+    def function(self, function: Callable[..., object], kinds: Sequence[Kind]) -> _Function:
         """Return a function for words of these kinds, which is translated at its first call."""
         key = (function, *kinds)
         if key not in self.functions:

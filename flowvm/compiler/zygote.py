@@ -33,7 +33,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import IO, Any
+from typing import IO
 
 from flowvm.compiler import jit, native, record
 from flowvm.guards import processes
@@ -196,7 +196,7 @@ def main(arguments: Sequence[str]) -> None:
     call, program = arguments[0], int(arguments[1])
     parent = os.getppid()
     module, _, name = call.partition(":")
-    work: Callable[[list[str]], Any] = getattr(importlib.import_module(module), name)
+    work: Callable[[list[str]], object] = getattr(importlib.import_module(module), name)
     record.own.parent = program
     native.ready()
     gc.freeze()  # or a child's collections would write to all of its memory, which is a copy then
@@ -207,7 +207,7 @@ def main(arguments: Sequence[str]) -> None:
 class _Server:
     """The children of this process, and the ends of their lives that it writes."""
 
-    def __init__(self, work: Callable[[list[str]], Any], parent: int) -> None:
+    def __init__(self, work: Callable[[list[str]], object], parent: int) -> None:
         self.work = work
         self.parent = parent
         self.socket = socket.socket(fileno=os.dup(0))
@@ -274,7 +274,7 @@ class _Server:
             os.waitpid(pid, 0)
         os._exit(0)
 
-    def _in_child(self, args: list[str], ends: list[int]) -> Any:
+    def _in_child(self, args: list[str], ends: list[int]) -> object:
         """Do the work of a child."""
         zygote = os.getppid()
         signal.set_wakeup_fd(-1)

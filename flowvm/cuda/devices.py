@@ -92,7 +92,7 @@ class device(Region):  # noqa: N801 - PyTorch's name
     def __init__(self, device: DeviceLike) -> None:
         self.index = cuda_index.now() if device is None else index_of(device)
 
-    def _mode(self) -> Mode[Any]:
+    def _mode(self) -> Mode[int]:
         return cuda_index
 
     def _switch(self) -> Switch:

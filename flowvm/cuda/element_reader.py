@@ -45,7 +45,9 @@ def elements(t: Tensor, positions: Sequence[Sequence[int]]) -> Array:
     copied = np.empty(flat.shape, meta.dtype.storage)
     used = runtime(meta.device.index or 0)
     for run, out in zip(np.split(flat, breaks), np.split(copied, breaks), strict=True):
-        part = _bytes(used, engine.pointer(t._ref) + int(run[0]), int(run[-1] - run[0]) + itemsize)
+        part = _bytes(
+            used, engine.storages.pointer(t._ref) + int(run[0]), int(run[-1] - run[0]) + itemsize
+        )
         at = (run - run[0])[:, None] + np.arange(itemsize)
         out[:] = part[at].view(meta.dtype.storage)[:, 0]
     return copied[np.searchsorted(flat, offsets)]

@@ -116,7 +116,7 @@ class Stream:
         return hash((Stream, self.number))
 
     def __repr__(self) -> str:
-        return f"<flow.cuda.Stream {engine.stream_name(self.number)!r} ({self.number})>"
+        return f"<flow.cuda.Stream {engine.streams.name(self.number)!r} ({self.number})>"
 
 
 class _Default(Stream):
@@ -177,7 +177,7 @@ def synchronize(device: DeviceLike | None = None) -> None:
     """
     index = index_of(device)
     streams(index)
-    _wait_for([number for number in range(engine.streams) if device_of(number) == index])
+    _wait_for([number for number in range(engine.streams.count) if device_of(number) == index])
 
 
 # --- events ---------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class Event:
         mark = self._mark_for(on)
         _handed_over(on.number, issued())
         entry = _entry("record_event", on)  # the entry exists as long as this reference
-        seq = engine.issue(entry | on.number << ENT.BITS, (mark.storage,), (mark.handle,))
+        seq = engine.records.issue(entry | on.number << ENT.BITS, (mark.storage,), (mark.handle,))
         mark.recorded = on.number, seq
 
     def wait(self, stream: Stream | None = None) -> None:
@@ -235,7 +235,7 @@ class Event:
         if self._mark.recorded is not None:
             on = current_stream() if stream is None else stream
             entry = _entry("wait_event", on)
-            engine.issue(entry | on.number << ENT.BITS, (self._mark.storage,))
+            engine.records.issue(entry | on.number << ENT.BITS, (self._mark.storage,))
 
     def query(self) -> bool:
         """Return True if the event has happened or was never recorded."""
@@ -244,7 +244,7 @@ class Event:
     def synchronize(self) -> None:
         """Wait until the event has happened."""
         if self._mark.recorded is not None:
-            engine.wait_for((self._mark.storage,))
+            engine.waits.wait_for((self._mark.storage,))
 
     def elapsed_time(self, end_event: Event) -> float:
         """Milliseconds from this event to `end_event`, as the device measured them."""
@@ -296,7 +296,7 @@ def _new_mark(runtime: Runtime, timing: bool) -> _Mark:
     place = next((i for i, used in enumerate(spare) if used.happened()), None)
     mark.handle = runtime.event(timing) if place is None else spare.pop(place).handle
     word = np.zeros(1, np.int64)
-    mark.storage = engine.adopt(word.ctypes.data, word.nbytes, word)
+    mark.storage = engine.storages.adopt(word.ctypes.data, word.nbytes, word)
     return mark
 
 
@@ -323,7 +323,7 @@ def _handed_over(stream: int, before: int) -> None:
 # --- instructions ---------------------------------------------------------------------------------
 
 _entries: dict[tuple[str, Runtime], int] = {}
-engine.on_entries_full.append(_entries.clear)
+engine.entries.on_full.append(_entries.clear)
 
 
 def _entry(name: str, stream: Stream) -> int:
@@ -336,7 +336,7 @@ def _entry(name: str, stream: Stream) -> int:
         kernel = address_of(take_steps, _KERNEL)
         layout = np.array(_record_steps(runtime) if records else [0], np.int64)
         facts: Any = {"kernel": kernel, "layout": layout, "scalars": int(records), "info": name}
-        number = engine.new_entry(KIND.OP_CALL, access, **facts)
+        number = engine.entries.new(KIND.OP_CALL, access, **facts)
         entry = _entries.setdefault((name, runtime), number)
     return entry
 

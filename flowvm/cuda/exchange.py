@@ -110,7 +110,7 @@ class Capsules:
         self.source = source
         self.device = require(Device("cuda", index))
         self.versioned = False
-        self.capsule: Any = None
+        self.capsule: object = None
         self.dtype: DType | None = None  # if it is not the one that NumPy sees
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -144,7 +144,7 @@ class _Described:
     alive.
     """
 
-    def __init__(self, source: Any, facts: Mapping[str, object]) -> None:
+    def __init__(self, source: object, facts: Mapping[str, object]) -> None:
         self.source = source
         self.__array_interface__ = facts
 

@@ -67,7 +67,7 @@ class CudaLane(Lane):
         self.tally = np.ctypeslib.as_array(
             (ctypes.c_int64 * TALLY.WORDS).from_address(self.address)
         )
-        storage = engine.adopt(self.address, 8 * TALLY.WORDS, self.tally)
+        storage = engine.storages.adopt(self.address, 8 * TALLY.WORDS, self.tally)
         engine.restorer.leave_alone(storage)
         self.order = new_tensor(storage, TensorMeta.of((TALLY.WORDS,), int64, self.device))
 

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -132,13 +131,13 @@ class KernelStep:
     length, each by itself: part(start, stride, params...) to every `stride`-th from `start` on.
     """
 
-    kernel: Callable[..., Any]
+    kernel: Callable[..., object]
     params: tuple[Param, ...]
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared: int = 0
     counts: bool = False
-    part: Callable[..., Any] | None = None
+    part: Callable[..., object] | None = None
 
 
 @dataclass(frozen=True)

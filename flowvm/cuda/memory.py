@@ -131,7 +131,7 @@ def empty_cache() -> None:
     """
     if runtimes():
         vm.sync()
-        engine.trim()
+        engine.streams.trim()
 
 
 __all__ = own_names(globals())

@@ -40,10 +40,10 @@ PRECISIONS: Final = ("highest", "high", "medium")
 class Switches:
     """Attributes that are true or false; `inert` ones may be set and change nothing."""
 
-    def __init__(self, name: str, inert: dict[str, Any], **switches: bool) -> None:
+    def __init__(self, name: str, inert: dict[str, object], **switches: bool) -> None:
         vars(self).update(_name=name, _inert=frozenset(inert), **inert, **switches)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         known = [n for n in vars(self) if not n.startswith("_")]
         if name not in known:
             raise MissingNameError(f"{self._name} has no {name!r}; there are {', '.join(known)}")
@@ -72,7 +72,7 @@ class Setting(Switched):
 
     def __init__(self, of: Switches | dict[str, Any], values: dict[str, Any]) -> None:
         self._of, self._values = of, values
-        self._before: dict[str, Any] = {}
+        self._before: dict[str, object] = {}
 
     def _switch(self) -> Setting:
         entries = self._of if isinstance(self._of, dict) else vars(self._of)

@@ -266,7 +266,7 @@ def gather(
 def barrier(group: object = None, async_op: bool = False, device_ids: object = None) -> Work | None:
     """Wait until every rank of the group has come, with all its issued instructions done."""
     among = members("barrier", group)
-    engine.wait_idle()
+    engine.waits.wait_idle()
     collectives.barrier(among)
     work = answered(True)
     assert work is not None

@@ -31,7 +31,7 @@ class Work:
         `timeout` is the process's: `flow.config.distributed_timeout`.
         """
         if current_recorder() is None:
-            engine.wait_for([t._ref for t in self._tensors or (self._lane.order,)])
+            engine.waits.wait_for([t._ref for t in self._tensors or (self._lane.order,)])
         return True
 
     def is_completed(self) -> bool:

@@ -163,11 +163,6 @@ def log_gamma_multivariate(a: Value, p: int) -> Value:
     return total
 
 
-def shape_of(value: Any) -> Size:
-    """The shape of a tensor, () of a number."""
-    return Size(value.shape) if isinstance(value, Tensor) else Size(())
-
-
 def joined(*shapes: Sequence[int]) -> Size:
     """The shape that these broadcast to."""
     dims: list[int] = []

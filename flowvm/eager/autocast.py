@@ -38,9 +38,12 @@ class _Kept:
     """Parameters converted in a region and those inside it, by the parameter's id; for `owner`."""
 
     def __init__(self) -> None:
-        self.now: tuple[Any, dict[Any, Any]] = (None, {})  # a recorder or None, whose values
+        self.now: tuple[object, dict[object, object]] = (
+            None,
+            {},
+        )  # a recorder or None, whose values
 
-    def of(self, recorder: object) -> dict[Any, Any]:
+    def of(self, recorder: object) -> dict[object, Any]:
         """Return what was converted by `recorder`; what another did is forgotten."""
         owner, values = self.now
         if owner is not recorder:
@@ -101,7 +104,7 @@ def autocasting_apart(dtype: DType | None) -> Region:
 # --- conversions --------------------------------------------------------------------------------
 
 
-def converted(rule: str, values: Sequence[object]) -> tuple[Any, ...] | None:
+def converted(rule: str, values: Sequence[object]) -> tuple[object, ...] | None:
     """`values` in the dtypes that `rule` asks for; None if they are, or outside of a region."""
     low = autocast_dtype()
     if low is None:
@@ -141,7 +144,7 @@ def outside(function: Callable[..., Result], *values: object) -> Result:
         return function(*values)
 
 
-def _dtype(value: object) -> Any:
+def _dtype(value: object) -> object:
     return value._meta.dtype if hasattr(value, "_meta") else None
 
 
@@ -160,7 +163,7 @@ def _cast(t: Any, dtype: DType) -> Any:
     return known[2]
 
 
-def _convert(op: Any, tensors: Sequence[Any]) -> tuple[Any, ...] | None:
+def _convert(op: Any, tensors: Sequence[object]) -> tuple[object, ...] | None:
     """Convert the tensors of a call of an operator with a rule; None where they stay."""
     return converted(op.amp, tensors)
 

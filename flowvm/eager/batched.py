@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 class Batches:
     """The functions that know tensors with levels."""
 
-    call: Callable[..., Any]  # (op, tensors, attrs, scalars): the call's result
+    call: Callable[..., object]  # (op, tensors, attrs, scalars): the call's result
     call_into: Callable[..., int]  # (op, outs, tensors, attrs, scalars): the instruction's number
-    drawing: Callable[..., Any]  # (device): the device on which random numbers are drawn
-    spread: Callable[..., Any]  # (x): with the levels whose examples have numbers of their own
-    whole: Callable[..., Any]  # (x): all examples as one tensor, outside of the graph
+    drawing: Callable[..., object]  # (device): the device on which random numbers are drawn
+    spread: Callable[..., object]  # (x): with the levels whose examples have numbers of their own
+    whole: Callable[..., object]  # (x): all examples as one tensor, outside of the graph
 
 
 # how this thread's maps want random numbers, with their levels, outermost first
@@ -47,7 +47,7 @@ def place_to_draw(device: DeviceLike) -> Any:
     return Batches.drawing(device) if maps.now() else device
 
 
-def spread_to_draw(x: Any) -> Any:
+def spread_to_draw(x: object) -> Any:
     """Return a tensor that says what is drawn: inside such a map as one of each example."""
     return Batches.spread(x) if maps.now() else x
 
@@ -57,7 +57,7 @@ def all_examples(x: object) -> Any:
     return Batches.whole(x) if maps.now() else x
 
 
-def check_refill(name: str, x: Any) -> None:
+def check_refill(name: str, x: object) -> None:
     """Raise UnbatchableError where random numbers for each example are to go into one tensor."""
     if maps.now() and Batches.spread(x) is not x:
         raise UnbatchableError(

@@ -47,7 +47,7 @@ class Callee(Protocol):
     writes: frozenset[str]
     unsized: frozenset[str]
     saves: tuple[str, ...]
-    grad: Callable[..., Any] | None
+    grad: Callable[..., object] | None
     amp: str
     over: Any  # not None: its result goes over its first input, which it reads, too
     cache: dict[Any, Any]
@@ -220,7 +220,7 @@ def _node_lines(op: Callee, inputs: Sequence[str], attrs: str) -> list[str]:
 
 
 def call_function(
-    op: Callee, within: dict[str, Any] = issue_globals, keywords: Sequence[str] = ()
+    op: Callee, within: dict[str, object] = issue_globals, keywords: Sequence[str] = ()
 ) -> Callable[..., Any]:
     """The function `call(*inputs, *attrs, *scalars)` that issues `op`, with `within` for globals.
 
@@ -299,11 +299,11 @@ def make({own}):
 """
     names: dict[str, Any] = {}
     exec(compile(text, "<flowvm call>", "exec"), issue_globals, names)
-    maker: Callable[..., Any] = names["make"]
+    maker: Callable[..., FunctionType] = names["make"]
     return maker
 
 
-def finish_function(within: dict[str, Any] = issue_globals) -> Callable[[int], None]:
+def finish_function(within: dict[str, object] = issue_globals) -> Callable[[int], None]:
     """The function `finish(_seq)` that does what a call does behind its record; for native calls,
     which ask for it when something is due.
     """
@@ -327,7 +327,7 @@ class _Packs(dict[str, Callable[..., None]]):
 
 
 def generated(
-    source: str, filename: str, own: dict[str, Any], within: dict[str, Any] = issue_globals
+    source: str, filename: str, own: dict[str, object], within: dict[str, object] = issue_globals
 ) -> FunctionType:
     """The function that `source` defines; its globals are `within`, `own` is in its closure."""
     name = source[4 : source.index("(")]

@@ -27,7 +27,7 @@ from flowvm.vm.callers.hot import hot
 class Globals:
     """The functions that know global tensors."""
 
-    call: Callable[..., Any]  # (op, tensors, attrs, scalars): the call's result
+    call: Callable[..., object]  # (op, tensors, attrs, scalars): the call's result
     call_into: Callable[..., int]  # (op, outs, tensors, attrs, scalars): the instruction's number
     view: Callable[..., Tensor]  # (base, logical meta, offset in elements, may it be a copy)
     gathered: Callable[..., Tensor]  # (x): a local tensor of all of it
@@ -75,7 +75,7 @@ def local_of(value: Any) -> Any:
     return with_metas(value, _local)
 
 
-def with_metas(value: object, of: Callable[[GlobalMeta], Any]) -> Any:
+def with_metas(value: object, of: Callable[[GlobalMeta], object]) -> object:
     """A value with `of(meta)` in the places of global metas, and this rank's device in those of
     placements' devices.
     """
@@ -91,7 +91,7 @@ def with_metas(value: object, of: Callable[[GlobalMeta], Any]) -> Any:
 _local = attrgetter("local")
 
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def takes_placement(function: Function) -> Function:
@@ -111,7 +111,7 @@ def takes_placement(function: Function) -> Function:
 
 
 # placement and SBP of tensors that are made without their own; None: local ones
-made_globally: Mode[tuple[Any, Any] | None] = Mode(None)
+made_globally: Mode[tuple[object, object] | None] = Mode(None)
 # not empty while a thread makes tensors on another device than the CPU, or global ones
 elsewhere = (made_on.inside, made_globally.inside)
 

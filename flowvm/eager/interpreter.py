@@ -38,6 +38,7 @@ from flowvm.meta.batched_meta import base_device, is_batched
 from flowvm.meta.device import Device, cpu
 from flowvm.meta.device import meta as nowhere
 from flowvm.meta.dtype import MINIFLOATS, DType, on_default_dtype
+from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.meta.unique import Unique
 from flowvm.vm.callers.hot import hot
@@ -84,10 +85,10 @@ class Operator(Unique):
     unsized: frozenset[str] = frozenset()  # mut2 outputs
     saves: tuple[str, ...] = ()  # operands that the gradient needs
     constants: frozenset[str] = frozenset()  # outputs without a place in the graph
-    grad: Callable[..., Any] | None = None
+    grad: Callable[..., object] | None = None
     # called on a miss with the call's arguments: a result if the call must be made some other way
     # (numbers among the tensors, float16, strides that the kernel does not take), else None
-    fallback: Callable[..., Any] = lambda *args: None
+    fallback: Callable[..., object] = lambda *args: None
     form: Any = None  # what it was made of, for who wants to make more of it: see ops.elementwise
     # what `lower` makes the CPU's call of: infer(metas, attrs) gives a Launch or the like
     infer: Callable[..., Any] | None = None
@@ -106,7 +107,9 @@ class Operator(Unique):
     # flowvm.ops.declare.letters
     letters: Callable[[Any, Any, Any], Any] | None = None
     shaped: str = ""  # the attribute that is the shape of its first output
-    facts: dict[Any, Any] = field(default_factory=dict)  # of single rooms: flowvm.ops.declare.facts
+    facts: dict[object, object] = field(
+        default_factory=dict
+    )  # of single rooms: flowvm.ops.declare.facts
     minifloats: bool = False  # takes floats of 8 bits: it moves, converts or compares elements
     # of an operator made at run time: (maker, arguments), which makes it again; see ops.recipes
     recipe: tuple[str, tuple[Any, ...]] | None = None
@@ -115,17 +118,17 @@ class Operator(Unique):
     # the operator whose result goes over its first input here: see `going_over`
     over: Operator | None = None
     keywords: tuple[str, ...] = ()  # of calls, if not the names of inputs, attributes and scalars
-    site: Any = field(init=False, default=None, repr=False)  # for native calls
+    site: object = field(init=False, default=None, repr=False)  # for native calls
     lru: LRUCache = field(default_factory=lambda: LRUCache("calls"))
-    cache: dict[Any, Any] = field(init=False)  # where calls look: the young of `lru`
-    twin: Callable[..., Any] = field(init=False)  # the Python function that issues calls
+    cache: dict[object, object] = field(init=False)  # where calls look: the young of `lru`
+    twin: Callable[..., object] = field(init=False)  # the Python function that issues calls
     call: Callable[..., Any] = field(init=False)  # that, or compiled code that does the same
 
     def __post_init__(self) -> None:
         if self.amp and self.amp not in AMP:
             raise ArgumentError(f"{self.name}: amp is one of {', '.join(AMP)}, not {self.amp!r}")
         self.cache = self.lru.young
-        engine.on_entries_full.append(self.lru.forget)
+        engine.entries.on_full.append(self.lru.forget)
         self.twin = call_function(self, keywords=self.keywords)
         self.call = callable_of(self)
         operators.add(self)
@@ -216,7 +219,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _miss(op: Operator, tensors: Sequence[Any], attrs: tuple[object, ...]) -> CallEntry:
+def _miss(op: Operator, tensors: Sequence[Tensor], attrs: tuple[object, ...]) -> CallEntry:
     """Make the call's entry.
 
     A call on global tensors has none yet, nor has one on tensors inside `vmap`: `globally` of
@@ -256,7 +259,9 @@ def _foretell(call: tuple[Operator, object, object, tuple[bool, ...]] | None, th
         missing(thread)
 
 
-def keep_global(op: Operator, metas: tuple[Any, ...], attrs: Attrs, outs: tuple[Any, ...]) -> None:
+def keep_global(
+    op: Operator, metas: tuple[GlobalMeta, ...], attrs: Attrs, outs: tuple[GlobalMeta, ...]
+) -> None:
     """Keep the entry of a call on global tensors that the parts here alone can make: from now on
     it is issued as a call on local ones.
     """
@@ -289,9 +294,9 @@ def going_over(op: Operator) -> Operator:
 
 def keep_batched(
     op: Operator,
-    metas: tuple[Any, ...],
+    metas: tuple[object, ...],
     attrs: Attrs,
-    outs: tuple[Any, ...],
+    outs: tuple[TensorMeta, ...],
     physical: tuple[object, ...],
 ) -> bool:
     """Keep the entry of a call on tensors inside `vmap`, whose metas are `metas`, if there is one
@@ -307,14 +312,14 @@ def keep_batched(
 ENTRY_BYTES = 3000  # of an entry of a call in the VM, with what is known of it, without its layout
 
 
-def _keep(op: Operator, key: tuple[Any, ...], entry: CallEntry) -> CallEntry:
-    layout = engine.entry_info[entry.word & ENT.MASK][1][0]
+def _keep(op: Operator, key: tuple[object, ...], entry: CallEntry) -> CallEntry:
+    layout = engine.entries.info[entry.word & ENT.MASK][1][0]
     cached: CallEntry = op.lru.put(key, entry, ENTRY_BYTES + layout.nbytes)
     return cached
 
 
 # how a call is lowered for a device type other than the CPU
-lowerings: dict[str, Callable[[Operator, Any, Any], Invocation]] = {}
+lowerings: dict[str, Callable[[Operator, tuple[TensorMeta, ...], Attrs], Invocation]] = {}
 
 
 def device_of(metas: tuple[TensorMeta, ...], attrs: tuple[object, ...]) -> Device:
@@ -424,7 +429,7 @@ def _entry(
     kinds += ["mut" if n in op.writes else "const" for n in op.inputs]
     all_metas = (*invocation.outputs, *metas)
     text = " · ".join(f"{k} {n} {m!r}" for k, n, m in zip(kinds, names, all_metas, strict=True))
-    word = engine.new_entry(
+    word = engine.entries.new(
         KIND.OP_CALL,
         access,
         kernel=invocation.kernel,
@@ -502,7 +507,7 @@ def call_into(
         word = placed(entry.word)
     if traced and (trace := current_trace_recorder()) is not None:
         trace.into(op, entry, outs[0], tensors, attrs, scalars)
-    return engine.issue(word, operands, words, traced=traced)
+    return engine.records.issue(word, operands, words, traced=traced)
 
 
 def _unsized(op: Operator, out: Tensor, most: TensorMeta) -> None:
@@ -515,11 +520,11 @@ def _unsized(op: Operator, out: Tensor, most: TensorMeta) -> None:
     ref = out._ref  # not `out`, which keeps the function
 
     def pending() -> TensorMeta:
-        engine.wait_for([ref])
-        return most.with_shape((engine.rows(ref), *most.shape[1:]))
+        engine.waits.wait_for([ref])
+        return most.with_shape((engine.storages.rows(ref), *most.shape[1:]))
 
     out._pending = pending
 
 
-on_default_dtype.append(engine.forget_entries)  # by which results of integers were inferred
+on_default_dtype.append(engine.entries.forget)  # by which results of integers were inferred
 hot.update({"fallback": _fallback, "miss": _miss, "unsized": _unsized})

@@ -16,7 +16,7 @@ import numpy as np
 
 from flowvm.errors import ArgumentTypeError
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., object])
 REST: Final = "*"  # the parameter for what is left of the positional arguments
 # of every function that is steady: PyTorch takes NumPy's names, and its matrices' are "input"
 COMMON: Final = {"axis": "dim", "keepdims": "keepdim", "input": "A"}
@@ -53,8 +53,8 @@ def _called_by(function: Function, others: Mapping[str, str]) -> Function:
 
 
 def _renamed(
-    name: str, others: Mapping[str, str], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, ...]:
+    name: str, others: Mapping[str, str], args: tuple[object, ...], kwargs: dict[str, object]
+) -> tuple[object, ...]:
     """The positional arguments; keywords are renamed in place."""
     for theirs in [name for name in kwargs if name in others]:
         ours = others[theirs]

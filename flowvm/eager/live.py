@@ -24,16 +24,17 @@ import numbers
 import operator
 from collections.abc import Callable, Iterable
 from struct import pack, unpack
+from types import CodeType
 from typing import Any
 
 import numpy as np
 
 from flowvm.errors import CaptureError
 
-Guard = tuple[Callable[[], Any], Any]  # (what was asked: a Live, the answer)
+Guard = tuple[Callable[[], object], object]  # (what was asked: a Live, the answer)
 
 # name -> (the function, how it is written, how tightly that binds: 1 a comparison .. 9 a call)
-FUNCTIONS: dict[str, tuple[Callable[..., Any], str, int]] = {
+FUNCTIONS: dict[str, tuple[Callable[..., object], str, int]] = {
     "lt": (operator.lt, "{} < {}", 1),
     "le": (operator.le, "{} <= {}", 1),
     "gt": (operator.gt, "{} > {}", 1),
@@ -70,9 +71,14 @@ class Decisions(list[Guard]):
     def __init__(self, guards: Iterable[Guard] = ()) -> None:
         super().__init__(guards)
         self.open = True
-        self.known: dict[Any, Live] = {}
-        self.places: dict[int, tuple[Any, int]] = {}  # of each guard: the user's expression
-        self.user: Callable[[], tuple[Any, int]] = lambda: (None, 0)  # which that is now
+        self.known: dict[object, Live] = {}
+        self.places: dict[
+            int, tuple[CodeType | None, int]
+        ] = {}  # of each guard: the user's expression
+        self.user: Callable[[], tuple[CodeType | None, int]] = lambda: (
+            None,
+            0,
+        )  # which that is now
 
 
 class Live:
@@ -84,7 +90,7 @@ class Live:
 
     __slots__ = ("function", "guards", "kind_kept", "operands")
 
-    def __init__(self, function: str, operands: tuple[Any, ...], guards: Decisions) -> None:
+    def __init__(self, function: str, operands: tuple[object, ...], guards: Decisions) -> None:
         self.function, self.operands, self.guards = function, operands, guards
         self.kind_kept = False  # whether a guard says that it is a float, or none
 
@@ -106,7 +112,7 @@ class Live:
             self._keep_kind()
         return _LiveFloat if isinstance(self.find(), float) else _LiveInt
 
-    def _computed(self, function: str, *values: Any) -> Any:
+    def _computed(self, function: str, *values: object) -> Any:
         if not all(isinstance(v, (Live, int, float)) for v in values):
             if not all(isinstance(v, numbers.Number) for v in values):
                 return NotImplemented
@@ -118,7 +124,7 @@ class Live:
             known = self.guards.known[key] = Live(function, values, self.guards)
         return known
 
-    def _decided(self, function: str, *values: Any) -> Any:
+    def _decided(self, function: str, *values: object) -> Any:
         value = self._computed(function, *values)
         if not isinstance(value, Live):
             return value
@@ -173,10 +179,12 @@ class Live:
     def __complex__(self) -> complex:
         return complex(self.fixed())
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+    def __array__(self, dtype: Any = None, copy: object = None) -> Any:
         return np.asarray(self.fixed(), dtype)
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+    def __array_ufunc__(
+        self, ufunc: object, method: str, *inputs: object, **options: object
+    ) -> Any:
         return getattr(ufunc, method)(*map(plain_number, inputs), **options)
 
     def __getattr__(self, name: str) -> Any:
@@ -188,7 +196,7 @@ class Live:
     def __copy__(self) -> Live:
         return self
 
-    def __deepcopy__(self, memo: Any) -> Live:
+    def __deepcopy__(self, memo: object) -> Live:
         return self
 
     def __repr__(self) -> str:
@@ -235,7 +243,7 @@ class Leaf(Live):
         owner: Any,
         names: tuple[Any, ...],
         guards: Decisions | None = None,
-        key: tuple[Any, ...] = (),
+        key: tuple[object, ...] = (),
         text: str = "",
     ) -> None:
         super().__init__("", (), Decisions() if guards is None else guards)
@@ -244,7 +252,7 @@ class Leaf(Live):
         self.others: list[Any] = []
         self.held = self.find()
 
-    def find(self) -> Any:
+    def find(self) -> object:
         """The number of the present replay."""
         value = self.owner
         for name in self.names:
@@ -272,58 +280,58 @@ class Leaf(Live):
         return self.text
 
 
-def single(value: Any) -> Any:
+def single(value: object) -> Any:
     """A number rounded to float32, live if it is."""
     if isinstance(value, Live):
         return value._computed("single", value)
     return FUNCTIONS["single"][0](value)
 
 
-def now(value: Any) -> Any:
+def now(value: object) -> Any:
     """The number itself: of a live one, that of the present replay."""
     return value.find() if isinstance(value, Live) else value
 
 
-def plain_number(value: Any) -> Any:
+def plain_number(value: object) -> object:
     """A number as a plain one: of a live one that of now, which is then `fixed`."""
     return value.fixed() if isinstance(value, Live) else value
 
 
-def _written(value: Any, around: int) -> str:
+def _written(value: object, around: int) -> str:
     if isinstance(value, Live):
         return value._written(around)
     text = repr(value)
     return f"({text})" if text.startswith("-") and around > 4 else text
 
 
-def _binary(function: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    def method(self: Live, other: Any) -> Any:
+def _binary(function: str) -> tuple[Callable[..., object], Callable[..., object]]:
+    def method(self: Live, other: object) -> Any:
         return self._computed(function, self, other)
 
-    def reflected(self: Live, other: Any) -> Any:
+    def reflected(self: Live, other: object) -> Any:
         return self._computed(function, other, self)
 
     return method, reflected
 
 
-def _whole(function: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _whole(function: str) -> tuple[Callable[..., object], Callable[..., object]]:
     """Methods of an operation on ints that is for sizes and masks: of numbers that are fixed."""
     of = getattr(operator, function)
 
-    def method(self: Live, other: Any) -> Any:
+    def method(self: Live, other: object) -> Any:
         return of(self.fixed(), plain_number(other))
 
-    def reflected(self: Live, other: Any) -> Any:
+    def reflected(self: Live, other: object) -> Any:
         return of(plain_number(other), self.fixed())
 
     return method, reflected
 
 
-def _unary(function: str) -> Callable[..., Any]:
+def _unary(function: str) -> Callable[..., object]:
     return lambda self, *more: self._computed(function, self, *more)
 
 
-def _decision(function: str) -> Callable[..., Any]:
+def _decision(function: str) -> Callable[..., object]:
     return lambda self, *others: self._decided(function, self, *others)
 
 
@@ -349,7 +357,7 @@ setattr(Live, "__rdivmod__", lambda self, other: (other // self, other % self)) 
 
 
 def live_lines(
-    values: Iterable[Any], own: dict[str, Any], known: dict[int, str] | None = None
+    values: Iterable[object], own: dict[str, object], known: dict[int, str] | None = None
 ) -> tuple[list[str], list[str]]:
     """Lines of Python that find these numbers, each expression once, and what they are then called.
 
@@ -359,7 +367,7 @@ def live_lines(
     names = {} if known is None else known
     lines: list[str] = []
 
-    def named(value: Any) -> str:
+    def named(value: object) -> str:
         if not isinstance(value, Live):
             own[f"c{len(own)}"] = value  # not its text: inf and numpy's numbers have none
             return f"c{len(own) - 1}"
@@ -400,7 +408,7 @@ class FrozenFloat(float, Frozen):
     """See Frozen."""
 
 
-def freeze(value: Live | Frozen) -> Any:
+def freeze(value: Live | Frozen) -> object:
     """The plain number that `value` is now, which remembers `value`."""
     if isinstance(value, Frozen):
         return value
@@ -412,7 +420,7 @@ def freeze(value: Live | Frozen) -> Any:
     return frozen
 
 
-def plain_type(value: Any) -> type:
+def plain_type(value: object) -> type:
     """int or float for a frozen number, else its type."""
     if isinstance(value, Frozen):
         return float if isinstance(value, float) else int

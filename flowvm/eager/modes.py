@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import MappingProxyType
+from types import CodeType, FrameType, MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from flowvm.eager.call_entry import CallEntry
@@ -53,21 +53,21 @@ class Recorder(Protocol):
     ) -> int:
         """Take note of one operation; `into`: its outputs are tensors that were there before."""
 
-    def draw(self, generator: Any) -> tuple[Live, Live]:
+    def draw(self, generator: object) -> tuple[Live, Live]:
         """A draw of a random generator, to be made anew for each replay."""
 
-    def redo(self, move: Any) -> Any:
+    def redo(self, move: object) -> Any:
         """Something else that is done to a generator, again in each replay: what it answers."""
 
     def keep_state(self, seed_state: Any) -> Tensor:
         """Return a stand-in for the state of a generator, which is `seed_state` in each replay."""
 
-    def kept_state(self, state: Tensor) -> Any:
+    def kept_state(self, state: Tensor) -> object:
         """Return the argument of the `keep_state` that returned this tensor; None for another
         one.
         """
 
-    def seed_of(self, generator: Any) -> Any:
+    def seed_of(self, generator: object) -> int:
         """The seed that a generator has where the code is."""
 
     def repeating(self, drawn: Sequence[Any] | None) -> AbstractContextManager[None]:
@@ -88,25 +88,25 @@ class Recorder(Protocol):
     def size_of(self, out: Tensor, most: TensorMeta) -> Callable[[], TensorMeta]:
         """Return a function for the meta of a mut2 output, to be called when it is needed."""
 
-    def decide(self, tensor: Tensor) -> Any:
+    def decide(self, tensor: Tensor) -> object:
         """The value of a one-element tensor by which the framework itself must decide."""
 
     def reach(self, leaf: Tensor) -> None:
         """Backward is about to add to the `.grad` of `leaf`."""
 
-    def stepping(self, optimizer: Any) -> AbstractContextManager[None]:
+    def stepping(self, optimizer: object) -> AbstractContextManager[None]:
         """One step of an optimizer is recorded inside; an error if the graph may not take it."""
 
     phase: str
     scope: str
     drawn: list[tuple[Live, Live]]
-    checkpoints: tuple[Any, ...]  # modules, or their paths
+    checkpoints: tuple[object, ...]  # modules, or their paths
 
 
 # A generated call looks at `hot["unrecorded"]` before it asks whether to record, and at
 # `hot["departed"]` before it asks where to: true while any thread is in such a region.
 _recording = Mode(RECORD)
-_departed: set[Any] = set()
+_departed: set[object] = set()
 _recorder: Mode[Recorder | None] = Mode(None, _departed)  # while a graph is captured
 _trace_recorder = Mode[Any](None, _departed)  # a `flowvm.eager.trace_recorder.TraceRecorder`
 _stream = Mode(CALL_STREAM, _departed)
@@ -172,7 +172,7 @@ def current_stream() -> int:
     return _stream.now()
 
 
-def use_stream(stream: int, keep: Any = None) -> Region:
+def use_stream(stream: int, keep: object = None) -> Region:
     """Issue this thread's operations to `stream`, in a region, which keeps `keep`."""
     return _stream.to(stream, keep)
 
@@ -199,7 +199,7 @@ def placed(word: int) -> int:
     return word & ENT.MASK | stream << ENT.BITS
 
 
-def departing() -> set[Any]:
+def departing() -> set[object]:
     """Return the set that is not empty while a thread may depart from the default modes."""
     return _departed
 
@@ -234,12 +234,12 @@ def current_recorder() -> Recorder | None:
 
 
 def _depart(
-    op: Any,
+    op: object,
     entry: CallEntry,
     outputs: tuple[Tensor, ...],
     inputs: tuple[Tensor, ...],
     attrs: Attrs,
-    scalars: tuple[Any, ...],
+    scalars: tuple[object, ...],
 ) -> int:
     """The entry word of a call while some thread departs from the default."""
     recorder, trace = _recorder.now(), _trace_recorder.now()
@@ -251,14 +251,14 @@ def _depart(
     stream = word >> ENT.BITS
     if stream != CALL_STREAM:  # remember the outputs: their ReleaseTensor must run there
         for out in outputs:
-            engine.stream_of[out._ref] = stream
+            engine.storages.stream_of[out._ref] = stream
     return word
 
 
 # --- whose line -------------------------------------------------------------------------------
 
 
-def find_user(frame: Any) -> tuple[Any, int]:
+def find_user(frame: FrameType) -> tuple[CodeType | None, int]:
     """Code and instruction offset of the first frame from `frame` up that is not flowvm's.
 
     While a line is pinned (`pinned`): that one.
@@ -269,7 +269,7 @@ def find_user(frame: Any) -> tuple[Any, int]:
     return _first_user(frame)
 
 
-def _issued_at(frame: object) -> object:
+def _issued_at(frame: FrameType | None) -> object:
     """Return the place that issuing remembers: `find_user`, and in backward the origin
     (`vm.lines`).
     """
@@ -279,7 +279,7 @@ def _issued_at(frame: object) -> object:
     return _first_user(frame)
 
 
-def _first_user(frame: Any) -> tuple[Any, int]:
+def _first_user(frame: FrameType | None) -> tuple[CodeType | None, int]:
     while frame is not None:
         name = frame.f_code.co_filename
         if name in _user_files:
@@ -291,7 +291,9 @@ def _first_user(frame: Any) -> tuple[Any, int]:
     return None, 0
 
 
-def pinned(origin: list[Any] | None, backward_run: Any = None) -> AbstractContextManager[None]:
+def pinned(
+    origin: list[object] | None, backward_run: object = None
+) -> AbstractContextManager[None]:
     """Attribute what this thread issues inside one with statement to `origin`, see `user_line`.
 
     None: to the lines that issue it.  `backward_run` is the backward that pins the line.
@@ -304,7 +306,7 @@ def current_backward() -> Any:
     return _user.innermost_keep()
 
 
-def user_line() -> list[Any]:
+def user_line() -> list[object]:
     """The line that is pinned, or the user's present one, and as a second element the origin of
     what is issued.
 

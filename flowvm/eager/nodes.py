@@ -32,7 +32,7 @@ class Node:
     def __reduce__(self) -> NoReturn:
         raise ArgumentTypeError("a grad_fn can be neither copied nor pickled; detach the tensor")
 
-    extra: Any  # hooks and the like; unset where there are none
+    extra: object  # hooks and the like; unset where there are none
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Changed:
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def refuse(self, *_: Any) -> NoReturn:
+    def refuse(self, *_: object) -> NoReturn:
         """Raise the error that this stands for."""
         raise AutogradError(self.text)
 
@@ -170,6 +170,6 @@ class OutputEdge:
 
 # Who is to be told of every node as it is made (`flowvm.autograd.node_listeners`): while there is
 # somebody, nodes are made by Node's `__init__` alone.
-askers: dict[object, Callable[[Any], None]] = {}
+askers: dict[object, Callable[..., None]] = {}
 
 hot.update({"Node": Node, "OutputEdge": OutputEdge, "askers": askers})

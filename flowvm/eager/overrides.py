@@ -61,11 +61,11 @@ def begin() -> None:
 # --- whom to ask ----------------------------------------------------------------------------------
 
 
-def overriding(values: Iterable[Any]) -> list[Any]:
+def overriding(values: Iterable[Any]) -> list[object]:
     """Return one value of each class that may take a call over, also from lists and tuples: in
     order, but subclasses in front of their bases.
     """
-    overriders: list[Any] = []
+    overriders: list[object] = []
     for value in values:
         kind = type(value)
         if kind in _USUAL:
@@ -79,7 +79,7 @@ def overriding(values: Iterable[Any]) -> list[Any]:
     return overriders
 
 
-def _enter(overriders: list[Any], value: Any) -> None:
+def _enter(overriders: list[object], value: object) -> None:
     kind = type(value)
     handler = getattr(kind, "__torch_function__", None)
     if handler is None or handler is disabled or any(type(other) is kind for other in overriders):
@@ -92,7 +92,7 @@ def _enter(overriders: list[Any], value: Any) -> None:
     overriders.insert(place, value)
 
 
-def overridden(public: Any, overriders: Sequence[Any], args: Any, kwargs: Any) -> Any:
+def overridden(public: object, overriders: Sequence[Any], args: object, kwargs: object) -> Any:
     """Return the answer of the innermost mode, or of one of `overriders`, in the place of
     `public(*args)`.
 
@@ -185,7 +185,7 @@ def copied(function: FunctionType) -> FunctionType:
     return original
 
 
-def exchange_code(function: FunctionType, code: CodeType, stands_for: dict[int, Any]) -> None:
+def exchange_code(function: FunctionType, code: CodeType, stands_for: dict[int, object]) -> None:
     """Let `function` do what `code` says, which has as many free variables; numbers among its
     constants stand for objects.
     """
@@ -250,7 +250,7 @@ def converted(result: object, cls: type[Tensor]) -> Any:
     return result
 
 
-unwrapped: set[Any] = set()  # functions whose results stay what they are
+unwrapped: set[object] = set()  # functions whose results stay what they are
 
 
 def _torch_function(
@@ -271,7 +271,7 @@ def _torch_function(
     return result if func in unwrapped else converted(result, cls)
 
 
-def _init_subclass(cls: type[Any], /, **kwargs: Any) -> None:
+def _init_subclass(cls: type[Tensor], /, **kwargs: object) -> None:
     super(Tensor, cls).__init_subclass__(**kwargs)
     if getattr(cls, "__torch_function__", None) is not disabled:
         begin()

@@ -97,7 +97,7 @@ class Fields(Attached):
     _kin: Any
 
 
-_storage_of: Callable[[Any], Any] = Fields.__dict__["_storage"].__get__
+_storage_of: Callable[[object], object] = Fields.__dict__["_storage"].__get__
 _set_storage: Callable[..., None] = Fields.__dict__["_storage"].__set__
 _set_id: Callable[..., None] = Storage.__dict__["id"].__set__
 
@@ -108,7 +108,7 @@ lacked: dict[str, str] = {name: name for name in ("_pending", "_extra", "_kin")}
 
 
 # called with a tensor whose `.grad` is read, while code is captured on some thread
-on_grad_read: list[Callable[[Any], None]] = []
+on_grad_read: list[Callable[[object], None]] = []
 
 
 class Tensor(Fields):
@@ -297,7 +297,7 @@ class Tensor(Fields):
         except AttributeError as error:
             raise refused("storage_offset", self, error) from None
 
-    def is_contiguous(self, memory_format: Any = None) -> bool:
+    def is_contiguous(self, memory_format: object = None) -> bool:
         """Return True if the elements lie in the order of `memory_format`, C's by default, without
         gaps.
 
@@ -439,7 +439,7 @@ class Tensor(Fields):
         return value
 
     @grad.setter
-    def grad(self, value: Any) -> None:
+    def grad(self, value: object) -> None:
         if value is not None:
             if not isinstance(value, Tensor):
                 kind = type(value).__name__
@@ -588,7 +588,7 @@ def forget_gone(views: list[Any]) -> None:
     views[:] = compress(views, map(is_not, map(call, views), repeat(None)))
 
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def method(name: str | None = None) -> Callable[[Function], Function]:

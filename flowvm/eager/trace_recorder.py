@@ -21,7 +21,7 @@ class Call(NamedTuple):
     outs: tuple[Tensor, ...]
     inputs: tuple[Tensor, ...]
     attrs: Attrs
-    scalars: tuple[Any, ...]
+    scalars: tuple[object, ...]
 
 
 class View(NamedTuple):
@@ -30,14 +30,14 @@ class View(NamedTuple):
     x: Tensor
     out: Tensor
     offset: int  # in bytes
-    operator: Any = None
+    operator: object = None
     attrs: Attrs = ()
 
 
 class Record(NamedTuple):
     """A finished tensor that was to have a Node."""
 
-    op: Any
+    op: object
     inputs: tuple[Tensor, ...]
     out: Tensor
     attrs: Attrs
@@ -54,13 +54,13 @@ class Into(NamedTuple):
     target: Tensor
     inputs: tuple[Tensor, ...]
     attrs: Attrs
-    scalars: tuple[Any, ...]
+    scalars: tuple[object, ...]
 
 
 class Pieces(NamedTuple):
     """Views of one tensor, made outside of the graph, that become the outputs of one Node."""
 
-    op: Any
+    op: object
     x: Tensor
     outs: tuple[Tensor, ...]
     attrs: Attrs

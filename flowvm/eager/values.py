@@ -59,7 +59,7 @@ class _Memory:
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
-        address = engine.pointer(tensor._ref)
+        address = engine.storages.pointer(tensor._ref)
         self.__array_interface__ = array_interface(tensor._meta, address, False)
 
 
@@ -75,7 +75,7 @@ def wait_for(t: Tensor, read: bool = False) -> None:
             recorder.read(t)
         if (trace := current_trace_recorder()) is not None:
             trace.refuse()  # what follows may depend on it
-    engine.wait_for([t._ref], read)
+    engine.waits.wait_for([t._ref], read)
 
 
 def memory_of(t: Tensor) -> Array:
@@ -127,7 +127,7 @@ def lent_array(t: Tensor) -> Array:
     storage = t.storage()
     loan = Loan(engine.lending, storage, {})
     wait_for(t, read=True)  # on loan already: what another thread issues now waits for itself
-    loan.__array_interface__ = array_interface(meta, engine.pointer(t._ref), False)
+    loan.__array_interface__ = array_interface(meta, engine.storages.pointer(t._ref), False)
     return np.asarray(loan)
 
 
@@ -193,7 +193,7 @@ def item(t: Tensor) -> Any:
         if meta.device is not cpu:
             t = on_host(t)
         wait_for(t)
-        address = engine.pointer(t._ref)
+        address = engine.storages.pointer(t._ref)
         if meta.dtype.reduced:
             bits = np.frombuffer(ctypes.string_at(address, meta.dtype.itemsize), meta.dtype.storage)
             return float(meta.dtype.loaded(bits)[0])
@@ -285,7 +285,7 @@ def _index(t: Tensor) -> int:
 
 def adopt_array(
     array: Array,
-    owner: Any = None,
+    owner: object = None,
     device: Device = cpu,
     dtype: DType | None = None,
     shared: bool = False,
@@ -309,7 +309,7 @@ def adopt_array(
         span = sum(s * (n - 1) for s, n in zip(array.strides, array.shape, strict=True))
         nbytes = span + array.itemsize
     owner_of = array if owner is None else owner
-    storage = engine.adopt(array.ctypes.data, nbytes, owner_of, shared)
+    storage = engine.storages.adopt(array.ctypes.data, nbytes, owner_of, shared)
     if zoned:
         engine.words[STO.AT + storage * STO.WORDS + STO.CLASS] = zones.ZONED
     result = new_tensor(storage, meta)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CommunicationError
@@ -22,7 +21,7 @@ from flowvm.ranks.world import world
 
 
 def prepared(
-    folder: Path, tree: Any, tensors: dict[str, Tensor], save: Callable[[Any, Path], None]
+    folder: Path, tree: object, tensors: dict[str, Tensor], save: Callable[[object, Path], None]
 ) -> Callable[[float], None]:
     """Prepare a write.  Now the ranks do their common work and values are copied.  Return a
     function that does the rest, on any thread, and at any time.  Its argument is the seconds for

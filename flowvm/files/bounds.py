@@ -66,7 +66,7 @@ class Bounds:
         self.step()
         target.add(key)
 
-    def _check(self, target: MutableMapping[Any, Any] | set[Any], key: Any) -> None:
+    def _check(self, target: MutableMapping[object, object] | set[object], key: Any) -> None:
         kind = key.__class__
         if kind in _PLAIN or (kind is int and -_NEAR < key < _NEAR):
             return
@@ -137,7 +137,7 @@ def check_tree(value: object, refusal: Refusal) -> None:
             )
 
 
-def _children(value: object) -> Collection[Any] | None:
+def _children(value: object) -> Collection[object] | None:
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
     return value if isinstance(value, (list, tuple, set, frozenset)) else None

@@ -82,7 +82,7 @@ class _Dtype(NamedTuple):
     name: str
 
 
-def _requiring(value: Any, requires_grad: object = False) -> Any:
+def _requiring(value: object, requires_grad: object = False) -> object:
     """Return a tensor of a file, which requires gradients if it did there."""
     if requires_grad is True and isinstance(value, Tensor) and value.dtype.inexact:
         value.requires_grad_()
@@ -101,7 +101,7 @@ class _Call(NamedTuple):
     """A name that may be called, and the function of this module that it calls."""
 
     name: str
-    run: Callable[..., Any]
+    run: Callable[..., object]
 
 
 class _Mark:
@@ -307,7 +307,7 @@ class Reader:
             raise self.refusal("has a view of a storage; save it again with PyTorch 1.6 or newer")
         return _Storage(key, kind.name, size)
 
-    def _call(self, function: object, args: object) -> Any:
+    def _call(self, function: object, args: object) -> object:
         if not isinstance(function, _Call) or type(args) is not tuple:
             raise self.refusal("calls a function: flowvm runs nothing of a file")
         try:
@@ -332,10 +332,10 @@ class _Machine:
     def __init__(self, reader: Reader, file: io.BytesIO) -> None:
         self.reader, self.file = reader, file
         self.nbytes = file.getbuffer().nbytes
-        self.stack: list[Any] = []
-        self.memo: dict[int, Any] = {}
+        self.stack: list[object] = []
+        self.memo: dict[int, object] = {}
         # by id, tuples that hold tuples, with how deep they are nested: they are kept, so ids stay
-        self.nested: dict[int, tuple[int, tuple[Any, ...]]] = {}
+        self.nested: dict[int, tuple[int, tuple[object, ...]]] = {}
 
     def take(self, n: int) -> bytes:
         data = self.file.read(n) if n <= self.nbytes else b""
@@ -349,12 +349,12 @@ class _Machine:
             raise self.reader.refusal("is damaged: a line of a pickle has no end")
         return data[:-1].decode("utf-8", "replace")
 
-    def pop(self) -> Any:
+    def pop(self) -> object:
         if not self.stack or isinstance(self.stack[-1], _Mark):
             raise self.reader.refusal("is damaged: a pickle's stack is empty")
         return self.stack.pop()
 
-    def to_mark(self) -> list[Any]:
+    def to_mark(self) -> list[object]:
         for place in range(len(self.stack) - 1, -1, -1):
             if isinstance(self.stack[place], _Mark):
                 items = self.stack[place + 1 :]
@@ -362,7 +362,7 @@ class _Machine:
                 return items
         raise self.reader.refusal("is damaged: a pickle has no mark")
 
-    def run(self) -> Any:
+    def run(self) -> object:
         step_on = self.reader.bounds.step
         for _ in range(MOST_STEPS):
             step_on()
@@ -406,7 +406,7 @@ class _Machine:
             )
         return self.stack[-1]
 
-    def items(self, items: list[Any]) -> None:
+    def items(self, items: list[object]) -> None:
         target, put = self.into(dict), self.reader.bounds.put
         if len(items) % 2:
             raise self.reader.refusal("is damaged: a dict has a key without a value")
@@ -438,7 +438,7 @@ class _Machine:
     def number(self, data: bytes) -> None:
         self.stack.append(int.from_bytes(data, "little", signed=True))
 
-    def dict_of(self, items: list[Any]) -> None:
+    def dict_of(self, items: list[object]) -> None:
         self.stack.append({})
         self.items(items)
 
@@ -491,7 +491,7 @@ def _utf8(machine: _Machine, width: str) -> str:
     return machine.sized(width).decode("utf-8", "surrogatepass")
 
 
-_STEPS: Final[dict[bytes, Callable[[_Machine], Any]]] = {
+_STEPS: Final[dict[bytes, Callable[[_Machine], object]]] = {
     b"\x80": lambda m: m.take(1),  # PROTO
     b"\x95": lambda m: m.take(8),  # FRAME
     b"(": _push(lambda m: _Mark()),

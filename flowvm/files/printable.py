@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any, Final
+from typing import Final
 
 # C0 and C1 controls with DEL; marks that turn the direction of text; separators that break lines in
 # browsers and editors; zero-width and tag characters; halves of surrogate pairs
@@ -40,7 +40,7 @@ def printable(text: str, *, lines: bool = False) -> str:
     return _pattern(lines).sub(_escape, text)
 
 
-def printable_tree(value: object) -> Any:
+def printable_tree(value: object) -> object:
     r"""Return plain values with each text in lists and dicts printable, for a page of them.
 
     >>> from flowvm.files.printable import printable_tree

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from flowvm.errors import ArgumentError, FileError
 
-Check = Callable[[Any, str], None]
+Check = Callable[[object, str], None]
 INT64 = 1 << 63
 MOST_DEPTH = 100  # of lists and dicts in each other
 

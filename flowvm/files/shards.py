@@ -83,7 +83,7 @@ def write(
     folder: Path,
     tree: object,
     tensors: dict[str, Tensor],
-    save: Callable[[Any, Path], None],
+    save: Callable[[object, Path], None],
     parents: bool = False,
 ) -> None:
     """Write `tensors`, with the structure `tree` that names them; `save` writes a dict of local
@@ -271,7 +271,7 @@ def _read(
     folder: Path,
     index: dict[str, Any],
     where: placement | None,
-    held: Any,
+    held: object,
     load: Callable[..., Any],
 ) -> dict[str, Tensor]:
     local = where is None and rank_and_size()[1] == 1
@@ -296,7 +296,7 @@ def contents(folder: Path) -> tuple[Any, dict[str, Any]]:
     return tree, index
 
 
-def _index(folder: Path) -> tuple[Any, dict[str, Any]]:
+def _index(folder: Path) -> tuple[object, dict[str, Any]]:
     """The structure and the tensors of a folder's index, which has the form of one."""
     what = f"flow.load: {str(folder / INDEX)!r}"
     index = read_json((folder / INDEX).read_bytes(), what, finite=False)

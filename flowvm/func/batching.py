@@ -142,7 +142,7 @@ def _mapped(
     return _looped(func, args, kwargs, dims, out_dims, randomness, flat, size)
 
 
-def _shown(result: object, level: Level, out_dims: object) -> Any:
+def _shown(result: object, level: Level, out_dims: object) -> object:
     shown = []
     for x, d in zip(leaves(result), _out_dims(out_dims, result), strict=True):
         if d is not None:
@@ -178,7 +178,7 @@ def _tensor(x: object) -> Tensor:
     )
 
 
-def _in_dims(in_dims: object, args: tuple[object, ...]) -> list[Any]:
+def _in_dims(in_dims: object, args: tuple[object, ...]) -> list[object]:
     """Return the dimension of each leaf of the arguments."""
     if not isinstance(in_dims, (int, tuple)):
         raise ArgumentError(
@@ -207,7 +207,7 @@ def _out_dims(out_dims: object, result: object) -> list[Any]:
     return dims
 
 
-def _joined(parts: Sequence[object], out_dims: object) -> Any:
+def _joined(parts: Sequence[object], out_dims: object) -> object:
     """Join the results of chunks."""
     dims = _out_dims(out_dims, parts[0])
     columns = zip(*(leaves(p) for p in parts), strict=True)
@@ -258,7 +258,7 @@ def _looped(
     return _stacked(results, out_dims)
 
 
-def _drawn(randomness: str, run: Callable[[], object]) -> Any:
+def _drawn(randomness: str, run: Callable[[], object]) -> object:
     if randomness == "different":
         return run()
     before = default_generator.position()
@@ -272,7 +272,7 @@ def _drawn(randomness: str, run: Callable[[], object]) -> Any:
     return result
 
 
-def _stacked(results: Sequence[object], out_dims: object) -> Any:
+def _stacked(results: Sequence[object], out_dims: object) -> object:
     first = results[0]
     columns = zip(*(leaves(r) for r in results), strict=True)
     joined = []

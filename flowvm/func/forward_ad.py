@@ -68,7 +68,7 @@ class DualTensor(Tensor):
 
 
 def _torch_function(
-    cls: type[DualTensor], func: Any, types: Any, args: Any = (), kwargs: Any = None
+    cls: type[DualTensor], func: Any, types: Any, args: object = (), kwargs: object = None
 ) -> object:
     """Call `func` on the values, and return the result with its derivative along the tangents."""
     if not all(issubclass(cls, kind) for kind in types):
@@ -92,7 +92,7 @@ def _changes(func: object) -> bool:
     return func is _SETITEM or inplace or (name[-1:] == "_" and not name.startswith("__"))
 
 
-def _mapped(result: object, function: Callable[[Tensor], object]) -> Any:
+def _mapped(result: object, function: Callable[[Tensor], object]) -> object:
     """Return a result with `function` applied to its tensors, in order."""
     if isinstance(result, Tensor):
         return function(result)
@@ -105,7 +105,7 @@ def _mapped(result: object, function: Callable[[Tensor], object]) -> Any:
     return result
 
 
-def _pushed(func: Callable[..., object], args: object, kwargs: object) -> Any:
+def _pushed(func: Callable[..., object], args: object, kwargs: object) -> object:
     flat, shape = tree_flatten((args, kwargs))
     duals = list({id(x): x for x in flat if isinstance(x, DualTensor) and x.level.open}.values())
     places = [next((k for k, d in enumerate(duals) if d is x), None) for x in flat]
@@ -136,7 +136,7 @@ def _pushed(func: Callable[..., object], args: object, kwargs: object) -> Any:
     )
 
 
-def _changed(target: Any, value: Any, result: Any, outs: Any, slopes: Any) -> Any:
+def _changed(target: object, value: Any, result: object, outs: Any, slopes: Any) -> object:
     """Change the values and the tangent in place."""
     with no_grad():
         value.copy_(outs[0] if outs else result)
@@ -151,7 +151,7 @@ def _changed(target: Any, value: Any, result: Any, outs: Any, slopes: Any) -> An
     )
 
 
-def _dual(primal: Tensor, tangent: Tensor, level: Any) -> DualTensor:
+def _dual(primal: Tensor, tangent: Tensor, level: object) -> DualTensor:
     dual: Any = primal.as_subclass(DualTensor)
     dual.primal, dual.tangent, dual.level = primal, tangent, level
     return dual  # type: ignore[no-any-return]
@@ -175,7 +175,7 @@ class dual_level(Switched):  # noqa: N801 - PyTorch's name
 
     _level: _Level | None = None
 
-    def _switch(self) -> Any:
+    def _switch(self) -> object:
         self._level = _new_level()
         _levels.set(self._level)
         return self._level
@@ -220,7 +220,7 @@ def _close(level: _Level) -> None:
         _levels.set(None)
 
 
-def make_dual(tensor: object, tangent: Any, *, level: object = None) -> Tensor:
+def make_dual(tensor: object, tangent: object, *, level: object = None) -> Tensor:
     """Return a tensor with these values that carries this tangent, of equal shape and dtype.
 
     ModeError outside of `dual_level`.

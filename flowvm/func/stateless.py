@@ -13,8 +13,8 @@ from flowvm.ops.shapes.join import stack
 def functional_call(
     module: Any,
     parameter_and_buffer_dicts: Any,
-    args: Any = None,
-    kwargs: dict[str, Any] | None = None,
+    args: object = None,
+    kwargs: dict[str, object] | None = None,
     *,
     tie_weights: bool = True,
     strict: bool = False,
@@ -36,7 +36,7 @@ def functional_call(
     >>> flow.func.functional_call(layer, others, (flow.tensor([[3.0, 4.0]]),))
     tensor([[7.]])
     """
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     several = isinstance(parameter_and_buffer_dicts, (tuple, list))
     for table in parameter_and_buffer_dicts if several else (parameter_and_buffer_dicts,):
         if values.keys() & table.keys():
@@ -83,8 +83,8 @@ def _places(module: Any) -> dict[str, tuple[Any, str, str, Any]]:
     return places
 
 
-def _tied(places: dict[str, Any], replacements: dict[str, Any]) -> dict[str, Any]:
-    by_value: dict[int, Any] = {}
+def _tied(places: dict[str, Any], replacements: dict[str, object]) -> dict[str, object]:
+    by_value: dict[int, object] = {}
     for name, value in replacements.items():
         own = id(places[name][3])
         if by_value.setdefault(own, value) is not value:
@@ -110,7 +110,7 @@ def stack_module_state(models: Sequence[Any]) -> tuple[dict[str, Any], dict[str,
         raise ArgumentError("stack_module_state: the models are all in training, or none is")
     params, buffers = ([dict(getattr(m, kind)()) for m in models]
                        for kind in ("named_parameters", "named_buffers"))  # fmt: skip
-    stacked: dict[str, Any] = {}
+    stacked: dict[str, object] = {}
     for name, first in params[0].items():
         if any(p[name].requires_grad is not first.requires_grad for p in params):
             raise ArgumentError(

@@ -61,7 +61,7 @@ def _open(x: Tensor) -> Tensor:
     return out
 
 
-_OPENED: Any = Recorded("open_leaf", lambda c, g: (g,), ("x",))
+_OPENED: object = Recorded("open_leaf", lambda c, g: (g,), ("x",))
 
 
 def _of_each(x: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ def _of_each(x: Tensor) -> Tensor:
     return lifted(x, tuple([Axis(m.level.number, m.level.size, 0) for m in maps.now()]))
 
 
-def _finish(result: Any, needs_grad: bool) -> Any:
+def _finish(result: object, needs_grad: bool) -> Any:
     if needs_grad:
         return result
     return mapped(lambda r: r.detach() if isinstance(r, Tensor) else r, result)
@@ -92,7 +92,7 @@ def _back(
     return [zeros_like(x) if g is None else g for g, x in zip(gradients, inputs, strict=True)]
 
 
-def _chosen(name: str, args: tuple[Any, ...], argnums: object) -> tuple[int, ...]:
+def _chosen(name: str, args: tuple[object, ...], argnums: object) -> tuple[int, ...]:
     numbers = argnums if isinstance(argnums, tuple) else (argnums,)
     for n in numbers:
         if type(n) is not int:
@@ -111,7 +111,7 @@ def _chosen(name: str, args: tuple[Any, ...], argnums: object) -> tuple[int, ...
 
 def _with_leaves(
     name: str, args: tuple[object, ...], numbers: tuple[int, ...]
-) -> tuple[list[Any], list[Any]]:
+) -> tuple[list[object], list[Any]]:
     """Return the arguments with new leaves of the graph at the places `numbers`, and these
     leaves.
     """
@@ -123,7 +123,7 @@ def _with_leaves(
     return arguments, inputs
 
 
-def _with_aux(name: str, result: object, has_aux: bool) -> tuple[Any, Any]:
+def _with_aux(name: str, result: object, has_aux: bool) -> tuple[object, object]:
     """Return the function's output, and what it gives beside that with `has_aux`."""
     if not has_aux:
         return result, None
@@ -162,7 +162,7 @@ def _alike(name: str, what: str, tree: object, like: object) -> None:
         )
 
 
-def _form(tree: object) -> Any:
+def _form(tree: object) -> object:
     if isinstance(tree, dict):
         return {key: _form(branch) for key, branch in tree.items()}
     if isinstance(tree, (tuple, list)):
@@ -181,7 +181,7 @@ def grad_and_value(func: Function, argnums: object = 0, has_aux: bool = False) -
     """
 
     @functools.wraps(func)
-    def call(*args: object, **kwargs: object) -> tuple[Any, tuple[Any, Any] | Any]:
+    def call(*args: object, **kwargs: object) -> tuple[object, tuple[object, object] | object]:
         numbers = _chosen("grad", args, argnums)
         needs_grad = _need_grad(leaves(args))
         with _inside(), enable_grad():
@@ -218,7 +218,7 @@ def grad(func: Function, argnums: object = 0, has_aux: bool = False) -> Function
     both = grad_and_value(func, argnums, has_aux)
 
     @functools.wraps(func)
-    def call(*args: object, **kwargs: object) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
         gradient, value = both(*args, **kwargs)
         return (gradient, value[1]) if has_aux else gradient
 
@@ -239,7 +239,7 @@ def vjp(func: Function, *primals: object, has_aux: bool = False) -> tuple[Any, .
         output, aux = _with_aux("vjp", func(*arguments), has_aux)
     ends = _ends("vjp", output)
 
-    def back(*cotangents: object, retain_graph: bool = True, create_graph: object = None) -> Any:
+    def back(*cotangents: object, retain_graph: bool = True, create_graph: object = None) -> object:
         tree = cotangents[0] if len(cotangents) == 1 else cotangents
         _alike("vjp", "the cotangents and of the output", tree, output)
         weights = leaves(tree)
@@ -279,7 +279,7 @@ def jvp(
 
 
 def directional(
-    func: Function, primals: Any, tangents: Any, strict: bool = False, has_aux: bool = False,
+    func: Function, primals: Any, tangents: object, strict: bool = False, has_aux: bool = False,
     empty: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Do what `jvp` does; with `empty`, of functions without results, too."""
@@ -308,7 +308,7 @@ def linearize(func: Function, *primals: object) -> tuple[Any, Function]:
     """
     output = func(*primals)
 
-    def forward(*tangents: object) -> Any:
+    def forward(*tangents: object) -> object:
         return jvp(func, primals, tangents)[1]
 
     return output, forward
@@ -336,7 +336,7 @@ def jacrev(
         raise ArgumentError(f"jacrev: chunk_size is None or an int from 1 up, got {chunk_size!r}")
 
     @functools.wraps(func)
-    def call(*args: object, **kwargs: object) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
         numbers = _chosen("jacrev", args, argnums)
         needs_grad = _need_grad(leaves(args))
         with _inside(), enable_grad():
@@ -357,7 +357,7 @@ def _blocks(
     args: Any,
     argnums: object,
     numbers: tuple[int, ...],
-) -> Any:
+) -> object:
     """Return the Jacobian's blocks, a list for each result, as trees of results of arguments."""
     trees = []
     for block in blocks:
@@ -370,7 +370,7 @@ def _blocks(
     return rebuilt(output, trees)
 
 
-def _rows(end: Any, inputs: list[Any], again: bool, chunk_size: int | None) -> list[Any]:
+def _rows(end: Any, inputs: list[Any], again: bool, chunk_size: int | None) -> list[object]:
     """Return the derivatives of one result by each leaf: a backward for all of its elements."""
     count = end.numel()
     if not count:
@@ -384,7 +384,7 @@ def _rows(end: Any, inputs: list[Any], again: bool, chunk_size: int | None) -> l
 
 def _of_units(
     x: Tensor,
-    function: Callable[[Any], Sequence[object]],
+    function: Callable[[object], Sequence[object]],
     out_dim: int,
     chunk_size: int | None = None,
 ) -> list[Any]:
@@ -410,7 +410,7 @@ def jacfwd(
     """
 
     @functools.wraps(func)
-    def call(*args: object, **kwargs: object) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
         numbers = _chosen("jacfwd", args, argnums)
         needs_grad = _need_grad(leaves(args))
         with _inside(), enable_grad():
@@ -428,13 +428,13 @@ def jacfwd(
     return call
 
 
-def _columns(ends: list[Any], inputs: list[Any], again: bool) -> list[list[Any]]:
+def _columns(ends: list[Any], inputs: list[Any], again: bool) -> list[list[object]]:
     """Return the derivatives of each result by each leaf: a backward for all of a leaf's elements,
     of the gradient by what it weighs the results with.
     """
-    weights: list[Any] = [_of_each(zeros_like(e)).detach().requires_grad_() for e in ends]
+    weights: list[object] = [_of_each(zeros_like(e)).detach().requires_grad_() for e in ends]
     back = _back(ends, inputs, weights, True)
-    blocks: list[list[Any]] = [[] for _ in ends]
+    blocks: list[list[object]] = [[] for _ in ends]
     for x, gradient in zip(inputs, back, strict=True):
         if x.numel():
             slope = functools.partial(_slopes, gradient, weights, again)
@@ -446,7 +446,7 @@ def _columns(ends: list[Any], inputs: list[Any], again: bool) -> list[list[Any]]
     return blocks
 
 
-def _slopes(gradient: Any, weights: list[Any], again: bool, unit: Any) -> list[object]:
+def _slopes(gradient: object, weights: list[Any], again: bool, unit: object) -> list[object]:
     return _back([gradient], weights, [unit], again)
 
 

@@ -110,7 +110,7 @@ class _Build:
         target: object,
         args: tuple[object, ...] | None,
         kwargs: Mapping[str, object] | None,
-        meta: Any,
+        meta: Mapping[str, object],
     ) -> Node:
         created = self.graph.create_node(op, target, args, kwargs, name)
         created.meta.update(meta)
@@ -140,7 +140,12 @@ class _Build:
             self.whole[operand.buffer] = own, operand
 
     def call(
-        self, operator: Operator, args: Any, kwargs: Any, facts: Any, meta: TensorMeta | None
+        self,
+        operator: Operator,
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+        facts: Mapping[str, object],
+        meta: TensorMeta | None,
     ) -> Node:
         meta_facts = _meta(meta) if meta else {}
         name = operator.name
@@ -182,7 +187,7 @@ class _Build:
         return self.views[key]
 
 
-def _meta(meta: TensorMeta) -> dict[str, Any]:
+def _meta(meta: TensorMeta) -> dict[str, object]:
     return {
         "shape": meta.shape, "dtype": meta.dtype, "stride": meta.stride, "tensor_meta": meta,
         "line": "", "scope": "",
@@ -197,7 +202,7 @@ class _Examples(Calling):
     def __init__(self, trace: Traced) -> None:
         self._trace = trace
 
-    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def inputs(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Sequence[object]:
         """See Calling; ArgumentError for another structure, other numbers, shapes or dtypes."""
         trace = self._trace
         leaves: list[Tensor] = []

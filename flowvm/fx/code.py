@@ -6,8 +6,8 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 from flowvm.errors import GraphError
@@ -43,16 +43,16 @@ class Calling:
 
     by_name = True
 
-    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    def inputs(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Sequence[object]:
         """The values of the placeholders, in their order."""
         return args
 
-    def around(self) -> Any:
+    def around(self) -> AbstractContextManager[object]:
         """Return a region in which the nodes run."""
         return nullcontext()
 
 
-def path_of(function: Any) -> str:
+def path_of(function: object) -> str:
     """Return the path by which a function can be imported: flowvm.relu; "" if there is none."""
     name = getattr(function, "__name__", "")
     for space in (*_SPACES, getattr(function, "__module__", None) or ""):
@@ -64,10 +64,10 @@ def path_of(function: Any) -> str:
 class _Writer:
     def __init__(self, graph: Any, root: str) -> None:
         self.graph, self.root = graph, root
-        self.globals: dict[str, Any] = {}
+        self.globals: dict[str, object] = {}
         self.used = {node.name for node in graph.nodes}
 
-    def named(self, value: Any, hint: str) -> str:
+    def named(self, value: object, hint: str) -> str:
         """The name of an object from outside."""
         name = base = re.sub("[^0-9a-zA-Z_]+", "_", hint).strip("_") or "value"
         name = base = f"_{base}" if base[0].isdigit() else base
@@ -78,7 +78,7 @@ class _Writer:
         self.globals[name] = value
         return name
 
-    def function(self, function: Any) -> str:
+    def function(self, function: object) -> str:
         path = path_of(function)
         space, _, name = path.rpartition(".")
         top = space.partition(".")[0]
@@ -89,7 +89,7 @@ class _Writer:
             return path
         return self.named(function, getattr(function, "__name__", "function"))
 
-    def value(self, value: Any) -> str:
+    def value(self, value: object) -> str:
         if isinstance(value, Node):
             return value.name
         if isinstance(value, tuple):
@@ -116,7 +116,7 @@ class _Writer:
             return self.function(value)
         return self.named(value, str(value) if len(str(value)) < 30 else type(value).__name__)
 
-    def arguments(self, args: Any, kwargs: Mapping[str, Any]) -> str:
+    def arguments(self, args: Iterable[object], kwargs: Mapping[str, object]) -> str:
         named = [f"{key}={self.value(v)}" for key, v in kwargs.items()]
         return ", ".join([*map(self.value, args), *named])
 

@@ -7,10 +7,10 @@ import inspect
 import keyword
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from flowvm.errors import ArgumentError, ArgumentTypeError, GraphError
 from flowvm.files.printable import printable
@@ -33,7 +33,7 @@ class Names:
         self.used: set[str] = set()
         self._counts: dict[str, int] = {}
 
-    def create_name(self, candidate: str, obj: Any = None) -> str:
+    def create_name(self, candidate: str, obj: object = None) -> str:
         """`candidate`, made a name of Python, with a number where it is taken."""
         candidate_name = re.sub("[^0-9a-zA-Z_]+", "_", candidate) or "_unnamed"
         candidate_name = f"_{candidate_name}" if candidate_name[0].isdigit() else candidate_name
@@ -91,7 +91,7 @@ class Graph:
     """
 
     def __init__(
-        self, owning_module: Any = None, tracer_cls: Any = None, tracer_extras: Any = None
+        self, owning_module: object = None, tracer_cls: object = None, tracer_extras: object = None
     ) -> None:
         self._names = Names()
         self._count = 0
@@ -112,7 +112,7 @@ class Graph:
                 return node
         raise GraphError("the graph has no output yet; Graph.output(result) makes it")
 
-    def find_nodes(self, *, op: str, target: Any = None, sort: bool = True) -> list[Node]:
+    def find_nodes(self, *, op: str, target: object = None, sort: bool = True) -> list[Node]:
         """Return the nodes of an op and, if it is given, of a target: a function, or a name."""
         return [
             n for n in self.nodes
@@ -122,8 +122,9 @@ class Graph:
     # --- nodes made
 
     def create_node(
-        self, op: str, target: Any, args: tuple[Any, ...] | None = None,
-        kwargs: Mapping[str, Any] | None = None, name: str | None = None, type_expr: Any = None,
+        self, op: str, target: object, args: tuple[object, ...] | None = None,
+        kwargs: Mapping[str, object] | None = None, name: str | None = None,
+        type_expr: object = None,
     ) -> Node:  # fmt: skip
         """Add a node at the current place: the end, or the place that `inserting_before` sets."""
         hint = name if name is not None else _name_of(op, target)
@@ -134,13 +135,13 @@ class Graph:
         return node
 
     def placeholder(
-        self, name: str, type_expr: Any = None, default_value: Any = inspect.Signature.empty
+        self, name: str, type_expr: object = None, default_value: object = inspect.Signature.empty
     ) -> Node:
         """Add an input."""
         args = () if default_value is inspect.Signature.empty else (default_value,)
         return self.create_node("placeholder", name, args, type_expr=type_expr)
 
-    def get_attr(self, qualified_name: str, type_expr: Any = None) -> Node:
+    def get_attr(self, qualified_name: str, type_expr: object = None) -> Node:
         """Add a node for an attribute of the module, by its path."""
         if self.owning_module is not None and not _has(self.owning_module, qualified_name):
             warnings.warn(
@@ -151,8 +152,8 @@ class Graph:
         return self.create_node("get_attr", qualified_name, type_expr=type_expr)
 
     def call_module(
-        self, module_name: str, args: tuple[Any, ...] | None = None,
-        kwargs: Mapping[str, Any] | None = None, type_expr: Any = None,
+        self, module_name: str, args: tuple[object, ...] | None = None,
+        kwargs: Mapping[str, object] | None = None, type_expr: object = None,
     ) -> Node:  # fmt: skip
         """Add a call of a module below the graph's module, by its path."""
         if self.owning_module is not None and not _has(self.owning_module, module_name):
@@ -164,24 +165,25 @@ class Graph:
         return self.create_node("call_module", module_name, args, kwargs, type_expr=type_expr)
 
     def call_method(
-        self, method_name: str, args: tuple[Any, ...] | None = None,
-        kwargs: Mapping[str, Any] | None = None, type_expr: Any = None,
+        self, method_name: str, args: tuple[object, ...] | None = None,
+        kwargs: Mapping[str, object] | None = None, type_expr: object = None,
     ) -> Node:  # fmt: skip
         """Add a call of a method of the first of `args`."""
         return self.create_node("call_method", method_name, args, kwargs, type_expr=type_expr)
 
     def call_function(
-        self, the_function: Callable[..., Any], args: tuple[Any, ...] | None = None,
-        kwargs: Mapping[str, Any] | None = None, type_expr: Any = None, name: str | None = None,
+        self, the_function: Callable[..., object], args: tuple[object, ...] | None = None,
+        kwargs: Mapping[str, object] | None = None, type_expr: object = None,
+        name: str | None = None,
     ) -> Node:  # fmt: skip
         """Add a call of a function."""
         return self.create_node("call_function", the_function, args, kwargs, name, type_expr)
 
-    def output(self, result: Any, type_expr: Any = None) -> Node:
+    def output(self, result: object, type_expr: object = None) -> Node:
         """Add the output node: nodes in any structure of tuples, lists and dicts."""
         return self.create_node("output", "output", (result,), type_expr=type_expr)
 
-    def node_copy(self, node: Node, arg_transform: Callable[[Node], Any] = lambda x: x) -> Node:
+    def node_copy(self, node: Node, arg_transform: Callable[[Node], object] = lambda x: x) -> Node:
         """Add a copy of a node of another graph.  `arg_transform` maps the nodes in its arguments
         to nodes of this graph.
         """
@@ -206,7 +208,7 @@ class Graph:
             val_map[node] = self.node_copy(node, val_map.__getitem__)
         return None
 
-    def __deepcopy__(self, memo: Any = None) -> Graph:
+    def __deepcopy__(self, memo: object = None) -> Graph:
         copy = Graph()
         copies: dict[Node, Any] = {}
         result = copy.graph_copy(self, copies, return_output_node=True)
@@ -217,11 +219,11 @@ class Graph:
 
     # --- where nodes are put
 
-    def inserting_before(self, n: Node | None = None) -> AbstractContextManager[Any]:
+    def inserting_before(self, n: Node | None = None) -> AbstractContextManager[object]:
         """Put new nodes in front of `n` inside the with statement; None: in front of all."""
         return self._putting(self._root._next.prepend if n is None else self._mine(n).prepend)
 
-    def inserting_after(self, n: Node | None = None) -> AbstractContextManager[Any]:
+    def inserting_after(self, n: Node | None = None) -> AbstractContextManager[object]:
         """Put each new node right behind `n` inside the with statement; None: in front of all."""
         return self._putting(self._root.append if n is None else self._mine(n).append)
 
@@ -293,7 +295,7 @@ class Graph:
 
     # --- calls
 
-    def process_inputs(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    def process_inputs(self, *args: object, **kwargs: object) -> Sequence[object]:
         """Return the values of the placeholders for a call's arguments."""
         return self._calling.inputs(args, kwargs)
 
@@ -329,19 +331,19 @@ class Graph:
     def __str__(self) -> str:
         return "\n".join(["graph():", *(f"    {node.format_node()}" for node in self.nodes)])
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         raise ArgumentTypeError(
             "a graph of flow.fx is not pickled; save the state_dict, and trace the model again"
         )
 
-    def on_generate_code(self, make_transformer: Any) -> Any:
+    def on_generate_code(self, make_transformer: object) -> NoReturn:
         """Raise ArgumentError: this hook does not exist here."""
         raise ArgumentError("fx.Graph.on_generate_code: the code that is generated is not changed")
 
     set_codegen = on_generate_code
 
 
-def _name_of(op: str, target: Any) -> str:
+def _name_of(op: str, target: object) -> str:
     """Return a node's name, made of its target."""
     name = target if isinstance(target, str) else getattr(target, "__name__", "function")
     if op == "placeholder":
@@ -351,7 +353,7 @@ def _name_of(op: str, target: Any) -> str:
     return re.sub("(?<=[a-z0-9])(?=[A-Z])", "_", name.rpartition("*")[2]).lower()
 
 
-def _has(module: Any, path: str) -> bool:
+def _has(module: object, path: str) -> bool:
     for name in path.split("."):
         if not hasattr(module, name):
             return False

@@ -45,7 +45,7 @@ class GraphModule(Module):
     tensor([ 2., -1.])
     """
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> GraphModule:
+    def __new__(cls, *args: object, **kwargs: object) -> GraphModule:
         """Make an instance with a class of its own, which has the `forward`."""
         for base in cls.__mro__:
             if "_of_a_graph" not in base.__dict__:
@@ -55,7 +55,7 @@ class GraphModule(Module):
         raise AssertionError
 
     def __init__(
-        self, root: Module | Mapping[str, Any], graph: Graph, class_name: str = "GraphModule"
+        self, root: Module | Mapping[str, object], graph: Graph, class_name: str = "GraphModule"
     ) -> None:
         super().__init__()
         if not isinstance(graph, Graph):
@@ -73,7 +73,7 @@ class GraphModule(Module):
             self._take(path, _attribute_at(root, path))
         self.graph = graph
 
-    def _take(self, path: str, value: Any) -> None:
+    def _take(self, path: str, value: object) -> None:
         """Copy an attribute, and make missing modules on the way to it."""
         *way, name = path.split(".")
         module: Module = self
@@ -115,7 +115,7 @@ class GraphModule(Module):
         linecache.cache[name] = (len(code.src), None, code.src.splitlines(True), name)
         calling, forward = self.graph._calling, space["forward"]
 
-        def around(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def around(self: Module, *args: object, **kwargs: object) -> Any:
             with calling.around():
                 return forward(self, *args, **kwargs)
 
@@ -129,7 +129,7 @@ class GraphModule(Module):
         code: str = self.__dict__["_code"]
         return code
 
-    def print_readable(self, print_output: bool = True, **options: Any) -> str:
+    def print_readable(self, print_output: bool = True, **options: object) -> str:
         """The class with its `forward`, in print."""
         lines = [f"class {type(self).__name__}(nn.Module):"]
         lines += [f"    {line}".rstrip() for line in self.code.strip().splitlines()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from flowvm.errors import ArgumentError, ArgumentTypeError
@@ -49,11 +49,11 @@ class Interpreter:
         self.graph: Graph = graph if graph is not None else self.module.__dict__["_graph"]
         self.garbage_collect_values = garbage_collect_values
         self.extra_traceback = True
-        self.env: dict[Node, Any] = {}
-        self.args_iter: Any = iter(())
+        self.env: dict[Node, object] = {}
+        self.args_iter: Iterator[object] = iter(())
 
     def run(
-        self, *args: object, initial_env: dict[Node, Any] | None = None,
+        self, *args: object, initial_env: Mapping[Node, object] | None = None,
         enable_io_processing: bool = True, **kwargs: object,
     ) -> Any:  # fmt: skip
         """The results for these arguments.  `initial_env` has values of nodes that do not run.
@@ -96,7 +96,7 @@ class Interpreter:
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         return getattr(self, n.op)(n.target, args, kwargs)
 
-    def placeholder(self, target: str, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
+    def placeholder(self, target: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """Return the value of an input: the next argument, all remaining ones for *args, or a
         default value.
         """
@@ -111,25 +111,25 @@ class Interpreter:
                 f"Expected positional argument for parameter {target}, but one was not passed in!"
             ) from None
 
-    def get_attr(self, target: str, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
+    def get_attr(self, target: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """Return the present value of an attribute of the module."""
         return self.fetch_attr(target)
 
     def call_function(
-        self, target: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, Any]
+        self, target: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Any:
         """Call a function; return its result."""
         return target(*args, **kwargs)
 
-    def call_method(self, target: str, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
+    def call_method(self, target: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """Call a method of the first argument; return its result."""
         return getattr(args[0], target)(*args[1:], **kwargs)
 
-    def call_module(self, target: str, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
+    def call_module(self, target: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """Call a module; return its result."""
         return self.fetch_attr(target)(*args, **kwargs)
 
-    def output(self, target: str, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
+    def output(self, target: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """The results, in the structure in which the code gave them."""
         return args[0]
 
@@ -142,7 +142,7 @@ class Interpreter:
             value = getattr(value, name)
         return value
 
-    def fetch_args_kwargs_from_env(self, n: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def fetch_args_kwargs_from_env(self, n: Node) -> tuple[tuple[object, ...], dict[str, object]]:
         """Return a node's arguments as values."""
         return (
             _plain(map_arg(n.args, self.env.__getitem__)),
@@ -184,26 +184,32 @@ class Transformer(Interpreter):
         self.tracer = Tracer()
         self.tracer.graph, self.tracer.root = self.new_graph, module
 
-    def placeholder(self, target: str, args: tuple[object, ...], kwargs: dict[str, Any]) -> Proxy:
+    def placeholder(
+        self, target: str, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Proxy:
         """An input of the new graph."""
         default = args[0] if args else inspect.Signature.empty
         return Proxy(self.new_graph.placeholder(target, default_value=default), self.tracer)
 
-    def get_attr(self, target: str, args: tuple[object, ...], kwargs: dict[str, Any]) -> Proxy:
+    def get_attr(self, target: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Proxy:
         """An attribute."""
         return self.tracer.create_proxy("get_attr", target, args, kwargs)
 
     def call_function(
-        self, target: object, args: tuple[object, ...], kwargs: dict[str, Any]
+        self, target: object, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Proxy:
         """A call of a function."""
         return self.tracer.create_proxy("call_function", target, args, kwargs)
 
-    def call_method(self, target: str, args: tuple[object, ...], kwargs: dict[str, Any]) -> Proxy:
+    def call_method(
+        self, target: str, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Proxy:
         """A call of a method."""
         return self.tracer.create_proxy("call_method", target, args, kwargs)
 
-    def call_module(self, target: str, args: tuple[object, ...], kwargs: dict[str, Any]) -> Proxy:
+    def call_module(
+        self, target: str, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Proxy:
         """A call of a module."""
         return self.tracer.create_proxy("call_module", target, args, kwargs)
 

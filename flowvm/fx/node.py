@@ -31,14 +31,14 @@ _IN_PLACE = {operator.setitem, operator.delitem, setattr, delattr, print} | {
 Target = Callable[..., Any] | str  # what a node calls, for annotations
 
 
-def _fixed(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+def _fixed(self: object, *args: object, **kwargs: object) -> NoReturn:
     raise ArgumentTypeError(
         f"a {type(self).__name__} in a node's arguments is not changed in place; set node.args or "
         f"node.kwargs anew"
     )
 
 
-class immutable_list(list[Any]):  # noqa: N801 - PyTorch's name
+class immutable_list(list[object]):  # noqa: N801 - PyTorch's name
     """A list in a node's arguments."""
 
     append = extend = insert = pop = remove = reverse = sort = clear = _fixed
@@ -47,7 +47,7 @@ class immutable_list(list[Any]):  # noqa: N801 - PyTorch's name
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(tuple(self))
 
-    def __reduce__(self) -> tuple[type[immutable_list], tuple[list[Any]]]:
+    def __reduce__(self) -> tuple[type[immutable_list], tuple[list[object]]]:
         return type(self), (list(self),)
 
 
@@ -60,7 +60,7 @@ class immutable_dict(dict[Any, Any]):  # noqa: N801 - PyTorch's name
         return type(self), (dict(self),)
 
 
-def map_aggregate(a: Any, fn: Callable[[Any], Any]) -> Any:
+def map_aggregate(a: object, fn: Callable[[Any], object]) -> Any:
     """Return `a` with each leaf replaced by `fn(leaf)`.  Leaves are all values but tuples, lists,
     dicts and slices.
 
@@ -79,7 +79,7 @@ def map_aggregate(a: Any, fn: Callable[[Any], Any]) -> Any:
     return fn(a)
 
 
-def map_arg(a: Any, fn: Callable[[Node], Any]) -> Any:
+def map_arg(a: object, fn: Callable[[Node], object]) -> Any:
     """Return `a` with each node in it replaced by `fn(node)`.
 
     >>> graph = flow.fx.Graph()
@@ -109,8 +109,8 @@ class Node:
     """
 
     def __init__(
-        self, graph: Any, name: str, op: str, target: Any, args: tuple[Any, ...],
-        kwargs: Mapping[str, Any], return_type: Any = None,
+        self, graph: Any, name: str, op: str, target: Any, args: tuple[object, ...],
+        kwargs: Mapping[str, object], return_type: object = None,
     ) -> None:  # fmt: skip
         if op not in OPS:
             raise ArgumentError(f"fx.Node: op is one of {', '.join(OPS)}, got {op!r}")
@@ -137,7 +137,7 @@ class Node:
         self._kwargs: Mapping[str, Any] = immutable_dict()
         self._named(args, kwargs)
 
-    def _named(self, args: Any, kwargs: Any) -> None:
+    def _named(self, args: object, kwargs: Mapping[str, object]) -> None:
         """Set the arguments."""
         if not isinstance(args, (tuple, list)):
             raise ArgumentTypeError(f"args of node {self.name} is a tuple, got {args!r}")
@@ -200,13 +200,13 @@ class Node:
 
     # --- edits
 
-    def update_arg(self, idx: int, arg: Any) -> None:
+    def update_arg(self, idx: int, arg: object) -> None:
         """Put `arg` in the place of a positional argument."""
         args = list(self._args)
         args[idx] = arg
         self.args = tuple(args)
 
-    def insert_arg(self, idx: int, arg: Any) -> None:
+    def insert_arg(self, idx: int, arg: object) -> None:
         """Put `arg` in front of a positional argument."""
         if not 0 <= idx <= len(self._args):
             raise ArgumentError(
@@ -214,20 +214,20 @@ class Node:
             )
         self.args = (*self._args[:idx], arg, *self._args[idx:])
 
-    def update_kwarg(self, key: str, arg: Any) -> None:
+    def update_kwarg(self, key: str, arg: object) -> None:
         """Put `arg` in the place of an argument by name."""
         self.kwargs = {**self._kwargs, key: arg}
 
-    def replace_input_with(self, old_input: Node, new_input: Any) -> None:
+    def replace_input_with(self, old_input: Node, new_input: object) -> None:
         """Name `new_input` wherever the arguments name `old_input`."""
 
-        def other(node: Node) -> Any:
+        def other(node: Node) -> object:
             return new_input if node is old_input else node
 
         self._named(map_arg(self._args, other), map_arg(dict(self._kwargs), other))
 
     def replace_all_uses_with(
-        self, replace_with: Any, delete_user_cb: Callable[[Node], bool] = lambda user: True,
+        self, replace_with: Node, delete_user_cb: Callable[[Node], bool] = lambda user: True,
         *, propagate_meta: bool = False,
     ) -> list[Node]:  # fmt: skip
         """Replace this node by `replace_with` in the arguments of each user with
@@ -300,18 +300,18 @@ class Node:
         return self.name
 
 
-def _plain_name(target: Any) -> str:
+def _plain_name(target: object) -> str:
     return target if isinstance(target, str) else getattr(target, "__name__", "")
 
 
-def nodes_in(value: Any) -> Iterator[Node]:
+def nodes_in(value: object) -> Iterator[Node]:
     """The nodes that a value holds."""
     nodes: list[Node] = []
     map_arg(value, lambda node: nodes.append(node) or node)  # type: ignore[func-returns-value]
     return iter(nodes)
 
 
-def text(value: Any) -> str:
+def text(value: object) -> str:
     """A value in print, its nodes as %name."""
     if isinstance(value, Node):
         return f"%{value.name}"

@@ -5,15 +5,38 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from flowvm.errors import TraceError
 from flowvm.fx.node import Node
 from flowvm.loading.listing import listing
 from flowvm.private.cpython import unpacked
 
+if TYPE_CHECKING:
+    from flowvm.eager.tensor import Tensor
+
 __all__ = ["Attribute", "Proxy"]
 __dir__ = listing(globals())
+
+
+class Recorder(Protocol):
+    """The methods of a Tracer that its proxies call."""
+
+    def create_proxy(
+        self, kind: str, target: object, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Proxy: ...
+
+    def create_node(
+        self, kind: str, target: object, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Node: ...
+
+    def getattr(self, obj: Proxy, name: str) -> Proxy: ...
+
+    def iter(self, obj: Proxy) -> Iterator[object]: ...
+
+    def to_bool(self, obj: Proxy) -> bool: ...
+
+    def keys(self, obj: Proxy) -> object: ...
 
 
 # public: fx
@@ -31,7 +54,7 @@ class Proxy:
     flowvm.errors.TraceError: symbolically traced variables cannot be used as inputs to ...
     """
 
-    def __init__(self, node: Node, tracer: Any) -> None:
+    def __init__(self, node: Node, tracer: Recorder) -> None:
         self.node, self.tracer = node, tracer
 
     def __repr__(self) -> str:
@@ -42,16 +65,16 @@ class Proxy:
             raise AttributeError(f"a Proxy has no {name}")
         return self.tracer.getattr(self, name)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Proxy:
         return self.tracer.create_proxy("call_method", "__call__", (self, *args), kwargs)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         count = unpacked(sys._getframe(1))
         if count is not None:  # a, b = x
             return iter([operator.getitem(self, k) for k in range(count)])
         return iter(self.tracer.iter(self))
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> NoReturn:
         raise TraceError(
             "'Proxy' object does not support item assignment; compute the new tensor with "
             "flow.where, index_put or slice_scatter"
@@ -60,7 +83,7 @@ class Proxy:
     def __bool__(self) -> bool:
         return bool(self.tracer.to_bool(self))
 
-    def keys(self) -> Any:
+    def keys(self) -> object:
         """Raise TraceError: `**x` needs a known value."""
         return self.tracer.keys(self)
 
@@ -82,15 +105,15 @@ class Proxy:
     __hash__ = object.__hash__
 
 
-def _recorded(function: Callable[..., Any]) -> Callable[..., Any]:
-    def record(self: Proxy, *args: Any) -> Any:
+def _recorded(function: Callable[..., object]) -> Callable[..., Proxy]:
+    def record(self: Proxy, *args: object) -> Proxy:
         return self.tracer.create_proxy("call_function", function, (self, *args), {})
 
     return record
 
 
-def _reflected(function: Callable[..., Any]) -> Callable[..., Any]:
-    def record(self: Proxy, other: Any) -> Any:
+def _reflected(function: Callable[..., object]) -> Callable[..., Proxy]:
+    def record(self: Proxy, other: object) -> Proxy:
         return self.tracer.create_proxy("call_function", function, (other, self), {})
 
     return record
@@ -124,7 +147,7 @@ class Attribute(Proxy):
             self._node = proxy.node
         return self._node
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Proxy:
         return self.tracer.create_proxy("call_method", self.attr, (self.root, *args), kwargs)
 
 
@@ -137,7 +160,7 @@ class Held(Proxy):
          "is_complex", "element_size")
     )  # fmt: skip
 
-    def __init__(self, node: Node, tracer: object, tensor: Any) -> None:
+    def __init__(self, node: Node, tracer: Recorder, tensor: Tensor) -> None:
         super().__init__(node, tracer)
         self.tensor = tensor
 

@@ -17,8 +17,8 @@ import math
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
@@ -34,6 +34,8 @@ from flowvm.nn.module_calls import forget, tell
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from flowvm.fx.proxy import Recorder
+
 
 __all__ = ["wrap"]
 __dir__ = listing(globals())
@@ -41,12 +43,13 @@ __dir__ = listing(globals())
 _rooms = ("flowvm.special", "flowvm.linalg", "flowvm.fft")
 _lazy = [lazy(name) for name in _rooms]
 alone = threading.RLock()  # one thread traces at a time
-_wrapped: list[tuple[dict[str, Any], str]] = []  # by `wrap`: the names in a module that are leaves
+Wrapped = TypeVar("Wrapped", bound="Callable[..., object] | str")
+_wrapped: list[tuple[dict[str, object], str]] = []  # by `wrap`: a module's names that are leaves
 _local = threading.local()
 
 
 # public: fx
-def wrap(fn_or_name: Any) -> Any:
+def wrap(fn_or_name: Wrapped) -> Wrapped:
     """Make calls of a function of this module single nodes of a trace: `wrap("name")` at the head
     of a file, or `@wrap`.
 
@@ -68,7 +71,7 @@ def wrap(fn_or_name: Any) -> Any:
     return fn_or_name
 
 
-def _spaces() -> Iterator[dict[str, Any]]:
+def _spaces() -> Iterator[dict[str, Callable[..., object]]]:
     """Public functions by name."""
     spaces = [vars(module) for module in (sys.modules["flowvm"], functional, math)]
     spaces += [{name: getattr(module, name) for name in module.__all__} for module in _lazy]
@@ -78,7 +81,7 @@ def _spaces() -> Iterator[dict[str, Any]]:
         yield {k: f for k, f in names_in_space.items() if callable(f) and not isinstance(f, type)}
 
 
-def _first_proxy(args: tuple[Any, ...] | list[Any] | tuple[()], kwargs: Any) -> Proxy | None:
+def _first_proxy(args: Sequence[object], kwargs: Mapping[str, object]) -> Proxy | None:
     for value in (*args, *kwargs.values()):
         if isinstance(value, Proxy):
             return value
@@ -93,11 +96,11 @@ def _first_proxy(args: tuple[Any, ...] | list[Any] | tuple[()], kwargs: Any) -> 
     return None
 
 
-def _recording(function: Callable[..., Any]) -> Callable[..., Any]:
+def _recording(function: Callable[..., object]) -> Callable[..., object]:
     """Return a function that records a node for a call with proxies."""
 
     @functools.wraps(function)
-    def called(*args: Any, **kwargs: Any) -> Any:
+    def called(*args: object, **kwargs: object) -> object:
         proxy = _first_proxy(args, kwargs)
         if proxy is None:
             return function(*args, **kwargs)
@@ -106,11 +109,11 @@ def _recording(function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def _declining(method: Callable[..., object]) -> Callable[..., Any]:
+def _declining(method: Callable[..., object]) -> Callable[[object, object], object]:
     """Return an operator of Tensor that defers to the operator of a proxy."""
 
     @functools.wraps(method)
-    def called(self: object, other: object) -> Any:
+    def called(self: object, other: object) -> object:
         return NotImplemented if isinstance(other, Proxy) else method(self, other)
 
     return called
@@ -119,7 +122,7 @@ def _declining(method: Callable[..., object]) -> Callable[..., Any]:
 def _calling(inner: Callable[..., object]) -> Callable[..., object]:
     """Return a `Module.__call__` that asks the tracer of this thread."""
 
-    def call(self: Module, *args: object, **kwargs: object) -> Any:
+    def call(self: Module, *args: object, **kwargs: object) -> object:
         tracer = getattr(_local, "tracer", None)
         if tracer is None:
             return inner(self, *args, **kwargs)
@@ -135,7 +138,7 @@ class Tracing(Switched):
 
     def __init__(self, tracer: Any, root: object) -> None:
         self.tracer, self.root = tracer, root
-        self._before: list[tuple[Callable[..., None], Any, str, Any]] = []
+        self._before: list[tuple[Callable[..., None], object, str, object]] = []
         self._tracer: Any = None
 
     def _switch(self) -> None:
@@ -169,7 +172,7 @@ class Tracing(Switched):
         tell(_calling, self)
         _local.tracer = self.tracer
 
-    def _replace(self, names: dict[str, Any], known: Mapping[int, object]) -> None:
+    def _replace(self, names: dict[str, object], known: Mapping[int, object]) -> None:
         for name, value in list(names.items()):
             if id(value) in known:
                 self._put(dict.__setitem__, names, name, known[id(value)])
@@ -206,7 +209,7 @@ class Tracing(Switched):
 class _Later(Held):
     """A parameter whose node is made at its first use."""
 
-    def __init__(self, tracer: object, path: str, tensor: Tensor) -> None:
+    def __init__(self, tracer: Recorder, path: str, tensor: Tensor) -> None:
         self.tracer, self._path, self.tensor = tracer, path, tensor
         self._node: Node | None = None
 

@@ -18,7 +18,7 @@ from flowvm.nn.module import Module
 
 __dir__ = listing(globals())
 
-Form = Callable[..., Any] | Graph | GraphModule
+Form = Callable[..., object] | Graph | GraphModule
 
 
 class Match(NamedTuple):
@@ -67,7 +67,7 @@ def replace_pattern_with_filters(
     replacement: Form | None = None,
     match_filters: Sequence[Filter] | None = None,
     ignore_literals: bool = False,
-    replacement_callback: Callable[..., Any] | None = None,
+    replacement_callback: Callable[[Match, Graph, Graph], Form] | None = None,
 ) -> list[ReplacedPatterns]:
     """Replace each match of `pattern` that all filters accept by `replacement`.
 
@@ -165,7 +165,7 @@ class _Search:
             if self._same(order[at], candidate, more):
                 yield from self._from(at + 1, more, node, last)
 
-    def _same(self, p: Any, g: Any, pairs: dict[Node, Any]) -> bool:
+    def _same(self, p: object, g: object, pairs: dict[Node, Any]) -> bool:
         """Return True if a value of the graph matches the pattern's value in its place.  Record the
         match in `pairs`.
         """
@@ -221,7 +221,7 @@ class _Search:
         return all(g in shown or set(g.users) <= inner for g in inner)
 
 
-def _reached(module: object, path: Any) -> Any:
+def _reached(module: object, path: str) -> object:
     for name in path.split("."):
         module = getattr(module, name, None)
     return module

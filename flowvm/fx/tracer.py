@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class Tracer:
         self.graph: Graph = Graph()
         self.root: Any = None
         self._paths: dict[int, str] = {}
-        self._constants: dict[int, tuple[str, Any]] = {}
+        self._constants: dict[int, tuple[str, object]] = {}
 
     # --- what a subclass may say otherwise
 
@@ -71,7 +71,7 @@ class Tracer:
         m: Module,
         forward: Callable[..., object],
         args: tuple[object, ...],
-        kwargs: dict[str, Any],
+        kwargs: dict[str, object],
     ) -> Any:
         """Return the result of a module's call: a node for a leaf, else the result of its code."""
         path = self.path_of_module(m)
@@ -79,7 +79,7 @@ class Tracer:
             return self.create_proxy("call_module", path, args, kwargs)
         return forward(*args, **kwargs)
 
-    def iter(self, obj: Proxy) -> Iterator[Any]:
+    def iter(self, obj: Proxy) -> Iterator[object]:
         """Refuse to iterate over a proxy."""
         raise TraceError(
             "Proxy object cannot be iterated.  This can be attempted when the Proxy is used in a "
@@ -94,7 +94,7 @@ class Tracer:
             f"both sides and take flow.where, or say what it is by concrete_args"
         )
 
-    def keys(self, obj: Proxy) -> Any:
+    def keys(self, obj: Proxy) -> NoReturn:
         """Refuse to take a proxy apart by **."""
         raise TraceError(f"{obj.node.name} is not known, and ** needs its keys")
 
@@ -107,7 +107,7 @@ class Tracer:
         return Proxy(node, self)
 
     def create_node(
-        self, kind: str, target: object, args: tuple[object, ...], kwargs: dict[str, Any],
+        self, kind: str, target: object, args: tuple[object, ...], kwargs: dict[str, object],
         name: str | None = None, type_expr: object = None,
     ) -> Node:  # fmt: skip
         """Add a node."""
@@ -116,7 +116,7 @@ class Tracer:
     # --- what is recorded
 
     def create_proxy(
-        self, kind: str, target: object, args: tuple[object, ...], kwargs: dict[str, Any],
+        self, kind: str, target: object, args: tuple[object, ...], kwargs: dict[str, object],
         name: str | None = None, type_expr: object = None,
     ) -> Proxy:  # fmt: skip
         """Add a node, and return its proxy."""
@@ -182,7 +182,7 @@ class Tracer:
     # --- tracing
 
     @border
-    def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> Graph:
+    def trace(self, root: Any, concrete_args: Mapping[str, object] | None = None) -> Graph:
         """The graph of a module or a function; `concrete_args` has values of parameters that are
         not left open.
         """
@@ -205,7 +205,9 @@ class Tracer:
             self.graph.output(self.create_arg(result))
         return self.graph
 
-    def _parameters(self, bound: Any, concrete: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    def _parameters(
+        self, bound: Callable[..., object], concrete: Mapping[str, object]
+    ) -> tuple[list[object], dict[str, object]]:
         """Return the arguments for the code: a proxy for each parameter."""
         args = []
         kwargs = {}
@@ -222,10 +224,11 @@ class Tracer:
             default = () if p.default is p.empty else (p.default,)
             if name in concrete:
                 default = (concrete[name],)
-            value: Proxy = self.create_proxy("placeholder", name, default, {})
+            proxy = self.create_proxy("placeholder", name, default, {})
+            value: object = proxy
             if name in concrete:
                 self.create_node(
-                    "call_function", specialized, (value.node, concrete[name], name), {}
+                    "call_function", specialized, (proxy.node, concrete[name], name), {}
                 )
                 value = concrete[name]
             if p.kind is p.KEYWORD_ONLY:
@@ -262,7 +265,7 @@ class GraphAppendingTracer(Tracer):
 
 # public: fx
 @border
-def symbolic_trace(root: object, concrete_args: dict[str, Any] | None = None) -> GraphModule:
+def symbolic_trace(root: object, concrete_args: Mapping[str, object] | None = None) -> GraphModule:
     """The graph of a module's or a function's code, which runs once with proxies in the place of
     tensors: no examples, no shapes.
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from flowvm.guards.collection import Uncollected
 from flowvm.private.locks import give_back, held_locks
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ IDLE = 0.01  # it has used less than this part of a core
 MOST_FRAMES = 12
 
 
-def apart(function: Callable[..., T], *args: Any) -> T:
+def apart(function: Callable[..., T], *args: object) -> T:
     """Return `function(*args)`, called on a thread where no signal handler runs."""
     if threading.current_thread() is not threading.main_thread() or sys.is_finalizing():
         return function(*args)  # when Python ends no other thread runs any more
@@ -119,12 +120,13 @@ def _report(worker: int) -> str:
     lines = [
         f"flowvm: the main thread has waited over {PATIENCE:g} s for another thread, which is at"
     ]
-    frames = sys._current_frames()
-    lines += _stack(frames.get(worker))
-    for one in held_locks():
-        lines.append(f"  {names.get(one.owner, f'thread {one.owner}')} has {one.name}")
-        if one.owner not in (worker, 0):
-            lines += _stack(frames.get(one.owner)) or ["    and does not run any more"]
+    with Uncollected():
+        frames = sys._current_frames()
+        lines += _stack(frames.get(worker))
+        for one in held_locks():
+            lines.append(f"  {names.get(one.owner, f'thread {one.owner}')} has {one.name}")
+            if one.owner not in (worker, 0):
+                lines += _stack(frames.get(one.owner)) or ["    and does not run any more"]
     return "\n".join(lines)
 
 
@@ -141,11 +143,11 @@ def _say(text: str) -> None:
 
 
 def _answer(
-    answer: list[tuple[bool, Any]],
+    answer: list[tuple[bool, object]],
     over: threading.Lock,
     tasks: list[int],
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
+    function: Callable[..., object],
+    args: tuple[object, ...],
 ) -> None:
     try:
         tasks.append(threading.get_native_id())

@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable
 from itertools import chain
 from types import FunctionType
-from typing import Any
 
 from flowvm.guards.regions import Switched
 
@@ -18,6 +17,11 @@ _paused: list[bool] = []  # not empty if they, and not the program, have switche
 
 class Uncollected(Switched):
     """A context manager without garbage collection in its block.
+
+    Frames of other threads (`sys._current_frames`) are looked at in one.  CPython 3.11 may collect
+    where it makes the object of a frame or of its variables, and the finalizers that it runs let
+    other threads go on.  Then `f_back` makes the object of a frame that has returned, in memory
+    that is freed or another's: a segmentation fault, or an int in the place of a frame.
 
     Blocks of several threads overlap, so the last one to end switches collection on again.
     """
@@ -60,7 +64,7 @@ def settle() -> None:
         gc.unfreeze()
 
 
-def live_objects(chosen: Callable[[type], bool]) -> list[Any]:
+def live_objects(chosen: Callable[[type], bool]) -> list[object]:
     """Return the tracked instances of the classes that are `chosen`, classes of Python alone.
 
     A list of all objects would keep what other threads drop meanwhile, such as the hold of a with

@@ -55,6 +55,6 @@ def first_of(holder: object, kind: type, name: str, value: object) -> Any:
 
 
 @cache
-def _slot(kind: type, name: str) -> tuple[int, Callable[..., Any]]:
+def _slot(kind: type, name: str) -> tuple[int, Callable[..., object]]:
     """Return where a slot lies in an object, in bytes, and what sets it."""
     return slot_place(kind, name), vars(kind)[name].__set__

@@ -46,7 +46,7 @@ class Held:
 
     def __init__(self) -> None:
         self.locks: list[Any] = []
-        self.missed: list[Any] = []
+        self.missed: list[object] = []
 
     def take(self, leaves: bool, until: float) -> bool:
         """Take the leaf locks, or all others.  Wait until the moment `until` of the monotonic

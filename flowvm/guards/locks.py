@@ -24,7 +24,7 @@ class _Statement:
     __slots__ = ("__enter__", "__exit__")
 
 
-def held(lock: Any) -> AbstractContextManager[Any]:
+def held(lock: Any) -> AbstractContextManager[object]:
     """Return a context manager for one with statement, in which this thread has `lock`.
 
     `lock` is a `threading.Lock` or `threading.RLock`.  Whatever exception comes, at any moment, the
@@ -38,7 +38,7 @@ def held(lock: Any) -> AbstractContextManager[Any]:
     >>> lock.locked()
     False
     """
-    locks: list[Any] = []
+    locks: list[object] = []
     statements: list[Any] = [
         _Statement()
     ]  # no variable: a debugger that keeps this frame would have it

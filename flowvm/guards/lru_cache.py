@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 PLACES = 1 << 11  # of an `lru_cached` function
 RESULT_BYTES = 1200  # of one of its results, about, with the key
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Function = TypeVar("_Function", bound=Callable[..., object])
 
 _lock = held_at_fork(threading.RLock(), Rank.VM)
 _all: weakref.WeakSet[LRUCache] = weakref.WeakSet()
@@ -54,11 +54,11 @@ class LRUCache:
         self.group = group
         self.one_each = one_each
         self.young: dict[Any, Any] = {}  # always this very object
-        self.old: dict[Any, Any] = {}
+        self.old: dict[object, object] = {}
         self.young_bytes = self.old_bytes = 0
-        self.each: dict[Any, int] = {}  # bytes of every key of both
+        self.each: dict[object, int] = {}  # bytes of every key of both
         # dropped, with their bytes; no callbacks: a tensor's death may run no Python code
-        self.gone: dict[Any, tuple[weakref.ref[Any], int]] = {}
+        self.gone: dict[object, tuple[weakref.ref[object], int]] = {}
         with _lock:  # or an iteration over the caches would see their number change
             _all.add(self)
 
@@ -116,7 +116,7 @@ class LRUCache:
             self.old, self.each = {}, {}
             self._clear()
 
-    def _age(self) -> list[Any]:
+    def _age(self) -> list[object]:
         """Turn young entries to old ones.  Return the dropped entries, which the caller releases at
         the end.
         """
@@ -134,7 +134,7 @@ class LRUCache:
         self.young.clear()
         clearings[0] += 1
 
-    def _let_go(self, dropped: Mapping[Any, object]) -> None:
+    def _let_go(self, dropped: Mapping[object, object]) -> None:
         """Remember dropped entries as long as somebody uses them."""
         if self.one_each:
             used = {key: one for key, one in self.gone.items() if one[0]() is not None}

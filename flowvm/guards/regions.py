@@ -34,7 +34,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from weakref import ref
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 # Takes whatever a with statement gives its `__exit__`, does nothing, and answers something false.
 _nothing = "".format
@@ -48,13 +48,13 @@ class _Entry:
     __slots__ = ("__weakref__", "counted", "gone", "hold", "keep", "owner", "value")
 
     value: Any
-    owner: Any  # the region
-    keep: Any  # see `Mode.within`; unset elsewhere
-    hold: list[Any]  # with the hold in it until that is handed to the with statement
+    owner: object  # the region
+    keep: object  # see `Mode.within`; unset elsewhere
+    hold: list[object]  # with the hold in it until that is handed to the with statement
     # the weak references to the hold that take the entry away: the first is the entry's key, and
     # stands in the mode's `inside`, the second takes it from the thread's entries
-    counted: Any
-    gone: Any
+    counted: object
+    gone: object
 
 
 class _Within:
@@ -75,11 +75,11 @@ class _Here(threading.local):
 class Mode(Generic[T]):
     """A value that with statements switch, for their own thread."""
 
-    def __init__(self, default: T, inside: set[Any] | None = None) -> None:
+    def __init__(self, default: T, inside: set[object] | None = None) -> None:
         self.default = default
         self.local = _Here()
         # one element for each statement that is open, of any thread; several modes may share one
-        self.inside: set[Any] = set() if inside is None else inside
+        self.inside: set[object] = set() if inside is None else inside
 
     def now(self) -> T:
         """Return the present value on this thread."""
@@ -107,7 +107,7 @@ class Mode(Generic[T]):
         """Return a region in which `value` holds, and which keeps `keep`."""
         return _To(self, value, keep)
 
-    def innermost_keep(self) -> Any:
+    def innermost_keep(self) -> object:
         """Return the object `keep` of the innermost open statement."""
         return getattr(next(reversed(self.local.entries.values()), None), "keep", None)
 
@@ -150,7 +150,7 @@ class _Pending(threading.local):
 _pending = _Pending()
 
 
-def _is_pending(entry: _Entry | None, region: object, mode: Mode[Any]) -> bool:
+def _is_pending(entry: _Entry | None, region: object, mode: Mode[object]) -> bool:
     """Return True if `entry` was prepared by the with statement that now looks up this region's
     methods.
     """
@@ -199,7 +199,7 @@ def _enter(region: Any) -> object:
     return region.__enter__()
 
 
-def _exit(region: Any, *error: Any) -> object:
+def _exit(region: Any, *error: object) -> object:
     return region.__exit__(*error)
 
 
@@ -283,11 +283,11 @@ class Switched:
     """
 
     _is_open = False
-    _gone: Any = None  # calls `_dropped` when the hold has no owner any more
+    _gone: object = None  # calls `_dropped` when the hold has no owner any more
     __enter__ = _Open()
     __exit__ = _Close()
 
-    def _switch(self) -> Any:
+    def _switch(self) -> object:
         """Switch.  Return the result of `as`."""
         return self
 
@@ -333,7 +333,7 @@ class reverting(Switched):  # noqa: N801 - read as a part of the with statement
     ) -> None:
         self.undo, self.switch = undo, switch
 
-    def _switch(self) -> Any:
+    def _switch(self) -> object:
         return None if self.switch is None else self.switch()
 
     def _undo(self) -> None:

@@ -11,7 +11,7 @@ each), the number of dimensions (int32), and the dtype: code and bits (uint8), l
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Final
+from typing import Final
 
 from flowvm.private.cpython import capsule_pointer
 
@@ -32,7 +32,7 @@ def _address(capsule: object) -> int:
     return address + _EVERY[name]
 
 
-def marked(capsule: object, device: tuple[int, int]) -> Any:
+def marked(capsule: object, device: tuple[int, int]) -> object:
     """Return the capsule, marked as having its memory on `device`."""
     (ctypes.c_int32 * 2).from_address(_address(capsule))[:] = list(device)
     return capsule
@@ -49,14 +49,14 @@ def device_of(capsule: object) -> tuple[int, int]:
     return kind, index
 
 
-def kind_of(capsule: Any) -> tuple[bool, int]:
+def kind_of(capsule: object) -> tuple[bool, int]:
     """Return True if the capsule is a versioned one; and the code of its dtype, as UNSIGNED."""
     name, address = capsule_pointer(capsule)
     code = ctypes.c_uint8.from_address(address + _EVERY[name] + _DTYPE).value
     return name.endswith(b"_versioned"), code
 
 
-def retyped(capsule: object, code: int) -> Any:
+def retyped(capsule: object, code: int) -> object:
     """Return the capsule with another code of its dtype, and as many bits."""
     ctypes.c_uint8.from_address(_address(capsule) + _DTYPE).value = code
     return capsule

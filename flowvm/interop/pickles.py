@@ -79,7 +79,7 @@ def _rebuild_on(
     meta: TensorMeta,
     offset_bytes: int,
     requires_grad: bool,
-    attributes: dict[str, Any],
+    attributes: dict[str, object],
 ) -> Tensor:
     meta = TensorMeta.of(meta.shape, meta.dtype, base._meta.device, meta.stride)
     if offset_bytes < 0 or offset_bytes + meta.span > base._meta.nbytes:
@@ -94,7 +94,7 @@ def _rebuild(
     cls: type[Tensor],
     array: Array,
     requires_grad: bool,
-    attributes: dict[str, Any],
+    attributes: dict[str, object],
     device: str = "cpu",
     dtype: DType | None = None,
 ) -> Tensor:
@@ -105,7 +105,7 @@ def _rebuild(
 
 
 def _rebuild_valueless(
-    cls: type[Tensor], meta: TensorMeta, requires_grad: bool, attributes: dict[str, Any]
+    cls: type[Tensor], meta: TensorMeta, requires_grad: bool, attributes: dict[str, object]
 ) -> Tensor:
     empty: Any = adopt_array(np.empty(0, np.float32)).to(device=nowhere)
     tensor = empty.new_empty_strided(meta.shape, meta.stride, dtype=meta.dtype)
@@ -113,7 +113,7 @@ def _rebuild_valueless(
 
 
 def _of_class(
-    cls: type[Tensor], data: Tensor, requires_grad: bool, attributes: dict[str, Any]
+    cls: type[Tensor], data: Tensor, requires_grad: bool, attributes: dict[str, object]
 ) -> Tensor:
     out = data if cls is Tensor else alias(data, data._meta, 0, cls)
     if attributes:
@@ -123,13 +123,13 @@ def _of_class(
     return out
 
 
-def _attributes(t: Tensor) -> dict[str, Any]:
+def _attributes(t: Tensor) -> dict[str, object]:
     """Return the attributes that users have set on a tensor."""
     return dict(t.__dict__)
 
 
 @method("__reduce_ex__")
-def _reduce(t: Tensor, protocol: object) -> tuple[Any, ...]:
+def _reduce(t: Tensor, protocol: object) -> tuple[object, ...]:
     """By value, outside the graph; tensors of one pickle that share a storage share one again.
 
     It comes back on the device that it was on, which must be there.
@@ -149,7 +149,7 @@ def _reduce(t: Tensor, protocol: object) -> tuple[Any, ...]:
     return _rebuild_on, (_shared_of(t), type(t), t._meta, offset, leaf, _attributes(t))
 
 
-def reduced(t: Tensor, values: Array) -> tuple[Any, ...]:
+def reduced(t: Tensor, values: Array) -> tuple[object, ...]:
     """Return pickle's call that makes a tensor like `t`, on the memory of `values` alone."""
     facts = type(t), values, t.requires_grad and t.is_leaf, _attributes(t)
     return _rebuild, (*facts, str(t._meta.device), t._meta.dtype)

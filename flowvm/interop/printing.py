@@ -136,7 +136,7 @@ def printoptions(**options: Any) -> AbstractContextManager[dict[str, Any]]:
         global _options
         _options = before
 
-    def switch() -> dict[str, Any]:
+    def switch() -> dict[str, object]:
         set_printoptions(**options)
         return get_printoptions()
 
@@ -150,7 +150,7 @@ class Shown(NamedTuple):
     """The elements to print, and their formats."""
 
     elements: Array  # the edges alone where the middle is left out
-    text: Callable[[Any], str]
+    text: Callable[[object], str]
     width: int
     cut: bool
 
@@ -176,7 +176,7 @@ def _shown(t: Tensor, options: PrintOptions) -> Shown:
 
 def _column_text(
     elements: Array, dtype: DType, options: PrintOptions
-) -> tuple[Callable[[Any], str], int]:
+) -> tuple[Callable[[object], str], int]:
     """Return a function that writes all elements in one width, and this width."""
     text = _element_text(elements, dtype, options)
     width = max((len(text(v)) for v in _counted(elements, dtype).tolist()), default=1)
@@ -303,7 +303,7 @@ def _missing(t: Tensor, options: PrintOptions, ask: bool = False) -> str | None:
         if not meta.inside:
             return "<on other ranks>"
         return None if ask or (meta.local.shape == meta.shape and not meta.has_partial) else _APART
-    if engine.pointer(t._ref) == 0 and meta.numel:
+    if engine.storages.pointer(t._ref) == 0 and meta.numel:
         return "<freed>"
     return None
 
@@ -381,7 +381,7 @@ def _str(t: Tensor) -> str:
     takes.
     """
     if _is_made(t) and _options.sync:
-        while engine.running and writer_within(engine, t._ref, PATIENCE) is not None:
+        while engine.threads.running and writer_within(engine, t._ref, PATIENCE) is not None:
             pass
         if isinstance(t._meta, GlobalMeta):
             return _written(t, True)

@@ -74,11 +74,11 @@ def _dlpack_device(t: Tensor) -> tuple[int, int]:
 def _dlpack(
     t: Tensor,
     *,
-    stream: Any = None,
+    stream: object = None,
     max_version: tuple[int, int] | None = None,
     dl_device: tuple[Any, int] | None = None,
     copy: bool | None = None,
-) -> Any:
+) -> object:
     if t._meta.device is nowhere:
         raise BufferError(f"__dlpack__: a tensor on the meta device has no values: {t._meta!r}")
     place = _dlpack_device(t)
@@ -112,7 +112,7 @@ def _is_stream(number: object) -> bool:
     return isinstance(number, int) and number >= -1 and number != 0
 
 
-def _capsule(memory: Array, max_version: tuple[int, int] | None) -> Any:
+def _capsule(memory: Array, max_version: tuple[int, int] | None) -> object:
     if max_version is None:
         return memory.__dlpack__()
     try:
@@ -157,7 +157,7 @@ class _Producer:
 class _Given:
     """A producer that hands over one capsule."""
 
-    def __init__(self, capsule: Any) -> None:
+    def __init__(self, capsule: object) -> None:
         if is_used(capsule):
             raise ArgumentError("from_dlpack: a capsule hands its memory over once; make another")
         self.capsule = capsule
@@ -165,7 +165,7 @@ class _Given:
     def __dlpack_device__(self) -> tuple[int, int]:
         return device_of(self.capsule)
 
-    def __dlpack__(self, **options: object) -> Any:
+    def __dlpack__(self, **options: object) -> object:
         return self.capsule
 
 
@@ -228,14 +228,14 @@ def from_dlpack(
     return adopt_array(array, dtype=producer.dtype, shared=True)
 
 
-def _is_plain(obj: Any) -> bool:
+def _is_plain(obj: object) -> bool:
     """Return True for an array of NumPy's that a capsule would only describe."""
     if type(obj) is not np.ndarray or not obj.flags.writeable:
         return False
     return obj.dtype.char in PLAIN and obj.dtype.isnative
 
 
-def _from_cuda(obj: Any, index: int, copy: bool | None) -> Tensor:
+def _from_cuda(obj: object, index: int, copy: bool | None) -> Tensor:
     producer = exchange.Capsules(obj, index)
     array = producer.array()
     obstacle = "a copy was asked for" if copy else ""

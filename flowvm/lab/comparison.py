@@ -126,7 +126,7 @@ class Sweep:
     def __init__(self, rows: list[tuple[Any, ...]]) -> None:
         self.rows = rows
 
-    def column(self, name: str) -> list[Any]:
+    def column(self, name: str) -> list[object]:
         """One of HEAD's columns."""
         k = HEAD.index(name)
         return [row[k] for row in self.rows]
@@ -169,9 +169,9 @@ class Sweep:
 
 
 def sweep(
-    dags: Any,
-    machines: Any = 1,
-    policies: Iterable[Any] = ("fifo",),
+    dags: object,
+    machines: object = 1,
+    policies: Iterable[object] = ("fifo",),
     seeds: Sequence[int] = (0,),
     path: str | Path | None = None,
     progress: bool = True,
@@ -206,7 +206,7 @@ def sweep(
             for number in regst_num
         }
     on = _by_name(machines, "machine")
-    known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    known: dict[tuple[object, ...], tuple[object, ...]] = {}
     if path is not None and Path(path).exists():
         with open(path, newline="") as file:
             for row in itertools.islice(csv.reader(file), 1, None):
@@ -223,7 +223,7 @@ def sweep(
         label = policy if isinstance(policy, str) else rule.name
         jobs.append(((d, m, label, seed), dag, machine, rule))
 
-    def one(job: Any) -> tuple[Any, ...]:
+    def one(job: Any) -> tuple[object, ...]:
         key, dag, machine, policy = job
         if (row := known.get(tuple(map(str, key)))) is not None:
             return row
@@ -242,7 +242,7 @@ def sweep(
     return whole
 
 
-def _launched(dag: Dag, count: int, number: int) -> Any:
+def _launched(dag: Dag, count: int, number: int) -> object:
     if callable(dag):
         return lambda seed: repeated(dag(seed), count, number)
     return repeated(dag, count, number)
@@ -261,7 +261,7 @@ def _shown(rows: Any, count: int, progress: bool) -> Any:
     return track(rows, "sweep", total=count, console=console) if console.is_terminal else rows
 
 
-def _by_name(values: Any, what: str) -> dict[str, Any]:
+def _by_name(values: object, what: str) -> dict[str, Any]:
     if isinstance(values, Mapping):
         return {str(name): value for name, value in values.items()}
     several = list(values) if isinstance(values, (list, tuple, range)) else [values]

@@ -81,7 +81,7 @@ def explore(
     tries: int = 1000,
     policy: object = "pct",
     seed: int = 0,
-    check: Callable[[Any], Any] | None = None,
+    check: Callable[[object], object] | None = None,
     streams: Sequence[object] = (),
     shrink: bool = True,
     most: int = 1,
@@ -138,7 +138,7 @@ class _Explorer:
         self,
         step: Callable[[], object],
         expected: list[Array],
-        check: Callable[[Any], object] | None,
+        check: Callable[[object], object] | None,
         streams: Sequence[object],
     ) -> None:
         self.step, self.expected, self.check = step, expected, check

@@ -89,7 +89,7 @@ class Dag:
     # --- where it comes from ------------------------------------------------------------------
 
     @staticmethod
-    def of(what: Any, *, issued: bool = False, cost: Any = 1.0) -> Dag:
+    def of(what: Any, *, issued: bool = False, cost: object = 1.0) -> Dag:
         """The graph of what was recorded, or of what will be replayed.
 
         what     a Profile or its Run: a task for each instruction that computes, as long as it
@@ -181,7 +181,7 @@ class Dag:
         """Return the columns as a DataFrame of pandas.  ConfigError if pandas is not installed."""
         return _package("pandas", "to_pandas").DataFrame(self.to_columns())
 
-    def with_cost(self, cost: Any) -> Dag:
+    def with_cost(self, cost: object) -> Dag:
         """Return the graph with other costs.  ArgumentError: not one for each task, or below 0."""
         return self._changed(cost=_column(cost, len(self), np.float64, "cost"))
 
@@ -330,7 +330,7 @@ class Dag:
         level = np.cumsum(changes[order])
         return int(level.max(initial=0))
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         fields = ("cost", "source", "target", "size", "hazard", "names", "op", "stream", "nbytes",
                 "release", "actor", "run", "rows")  # fmt: skip
         return {name: getattr(self, name) for name in fields}

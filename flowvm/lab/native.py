@@ -45,7 +45,7 @@ def call(function: Callable[..., int], *args: Any) -> int:
             types += [ctypes.c_double if kind == "f" else ctypes.c_int64] * count
         native = ctypes.CFUNCTYPE(ctypes.c_int64, *types)(address)
         _functions[function, kinds] = native
-    passed: list[Any] = []
+    passed: list[object] = []
     for kind, value in zip(kinds, args, strict=True):
         passed += _words(value) if kind in "FI" else [value]
     return int(native(*passed))

@@ -52,7 +52,7 @@ class Native(NamedTuple):
     why: str
     address: int = 0
     state: Array = np.zeros(0, np.int64)
-    references: tuple[Any, ...] = ()  # whose addresses stand in the state
+    references: tuple[object, ...] = ()  # whose addresses stand in the state
 
 
 class _Beyond(Exception):  # noqa: N818 - caught here: no error
@@ -90,9 +90,9 @@ class _Policy:
         self.slots = {"by": _Slot("int", policy_state.BY)}
         self.words: list[int] = [0] * policy_state.FIRST
         self.words[policy_state.BY] = -1
-        self.references: list[Any] = []
+        self.references: list[object] = []
         self.texts: dict[str, str] = {}  # functions by name, in the order that they need each other
-        self.scope: dict[str, Any] = {}
+        self.scope: dict[str, object] = {}
         self.lists: set[str] = set()  # of which there are functions
         self.count = 0
 
@@ -189,7 +189,7 @@ class _Policy:
         self.references.append(room)
         self.words += [room.ctypes.data, len(items), len(room), 0]
 
-    def hints(self) -> dict[str, Any]:
+    def hints(self) -> dict[str, object]:
         try:
             return get_type_hints(type(self.policy))
         except Exception:  # names that are not there at run time: nobody needs these
@@ -358,7 +358,7 @@ class _Rewriter(ast.NodeTransformer):
                 return _List(_call("_vm_row", _STATE, slot.at, self.visit(node.slice)), slot.words)
         return None
 
-    def value(self, path: str) -> Any:
+    def value(self, path: str) -> object:
         value: object = self.policy.policy
         for name in path.split("."):
             value = getattr(value, name, None)

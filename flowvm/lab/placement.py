@@ -28,7 +28,7 @@ class Placement:
     """A policy for the tasks of a graph, the streams that it has, and what tasks cost."""
 
     def __init__(
-        self, policy: Any, streams: Sequence[Any], like: Any, machine: Machine | None
+        self, policy: object, streams: Sequence[Any], like: object, machine: Machine | None
     ) -> None:
         self.policy, self.streams, self.like = policy_of(policy), list(streams), like
         if machine is not None and machine.workers != len(self.streams):
@@ -69,7 +69,7 @@ class Placement:
         streams = [s for s in self.streams if s is not None and s not in graph.streams]
         return replace(graph, nodes=nodes, streams=[*graph.streams, *streams])
 
-    def dag(self, nodes: Sequence[OpNode], cost: Any, own: set[int], others: list[int]) -> Dag:
+    def dag(self, nodes: Sequence[OpNode], cost: object, own: set[int], others: list[int]) -> Dag:
         columns = of_nodes(nodes, cost)
         columns["stream"] = [
             0 if node.stream in own else 1 + others.index(node.stream) for node in nodes

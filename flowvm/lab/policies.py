@@ -661,7 +661,7 @@ class saga(Policy):  # noqa: N801
         self.scheduler = scheduler
         try:
             self.api: Any = importlib.import_module("saga")
-            self.room: Any = importlib.import_module("saga.schedulers")
+            self.room: object = importlib.import_module("saga.schedulers")
         except ImportError as error:
             raise ConfigError(
                 "lab.saga needs SAGA, which is not installed: pip install anrg-saga (Python 3.12)"

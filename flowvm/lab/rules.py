@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,7 @@ MANY = 1 << 16  # instructions that have a key of their own, where nobody says h
 STEPS = 1 << 10  # the same of PCT's moments
 
 
-def rule_of(policy: Any, seed: int | None, like: Any, streams: Sequence[int]) -> Rule:
+def rule_of(policy: object, seed: int | None, like: object, streams: Sequence[int]) -> Rule:
     """The rule of a policy.  ArgumentError: there is none of that name, it takes no seed, or it
     wants the graph (`like`).
     """

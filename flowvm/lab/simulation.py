@@ -148,7 +148,7 @@ class Schedule:
         return Profile(run_of(self.dag, self.machine.workers, self.start, self.end, self.worker))
 
 
-def simulate(dag: Dag, machine: Machine | int = 1, policy: Any = "fifo") -> Schedule:
+def simulate(dag: Dag, machine: Machine | int = 1, policy: object = "fifo") -> Schedule:
     """Run a graph of work by a policy.
 
     machine   a Machine, or a number of workers

@@ -63,7 +63,7 @@ class _Blocks:
     def __init__(self) -> None:
         self.tasks: Tasks = []
         self.edges: Edges = []
-        self.last: dict[Any, int] = {}
+        self.last: dict[object, int] = {}
 
     def add(
         self, op: str, cost: float, writes: tuple[int, int] | str, reads: tuple[object, ...] = ()
@@ -189,7 +189,7 @@ def _pipeline(n: int, rng: object) -> tuple[Tasks, Edges]:
     return blocks.tasks, blocks.edges
 
 
-KINDS: dict[str, Callable[[int, Any], tuple[Tasks, Edges]]] = {
+KINDS: dict[str, Callable[[int, object], tuple[Tasks, Edges]]] = {
     "chain": _chain, "cholesky": _cholesky, "erdos": _erdos, "fft": _fft, "forkjoin": _forkjoin,
     "layered": _layered, "lu": _lu, "pipeline": _pipeline, "stencil": _stencil,
     "transformer": _transformer,

@@ -21,7 +21,7 @@ from flowvm.guards.apart import apart
 
 # modules of higher layers that a package shows, by the package's name: {"amp": the module};
 # `flowvm.loading.providers` fills it
-shown: dict[str, dict[str, Any]] = {"flowvm.cuda": {}}
+shown: dict[str, dict[str, object]] = {"flowvm.cuda": {}}
 
 
 class Lazy:

@@ -24,7 +24,7 @@ def listing(names: dict[str, Any]) -> Callable[[], list[str]]:
     return names_of_the_module
 
 
-def own_names(names: dict[str, Any]) -> list[str]:
+def own_names(names: dict[str, object]) -> list[str]:
     """The `__all__` of a module that says it by underscores alone: the functions, classes and their
     objects that the module whose globals are `names` defines.  It is called at the file's end.
     """

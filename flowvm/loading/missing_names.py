@@ -87,7 +87,7 @@ NONE: Final[Mapping[str, str]] = {}
 def nothing_of(module: str) -> Callable[[str], Any]:
     """Return the `__getattr__` of a module without names."""
 
-    def missing(name: str) -> Any:
+    def missing(name: str) -> object:
         raise MissingNameError(f"flowvm.{module} has no {name!r}: {ABSENT[module]}", name)
 
     return missing
@@ -101,7 +101,7 @@ def other_names(
     or suggests a similar name.
     """
 
-    def missing(name: str) -> Any:
+    def missing(name: str) -> object:
         if name in late:
             home = importlib.import_module(late[name])
             return home if late[name] == f"flowvm.{module}.{name}" else getattr(home, name)

@@ -107,7 +107,7 @@ def _holders() -> str:
     """Return lines that name the holders of the host's memory, for an allocation that cannot be
     had.
     """
-    text = memory.report(0) if engine.running else ""
+    text = memory.report(0) if engine.threads.running else ""
     return f"\n{text}" if text else ""
 
 
@@ -126,7 +126,7 @@ def _sparse_gradient(g: Tensor, index: Tensor, rows: int, skip: int) -> Tensor:
     return gradients.of_rows(g, index, rows, skip)
 
 
-def _rule_of(policy: Any, seed: int | None, like: Any, streams: Sequence[int]) -> Rule:
+def _rule_of(policy: object, seed: int | None, like: object, streams: Sequence[int]) -> Rule:
     """Return the rule by which the scheduler compares ready instructions."""
     return rules.rule_of(policy, seed, like, streams)
 

@@ -14,7 +14,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flowvm.meta import device as devices
 from flowvm.meta.device import Device
@@ -36,7 +36,7 @@ class BatchedDevice(Device):
     __slots__ = ("axes", "local")
     axes: tuple[Axis, ...]
     local: Device
-    maker: Any  # makes metas; see below
+    maker: object  # makes metas; see below
 
     @staticmethod
     def of(local: Device, axes: tuple[Axis, ...]) -> Device:
@@ -59,7 +59,7 @@ class BatchedDevice(Device):
         return Device, (str(self.local),)
 
 
-_interned: dict[Any, BatchedDevice] = {}
+_interned: dict[object, BatchedDevice] = {}
 
 
 class BatchedMeta(TensorMeta):
@@ -88,7 +88,7 @@ class BatchedMeta(TensorMeta):
         axes = ",".join(f"{a.size}{' shared' if a.stride == 0 else ''}" for a in self.device.axes)
         return f"{super().__repr__()} for each of {axes}"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return self.example.__reduce__()
 
 

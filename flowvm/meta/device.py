@@ -9,7 +9,7 @@ use.  The one for CUDA loads the driver; nothing else here does.
 import os
 import re
 from collections.abc import Callable
-from typing import Any, Final, NoReturn, SupportsIndex, TypeAlias
+from typing import Final, NoReturn, SupportsIndex, TypeAlias
 
 from flowvm.errors import ArgumentTypeError, DeviceError
 from flowvm.guards.regions import Mode, Region, Switch
@@ -69,7 +69,7 @@ class Device(Region):
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"{self!r} cannot be changed")
 
-    def _mode(self) -> Mode[Any]:
+    def _mode(self) -> "Mode[Device | None]":
         return made_on
 
     def _switch(self) -> Switch:
@@ -83,7 +83,7 @@ class Device(Region):
             return f"device(type={self.type!r})"
         return f"device(type={self.type!r}, index={self.index})"
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[object, ...]:
         return Device, (str(self),)
 
 

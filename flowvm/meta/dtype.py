@@ -111,7 +111,7 @@ class DType:
     def __repr__(self) -> str:
         return f"flow.{self.name}"
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[object, ...]:
         return dtype_named, (self.name,)
 
     @property
@@ -334,7 +334,7 @@ _OPERANDS: Final = frozenset({
 })  # fmt: skip
 
 
-def result_type(*operands: Any, **named: Any) -> DType:
+def result_type(*operands: object, **named: object) -> DType:
     """Return the dtype of arithmetic on these tensors and Python numbers, which may have PyTorch's
     names: tensor, other, scalar, tensor1 and so on.
 

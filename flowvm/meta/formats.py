@@ -8,7 +8,7 @@ results as their operands (`result_stride`); strides change no value.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowvm.errors import ArgumentTypeError, ShapeError
 
@@ -61,7 +61,7 @@ channels_last_3d = MemoryFormat("channels_last_3d")  # public: flow
 _MEANINGLESS = ("layout", "memory_format", "names", "non_blocking", "pin_memory")
 
 
-def accept(name: str, options: dict[str, Any]) -> None:
+def accept(name: str, options: dict[str, object]) -> None:
     """Accept PyTorch's keywords that have no meaning here.  ArgumentTypeError for other keywords,
     and for values that PyTorch does not have.
     """

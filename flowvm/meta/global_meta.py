@@ -14,8 +14,6 @@ Invariants
 
 from __future__ import annotations
 
-from typing import Any
-
 from flowvm.guards.lru_cache import LRUCache
 from flowvm.meta.dtype import DType
 from flowvm.meta.meta import Size, TensorMeta, as_shape, dense_stride
@@ -50,7 +48,7 @@ class GlobalMeta(TensorMeta):
 
     @staticmethod
     def make(
-        shape: Any,
+        shape: object,
         dtype: DType,
         device: PlacedDevice,
         sbp: Sbps,
@@ -115,7 +113,7 @@ class GlobalMeta(TensorMeta):
         held = ",".join(s.short for s in self.sbp)
         return f"{super().__repr__()} {held}@{self.placement.ranks.tolist()}"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         local_stride = None if self.local.contiguous else self.local.stride
         return _again, (self.shape, self.dtype, self.placement, self.sbp, local_stride)
 

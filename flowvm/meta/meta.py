@@ -163,12 +163,16 @@ class TensorMeta:
         strided = "" if self.contiguous else f" stride {list(self.stride)}"
         return f"{name}{list(self.shape)}{strided}".replace(" ", "" if self.contiguous else " ")
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return TensorMeta.of, (self.shape, self.dtype, self.device, self.stride)
 
 
 def _make(
-    key: tuple[Any, ...], size: Size, dtype: DType, device: Device, stride: tuple[int, ...] | None
+    key: tuple[object, ...],
+    size: Size,
+    dtype: DType,
+    device: Device,
+    stride: tuple[int, ...] | None,
 ) -> TensorMeta:
     known: TensorMeta | None = _cache.find(key)
     if known is not None:

@@ -153,7 +153,7 @@ def as_sbps(value: object, placement: placement, ndim: int | None = None) -> Sbp
 # --- placements -----------------------------------------------------------------------------------
 
 
-def _ranks_of(device_ids: object) -> Any:
+def _ranks_of(device_ids: object) -> object:
     """The ranks that OneFlow's `device_ids` name."""
     if not isinstance(device_ids, dict):
         return device_ids
@@ -188,7 +188,7 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
     shape: tuple[int, ...]
     flat: tuple[int, ...]
     _groups: dict[tuple[int, int], tuple[int, ...]]
-    devices: dict[Any, PlacedDevice]  # by rank, and by (rank, sbp)
+    devices: dict[object, PlacedDevice]  # by rank, and by (rank, sbp)
 
     def __new__(
         cls,
@@ -279,11 +279,11 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
     def __repr__(self) -> str:
         return f'flow.placement(type="{self.type}", ranks={self.ranks.tolist()})'
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return placement, (self.type, self.ranks.tolist())
 
 
-_placements: dict[Any, placement] = {}
+_placements: dict[object, placement] = {}
 
 
 class PlacedDevice(Device):
@@ -298,7 +298,7 @@ class PlacedDevice(Device):
     sbp: Sbps | None
     rank: int
     local: Device  # where this rank's part lies
-    maker: Callable[..., Any]  # makes metas; see flowvm.meta.global_meta
+    maker: Callable[..., object]  # makes metas; see flowvm.meta.global_meta
 
     @staticmethod
     def _of(where: placement, rank: int, sbp: Sbps | None) -> PlacedDevice:
@@ -319,7 +319,7 @@ class PlacedDevice(Device):
     def __repr__(self) -> str:
         return repr(self.placement)
 
-    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: object) -> tuple[object, ...]:
         return placed_device, (self.placement,)
 
 

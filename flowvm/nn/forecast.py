@@ -28,6 +28,7 @@ from flowvm.config import config
 from flowvm.eager.modes import recorder_mode
 from flowvm.eager.tensor import Tensor
 from flowvm.graph.capture.capture import Capture
+from flowvm.guards.collection import Uncollected
 from flowvm.meta.device import cpu
 from flowvm.meta.meta import TensorMeta
 from flowvm.nn.module import Module
@@ -56,12 +57,15 @@ def foretell(thread: int) -> None:
     """
     if config.ahead:
         with contextlib.suppress(Exception):  # the user's own classes: nobody waits for this
-            _foretell(sys._current_frames().get(thread))
+            _foretell(thread)
 
 
-def _foretell(frame: FrameType | None) -> None:
-    root, input = _model(frame)
-    if root is None and _is_making(frame):
+def _foretell(thread: int) -> None:
+    with Uncollected():
+        frame = sys._current_frames().get(thread)
+        root, input = _model(frame)
+        is_making = root is None and _is_making(frame)
+    if is_making:
         helpers.begin_ahead()
     if root is None or root in _known:
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from flowvm.loading.listing import listing, own_names
 from flowvm.loading.missing_names import other_names
 from flowvm.meta.arrays import Array
 from flowvm.meta.dtype import float64
+
+if TYPE_CHECKING:
+    from flowvm.ops.random.generator import Generator
 
 _GAINS = {
     "linear": 1.0,
@@ -86,7 +89,7 @@ def trunc_normal_(
     std: float = 1.0,
     a: float = -2.0,
     b: float = 2.0,
-    generator: Any = None,
+    generator: Generator | None = None,
 ) -> Tensor:
     """Draw from N(mean, std^2) restricted to [a, b], by inverting its distribution function.
 
@@ -165,7 +168,9 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     return _fill(tensor, values)
 
 
-def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
+def xavier_uniform_(
+    tensor: Tensor, gain: float = 1.0, generator: Generator | None = None
+) -> Tensor:
     """U(-a, a) with a = gain * sqrt(6 / (fan_in + fan_out)).
 
     >>> w = nn.init.xavier_uniform_(flow.empty(3, 3))
@@ -176,7 +181,7 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) ->
     return uniform_(tensor, -bound, bound, generator)
 
 
-def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
+def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
     """N(0, std^2) with std = gain * sqrt(2 / (fan_in + fan_out)).
 
     >>> nn.init.xavier_normal_(flow.empty(3, 5)).shape
@@ -192,7 +197,7 @@ def kaiming_uniform_(
     a: float = 0,
     mode: str = "fan_in",
     nonlinearity: str = "leaky_relu",
-    generator: Any = None,
+    generator: Generator | None = None,
 ) -> Tensor:
     """U(-b, b) with b = gain * sqrt(3 / fan).
 
@@ -209,7 +214,7 @@ def kaiming_normal_(
     a: float = 0,
     mode: str = "fan_in",
     nonlinearity: str = "leaky_relu",
-    generator: Any = None,
+    generator: Generator | None = None,
 ) -> Tensor:
     """N(0, std^2) with std = gain / sqrt(fan).
 
@@ -219,7 +224,7 @@ def kaiming_normal_(
     return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity), generator)
 
 
-def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
+def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
     """Fill with gain times a (semi) orthogonal matrix, dimensions after the first taken as one.
 
     >>> w = nn.init.orthogonal_(flow.empty(2, 3))
@@ -238,7 +243,9 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Ten
     return _fill(tensor, gain * (q.T if rows < columns else q).reshape(tuple(tensor.shape)))
 
 
-def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Any = None) -> Tensor:
+def sparse_(
+    tensor: Tensor, sparsity: float, std: float = 0.01, generator: Generator | None = None
+) -> Tensor:
     """N(0, std^2) with a fraction `sparsity` of each column set to zero.
 
     >>> (nn.init.sparse_(flow.empty(4, 2), sparsity=0.5) == 0).sum(0)

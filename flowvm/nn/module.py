@@ -98,7 +98,7 @@ class Module:
     call_super_init = False
     config = Configured()  # what graphs are told of it; a user's own of that name hides it
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         if not self.call_super_init and (args or kwargs):
             raise ArgumentTypeError(
                 f"{type(self).__name__}: Module.__init__() takes no arguments, got "
@@ -152,7 +152,7 @@ class Module:
                 partial(dir, self),
             )
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if isinstance(value, Parameter):
             if type(self).register_parameter is _register_parameter:
                 self._put("_parameters", name, value)
@@ -216,7 +216,7 @@ class Module:
                 return table
         return None
 
-    def _put(self, table: str, name: str, value: Any) -> None:
+    def _put(self, table: str, name: str, value: object) -> None:
         if "_modules" not in self.__dict__:
             raise MissingNameError(
                 f"cannot assign {name!r} before Module.__init__() ran; "
@@ -387,7 +387,7 @@ class Module:
 
     # ---- doing something to the whole tree
 
-    def apply(self, fn: Callable[[Module], Any]) -> Self:
+    def apply(self, fn: Callable[[Module], object]) -> Self:
         """Call fn on every module below this one, children first, then on this one."""
         for child in self.children():
             child.apply(fn)
@@ -597,19 +597,19 @@ class Module:
         return hooks
 
     @property
-    def _forward_hooks(self) -> dict[int, Callable[..., Any]]:
+    def _forward_hooks(self) -> dict[int, Callable[..., object]]:
         return self._own_hooks().forward
 
     @property
-    def _forward_pre_hooks(self) -> dict[int, Callable[..., Any]]:
+    def _forward_pre_hooks(self) -> dict[int, Callable[..., object]]:
         return self._own_hooks().forward_pre
 
     @property
-    def _backward_hooks(self) -> dict[int, Callable[..., Any]]:
+    def _backward_hooks(self) -> dict[int, Callable[..., object]]:
         return self._own_hooks().backward
 
     def register_forward_pre_hook(
-        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+        self, hook: Callable[..., object], *, prepend: bool = False, with_kwargs: bool = False
     ) -> RemovableHandle:
         """hook(module, args) before forward; may return new args.
 
@@ -623,7 +623,7 @@ class Module:
 
     def register_forward_hook(
         self,
-        hook: Callable[..., Any],
+        hook: Callable[..., object],
         *,
         prepend: bool = False,
         with_kwargs: bool = False,
@@ -643,28 +643,28 @@ class Module:
         return handle
 
     def register_full_backward_pre_hook(
-        self, hook: Callable[..., Any], prepend: bool = False
+        self, hook: Callable[..., object], prepend: bool = False
     ) -> RemovableHandle:
         """hook(module, grad_output) before the module's backward; may return a new grad_output."""
         return RemovableHandle(self._own_hooks().backward_pre, hook, prepend)
 
     def register_full_backward_hook(
-        self, hook: Callable[..., Any], prepend: bool = False
+        self, hook: Callable[..., object], prepend: bool = False
     ) -> RemovableHandle:
         """hook(module, grad_input, grad_output) after its backward; may return a new grad_input."""
         return RemovableHandle(self._own_hooks().backward, hook, prepend)
 
-    def register_backward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+    def register_backward_hook(self, hook: Callable[..., object]) -> RemovableHandle:
         """register_full_backward_hook: grad_input is of the module's inputs, also where PyTorch's
         older hook has that of its last op.
         """
         return self.register_full_backward_hook(hook)
 
-    def register_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+    def register_state_dict_pre_hook(self, hook: Callable[..., object]) -> RemovableHandle:
         """hook(module, prefix, keep_vars) before this module is put into a state dict."""
         return RemovableHandle(self._own_hooks().state_pre, hook)
 
-    def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+    def register_state_dict_post_hook(self, hook: Callable[..., object]) -> RemovableHandle:
         """hook(module, state_dict, prefix, local_metadata) after all below is in the state dict,
         which it may change in place.
         """
@@ -672,19 +672,19 @@ class Module:
 
     _register_state_dict_hook = register_state_dict_post_hook
 
-    def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+    def register_load_state_dict_pre_hook(self, hook: Callable[..., object]) -> RemovableHandle:
         """hook(module, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys,
         error_msgs) before this module takes its part; may change the state dict in place.
         """
         return RemovableHandle(self._own_hooks().load_pre, partial(hook, self))
 
     def _register_load_state_dict_pre_hook(
-        self, hook: Callable[..., Any], with_module: bool = False
+        self, hook: Callable[..., object], with_module: bool = False
     ) -> RemovableHandle:
         bound = partial(hook, self) if with_module else hook
         return RemovableHandle(self._own_hooks().load_pre, bound)
 
-    def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+    def register_load_state_dict_post_hook(self, hook: Callable[..., object]) -> RemovableHandle:
         """hook(module, incompatible_keys) after this module and all below have loaded; may change
         the two lists of names in place.
         """

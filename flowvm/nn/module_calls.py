@@ -21,6 +21,7 @@ from typing import Any
 
 from flowvm.eager.native.functions import noted_module_call
 from flowvm.errors import FlowError
+from flowvm.guards.collection import Uncollected
 from flowvm.guards.forks import Rank, held_at_fork
 from flowvm.nn.hooks import call_with_hooks, hooked
 from flowvm.nn.module import NOTHING, Module, leave
@@ -183,12 +184,13 @@ def _outermost() -> Module | None:
 
 def _running() -> list[tuple[int, int, int, str]]:
     """The calls that are not over in any thread, as if they never were, the innermost first."""
-    return [
-        (call["first"], NEVER, thread, call["path"])
-        for thread, frame in sys._current_frames().items()
-        for call in _calls_of(frame)
-        if "first" in call
-    ]
+    with Uncollected():
+        return [
+            (call["first"], NEVER, thread, call["path"])
+            for thread, frame in sys._current_frames().items()
+            for call in _calls_of(frame)
+            if "first" in call
+        ]
 
 
 engine.flight.scopes.running, engine.flight.scopes.names = _running, paths.names

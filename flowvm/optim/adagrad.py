@@ -14,7 +14,6 @@ from flowvm.optim.optimizer import (
     Group,
     Optimizer,
     Params,
-    at_least,
     full_of,
     is_sparse,
     number,
@@ -50,6 +49,7 @@ class RMSprop(Optimizer):
     """
 
     live_options = ("lr", "alpha", "eps", "weight_decay")
+    _ranges = ("lr", "eps", "momentum", "weight_decay", "alpha")
 
     params: Params
     lr: float | Tensor = 1e-2
@@ -63,10 +63,6 @@ class RMSprop(Optimizer):
     maximize: bool = False
     differentiable: bool = False
     contiguous_params: bool = False
-
-    def _check(self, group: Group) -> None:
-        for name in ("lr", "eps", "momentum", "weight_decay", "alpha"):
-            at_least(name, group[name])
 
     def _first_state(self, param: Tensor, group: Group) -> dict[str, object]:
         state = {"step": 0, "square_avg": zeros_of(param)}
@@ -119,6 +115,7 @@ class Adagrad(Optimizer):
     """
 
     live_options = ("lr", "lr_decay", "eps", "weight_decay")
+    _ranges = ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps")
 
     params: Params
     lr: float | Tensor = 1e-2
@@ -140,10 +137,6 @@ class Adagrad(Optimizer):
         group = self.param_groups[-1]
         for param in group["params"]:
             self.state[param] = self._first_state(param, group)
-
-    def _check(self, group: Group) -> None:
-        for name in ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"):
-            at_least(name, group[name])
 
     def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:
         return {"step": 0, "sum": full_of(param, group["initial_accumulator_value"])}
@@ -184,6 +177,8 @@ class Adadelta(Optimizer):
     """
 
     live_options = ("lr", "rho", "eps", "weight_decay")
+    _ranges = ("lr", "eps", "weight_decay")
+    _zeros = ("square_avg", "acc_delta")
 
     params: Params
     lr: float | Tensor = 1.0
@@ -198,13 +193,9 @@ class Adadelta(Optimizer):
     contiguous_params: bool = False
 
     def _check(self, group: Group) -> None:
-        for name in ("lr", "eps", "weight_decay"):
-            at_least(name, group[name])
+        super()._check(group)
         if not 0.0 <= group["rho"] <= 1.0:
             raise ArgumentError(f"Invalid rho value: {group['rho']}, not in [0, 1]")
-
-    def _first_state(self, param: Tensor, group: Group) -> dict[str, object]:
-        return {"step": 0, "square_avg": zeros_of(param), "acc_delta": zeros_of(param)}
 
     def _step_group(self, group: Group) -> None:
         lr, maximize = number(group["lr"]), group["maximize"]

@@ -8,16 +8,7 @@ from dataclasses import KW_ONLY
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.ops.declare.update import each
-from flowvm.optim.optimizer import (
-    Group,
-    Optimizer,
-    Params,
-    at_least,
-    check_betas,
-    number,
-    options,
-    zeros_of,
-)
+from flowvm.optim.optimizer import Group, Optimizer, Params, number, options
 
 _each = each(ops.adam_step_, "exp_avg", "exp_avg_sq", counts="step")
 
@@ -44,6 +35,8 @@ class Adam(Optimizer):
     """
 
     live_options = ("lr", "betas", "eps", "weight_decay")
+    _ranges = ("lr", "eps", "weight_decay", "betas")
+    _zeros = ("exp_avg", "exp_avg_sq")
 
     params: Params
     lr: float | Tensor = 1e-3
@@ -60,11 +53,6 @@ class Adam(Optimizer):
     decoupled_weight_decay: bool = False
     do_bias_correction: bool = True
     contiguous_params: bool = False
-
-    def _check(self, group: Group) -> None:
-        for name in ("lr", "eps", "weight_decay"):
-            at_least(name, group[name])
-        check_betas(group)
 
     def _step_group(self, group: Group) -> None:
         lr, eps, decay = number(group["lr"]), group["eps"], group["weight_decay"]
@@ -92,9 +80,6 @@ class Adam(Optimizer):
                 param, grad, mean, square, entry["max_exp_avg_sq"],
                 decoupled, maximize, corrected, lr, beta1, beta2, eps, decay, step,
             )  # fmt: skip
-
-    def _first_state(self, param: Tensor, group: Group) -> dict[str, object]:
-        return {"step": 0, "exp_avg": zeros_of(param), "exp_avg_sq": zeros_of(param)}
 
 
 # public: optim

@@ -9,16 +9,7 @@ from flowvm import ops
 from flowvm.eager.live import single
 from flowvm.eager.tensor import Tensor
 from flowvm.meta.dtype import float32, get_default_dtype
-from flowvm.optim.optimizer import (
-    Group,
-    Optimizer,
-    Params,
-    at_least,
-    check_betas,
-    number,
-    options,
-    zeros_of,
-)
+from flowvm.optim.optimizer import Group, Optimizer, Params, number, options
 
 # public: optim
 
@@ -40,6 +31,8 @@ class Adamax(Optimizer):
     """
 
     live_options = ("lr", "betas", "eps", "weight_decay")
+    _ranges = ("lr", "eps", "weight_decay", "betas")
+    _zeros = ("exp_avg", "exp_inf")
 
     params: Params
     lr: float | Tensor = 2e-3
@@ -51,14 +44,6 @@ class Adamax(Optimizer):
     maximize: bool = False
     differentiable: bool = False
     capturable: bool = False
-
-    def _check(self, group: Group) -> None:
-        for name in ("lr", "eps", "weight_decay"):
-            at_least(name, group[name])
-        check_betas(group)
-
-    def _first_state(self, param: Tensor, group: Group) -> dict[str, object]:
-        return {"step": 0, "exp_avg": zeros_of(param), "exp_inf": zeros_of(param)}
 
     def _step_group(self, group: Group) -> None:
         lr, eps, decay = number(group["lr"]), group["eps"], group["weight_decay"]
@@ -75,14 +60,8 @@ class _Decoupling(Optimizer):
     """Base of NAdam and RAdam: Adam's state, weight decay of both kinds."""
 
     live_options: ClassVar[tuple[str, ...]] = ("lr", "betas", "eps", "weight_decay")
-
-    def _check(self, group: Group) -> None:
-        for name in ("lr", "eps", "weight_decay"):
-            at_least(name, group[name])
-        check_betas(group)
-
-    def _first_state(self, param: Tensor, group: Group) -> dict[str, object]:
-        return {"step": 0, "exp_avg": zeros_of(param), "exp_avg_sq": zeros_of(param)}
+    _ranges = ("lr", "eps", "weight_decay", "betas")
+    _zeros = ("exp_avg", "exp_avg_sq")
 
 
 @options
@@ -102,6 +81,7 @@ class NAdam(_Decoupling):
     """
 
     live_options = ("lr", "betas", "eps", "weight_decay", "momentum_decay")
+    _ranges = ("lr", "eps", "weight_decay", "betas", "momentum_decay")
 
     params: Params
     lr: float | Tensor = 2e-3
@@ -115,10 +95,6 @@ class NAdam(_Decoupling):
     maximize: bool = False
     capturable: bool = False
     differentiable: bool = False
-
-    def _check(self, group: Group) -> None:
-        super()._check(group)
-        at_least("momentum_decay", group["momentum_decay"])
 
     def _first_state(self, param: Tensor, group: Group) -> dict[str, object]:
         return {**super()._first_state(param, group), "mu_product": 1.0}

@@ -15,7 +15,6 @@ from flowvm.optim.optimizer import (
     Optimizer,
     Params,
     at_least,
-    check_betas,
     number,
     options,
     refuse_complex,
@@ -128,6 +127,8 @@ class LAMB(Optimizer):
     """
 
     live_options = ("lr", "betas", "eps", "weight_decay")
+    _ranges = ("lr", "eps", "weight_decay", "betas")
+    _zeros = ("exp_avg", "exp_avg_sq")
 
     params: Params
     lr: float | Tensor = 1e-3
@@ -145,12 +146,7 @@ class LAMB(Optimizer):
     def _check(self, group: Group) -> None:
         if group["amsgrad"]:
             raise InvalidValueError("LAMB does not support the AMSGrad variant: amsgrad=False")
-        for name in ("lr", "eps", "weight_decay"):
-            at_least(name, group[name])
-        check_betas(group)
-
-    def _first_state(self, param: Tensor, group: Group) -> dict[str, object]:
-        return {"step": 0, "exp_avg": zeros_of(param), "exp_avg_sq": zeros_of(param)}
+        super()._check(group)
 
     def _step_group(self, group: Group) -> None:
         lr, (beta1, beta2) = number(group["lr"]), group["betas"]
@@ -194,6 +190,7 @@ class Muon(Optimizer):
     """
 
     live_options = ("lr", "weight_decay", "momentum")
+    _ranges = ("lr", "momentum", "weight_decay")
 
     params: Params
     lr: float | Tensor = 1e-3
@@ -206,8 +203,7 @@ class Muon(Optimizer):
     adjust_lr_fn: str | None = None
 
     def _check(self, group: Group) -> None:
-        for name in ("lr", "momentum", "weight_decay"):
-            at_least(name, group[name])
+        super()._check(group)
         if group["adjust_lr_fn"] not in (None, "original", "match_rms_adamw"):
             raise ArgumentError(
                 f"Adjust learning rate function {group['adjust_lr_fn']} is not supported: None, "

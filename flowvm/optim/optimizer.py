@@ -116,6 +116,8 @@ class Optimizer:
     live_options: ClassVar[tuple[str, ...]] = ("lr",)
     not_in_graphs: ClassVar[str] = ""
     _takes_sparse = False  # whether a step may be by sparse gradients
+    _ranges: ClassVar[tuple[str, ...]] = ()  # options that are at least 0; "betas" are in [0, 1)
+    _zeros: ClassVar[tuple[str, ...]] = ()  # what a step count and zeros are the first state of
     _in_step = False  # a step that calls another one (super().step()) is one step
     _unheeded: frozenset[str] = frozenset()  # options of groups that an eager step leaves out
 
@@ -133,9 +135,9 @@ class Optimizer:
         self.defaults = defaults
         self.state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
         self.param_groups: list[Group] = []
-        self._step_pre_hooks: dict[int, Callable[..., Any]] = {}
-        self._step_post_hooks: dict[int, Callable[..., Any]] = {}
-        self._state_hooks: dict[str, dict[int, Callable[..., Any]]] = {}
+        self._step_pre_hooks: dict[int, Callable[..., object]] = {}
+        self._step_post_hooks: dict[int, Callable[..., object]] = {}
+        self._state_hooks: dict[str, dict[int, Callable[..., object]]] = {}
         items = list(params)
         if not items and not takes_none[0]:
             raise ArgumentError("optimizer got an empty parameter list")
@@ -214,8 +216,8 @@ class Optimizer:
             self._step_group(group)
 
     def _run_pre_hooks(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        self, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
         for hook in [*_global_pre_hooks.values(), *self._step_pre_hooks.values()]:
             changed = hook(self, args, kwargs)
             if changed is None:
@@ -354,7 +356,8 @@ class Optimizer:
 
     def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:
         """The state of a parameter in front of its first step."""
-        return {}
+        zeros = {name: zeros_of(param) for name in self._zeros}
+        return {"step": 0, **zeros} if zeros else {}
 
     def _step_group(self, group: Group) -> None:
         """Update the parameters of one group. Runs without autograd."""
@@ -362,6 +365,11 @@ class Optimizer:
 
     def _check(self, group: Group) -> None:
         """Raise if an option of the group cannot be."""
+        for name in self._ranges:
+            if name == "betas":
+                check_betas(group)
+            else:
+                at_least(name, group[name])
 
     def _all_params(self) -> Iterator[Tensor]:
         return chain.from_iterable(group["params"] for group in self.param_groups)
@@ -502,7 +510,7 @@ def _plain(value: object) -> Any:
     return value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
 
 
-def _adopted(entry: Mapping[str, Any], param: Tensor) -> dict[str, Any]:
+def _adopted(entry: Mapping[str, object], param: Tensor) -> dict[str, Any]:
     """A copy of the saved state of one parameter, with the parameter's dtype and device.
 
     What PyTorch keeps in tensors of one number (steps, NAdam's mu_product) is a number here.
@@ -527,11 +535,11 @@ def _adopted_value(key: str, value: Any, param: Tensor) -> Any:
 _NUMBERS = frozenset({"eta", "mu", "mu_product", "ro", "H_diag", "t"})
 
 
-def _whole(step: Callable[..., Any]) -> Callable[..., Any]:
+def _whole(step: Callable[..., object]) -> Callable[..., object]:
     """A class's `step` with hooks around it, known to a capture."""
 
     @functools.wraps(step)
-    def whole(self: Optimizer, *args: object, **kwargs: object) -> Any:
+    def whole(self: Optimizer, *args: object, **kwargs: object) -> object:
         if self._in_step or not hasattr(self, "_step_pre_hooks"):  # or it wraps another one
             return step(self, *args, **kwargs)
         self._in_step = True
@@ -568,8 +576,8 @@ Optimizer.step = _whole(Optimizer.step)  # type: ignore[method-assign]
 
 # --- hooks of all optimizers ---------------------------------------------------------------------
 
-_global_pre_hooks: dict[int, Callable[..., Any]] = {}
-_global_post_hooks: dict[int, Callable[..., Any]] = {}
+_global_pre_hooks: dict[int, Callable[..., object]] = {}
+_global_post_hooks: dict[int, Callable[..., object]] = {}
 
 
 def register_optimizer_step_pre_hook(hook: Callable[..., object]) -> RemovableHandle:
@@ -585,7 +593,7 @@ def register_optimizer_step_post_hook(hook: Callable[..., object]) -> RemovableH
 # --- options -------------------------------------------------------------------------------------
 
 
-def number(value: Any) -> Any:
+def number(value: object) -> Any:
     """An option as a number: of a tensor of one element, its value now.
 
     CaptureError in a capture, which would fix it.
@@ -607,7 +615,7 @@ def is_sparse(x: Tensor) -> bool:
     return x.layout is not strided
 
 
-def at_least(name: str, value: Any, minimum: float = 0.0) -> None:
+def at_least(name: str, value: object, minimum: float = 0.0) -> None:
     """Refuse an option below `minimum`, NaN included."""
     value = number(value)
     if not isinstance(value, (int, float)):

@@ -90,6 +90,7 @@ class ASGD(Optimizer):
     """
 
     live_options = ("lr", "lambd", "alpha", "t0", "weight_decay")
+    _ranges = ("lr", "weight_decay")
 
     params: Params
     lr: float | Tensor = 1e-2
@@ -101,10 +102,6 @@ class ASGD(Optimizer):
     maximize: bool = False
     differentiable: bool = False
     capturable: bool = False
-
-    def _check(self, group: Group) -> None:
-        for name in ("lr", "weight_decay"):
-            at_least(name, group[name])
 
     def _first_state(self, param: Tensor, group: Group) -> dict[str, object]:
         eta = in_default_precision(number(group["lr"]))

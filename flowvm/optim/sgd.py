@@ -10,16 +10,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ModeError
 from flowvm.loading.lazy import lazy
 from flowvm.ops.declare.update import each
-from flowvm.optim.optimizer import (
-    Group,
-    Optimizer,
-    Params,
-    at_least,
-    is_sparse,
-    number,
-    options,
-    zeros_of,
-)
+from flowvm.optim.optimizer import Group, Optimizer, Params, is_sparse, number, options, zeros_of
 
 if TYPE_CHECKING:
     from flowvm.ops.sparse import gradients
@@ -50,6 +41,7 @@ class SGD(Optimizer):
     """
 
     live_options = ("lr", "momentum", "dampening", "weight_decay")
+    _ranges = ("lr", "momentum", "weight_decay")
 
     params: Params
     lr: float | Tensor = 1e-3
@@ -65,8 +57,7 @@ class SGD(Optimizer):
     contiguous_params: bool = False
 
     def _check(self, group: Group) -> None:
-        for name in ("lr", "momentum", "weight_decay"):
-            at_least(name, group[name])
+        super()._check(group)
         if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
             raise ArgumentError("Nesterov momentum requires a momentum and zero dampening")
 

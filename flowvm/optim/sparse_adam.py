@@ -18,7 +18,6 @@ from flowvm.optim.optimizer import (
     is_sparse,
     number,
     options,
-    zeros_of,
 )
 
 if TYPE_CHECKING:
@@ -48,6 +47,7 @@ class SparseAdam(Optimizer):
     """
 
     live_options = ("lr", "betas", "eps")
+    _zeros = ("exp_avg", "exp_avg_sq")
     not_in_graphs = "sparse gradients are not there in a graph; give sparse=False and use Adam"
 
     params: Params
@@ -67,9 +67,6 @@ class SparseAdam(Optimizer):
             raise ArgumentError(
                 f"Sparse params at indices {places}: SparseAdam requires dense parameter tensors"
             )
-
-    def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:
-        return {"step": 0, "exp_avg": zeros_of(param), "exp_avg_sq": zeros_of(param)}
 
     def _step_group(self, group: Group) -> None:
         lr, (beta1, beta2), eps = number(group["lr"]), group["betas"], group["eps"]

@@ -133,7 +133,7 @@ def loads_of(code: CodeType, first: tuple[str, ...]) -> Iterator[tuple[str, str,
 
 
 def _loads() -> str:
-    def outer(closure: Any) -> Callable[[Any], Any]:
+    def outer(closure: Any) -> Callable[[object], object]:
         def sample(self: Any) -> Any:
             self.count += 1
             return self.layer.weight + sys.maxsize.real + closure.x
@@ -222,11 +222,11 @@ def _raises() -> str:
 
 
 def _imports() -> str:
-    def sample() -> Any:
+    def sample() -> object:
         import os.path
         from sys import path, version
 
-        def inner() -> Any:
+        def inner() -> object:
             from json import dumps
 
             return dumps
@@ -323,7 +323,7 @@ def _moving() -> str:
     return "a call is said to call nothing" if calls_nothing(called.__code__, called()) else ""
 
 
-def _names(instruction: dis.Instruction) -> tuple[Any, ...]:
+def _names(instruction: dis.Instruction) -> tuple[object, ...]:
     value = instruction.argval
     return value if isinstance(value, tuple) else (value,)
 
@@ -333,7 +333,7 @@ def _signals() -> str:
     record, or "".  The code is as in generated calls.
     """
 
-    def sample(counter: Any, codes: Any, code: Any, write: Any) -> None:
+    def sample(counter: Any, codes: Any, code: object, write: Any) -> None:
         for seq in counter:  # noqa: B007
             break
         at = seq & 3

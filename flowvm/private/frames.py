@@ -100,13 +100,13 @@ def why_not() -> str:
     return ""
 
 
-def _nested(look: Callable[[Any], object]) -> Any:
+def _nested(look: Callable[[object], object]) -> Any:
     """Return the result of `look` inside nested frames and a second loop of the interpreter."""
 
-    def outer(x: object) -> Any:
+    def outer(x: object) -> object:
         return inner(x)
 
-    def inner(x: object) -> Any:
+    def inner(x: object) -> object:
         return [look(x)][0]
 
     return next(map(outer, "x"))
@@ -227,7 +227,7 @@ def walk(layout: Layout, state: int, most: int = 64) -> list[tuple[int, int]]:
     return frames
 
 
-def _differs(layout: Layout) -> Callable[[Any], str]:
+def _differs(layout: Layout) -> Callable[[object], str]:
     """Return a function that compares `walk`'s result with the real frames, and returns the
     difference or "".
     """

@@ -72,7 +72,7 @@ def mend_calls() -> bool:
     return True
 
 
-def _called(self: Any, *args: Any, **kwargs: Any) -> object:
+def _called(self: Any, *args: object, **kwargs: object) -> object:
     """Call a function of LLVM with llvmlite's lock held."""
     lock = self._lock
     with held(lock._lock):

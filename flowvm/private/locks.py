@@ -32,11 +32,11 @@ class Taken(NamedTuple):
 
     name: str
     owner: int
-    release: Callable[[], Any]
+    release: Callable[[], object]
     users: tuple[str, ...]  # a frame of these files on the owner's stack may rightly hold the lock
 
 
-def foreign_locks() -> list[Any]:
+def foreign_locks() -> list[object]:
     """The locks of Numba and llvmlite, as far as they are imported."""
     locks = []
     numba = sys.modules.get("numba.core.compiler_lock")

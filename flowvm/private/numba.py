@@ -312,7 +312,7 @@ NUMBA = Package(
 
 
 def function_compiler(
-    flags: Callable[[Any], Any], lowered: Callable[[Any, Any, Any], Any]
+    flags: Callable[[object], object], lowered: Callable[[object, object, object], object]
 ) -> type[Any]:
     """Return a subclass of Numba's compiler of one function.  `flags` changes the compiler's flags;
     `lowered(target, function, result)` returns the final result.
@@ -330,14 +330,16 @@ def function_compiler(
     return FunctionCompiler
 
 
-def compiled_by(function: object, options: dict[str, Any], compiler: Callable[[Any], Any]) -> Any:
+def compiled_by(
+    function: object, options: dict[str, object], compiler: Callable[[object], object]
+) -> Any:
     """A dispatcher of `function`, which `compiler(locals)` compiles: types of its variables."""
     dispatcher = NUMBA.CPUDispatcher(function, targetoptions=options)
     dispatcher._compiler = compiler(dispatcher._compiler.locals)
     return dispatcher
 
 
-def global_type(context: Any, value: Any) -> Any:
+def global_type(context: Any, value: object) -> Any:
     """The type of a global that Numba has registered, such as what an @overload is for; or None."""
     NUMBA.require("TypingContext")
     return context._get_global_type(value)
@@ -354,7 +356,7 @@ def never_finalized(library: Any) -> None:
     library._ensure_finalized = lambda: None
 
 
-def forget_function(context: Any, entry_point: Any) -> None:
+def forget_function(context: Any, entry_point: object) -> None:
     """Forget a compiled function that has no callers any more, so that its parts can be freed."""
     NUMBA.require("TargetContext")
     context._defns.pop(entry_point, None)
@@ -372,7 +374,7 @@ def simplify(library: Any) -> None:
     free_passes(manager)
 
 
-def parts_of(library: Any, finished: bool) -> tuple[Any, list[Any]]:
+def parts_of(library: Any, finished: bool) -> tuple[object, list[object]]:
     """The LLVM module of a library, and the libraries that it calls; a finished one has all of
     them in its module.
     """

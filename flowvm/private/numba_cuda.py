@@ -128,7 +128,7 @@ SIMULATOR = Package(
 # --- what is private of their objects ----------------------------------------------------------
 
 
-def cuda_target(typing: object, context: Callable[[Any], Any]) -> Any:
+def cuda_target(typing: object, context: Callable[[object], object]) -> Any:
     """A target with contexts of our own; `context(typing)` makes the second."""
     target = NUMBA_CUDA.CUDATarget("cuda")
     target._typingctx = typing
@@ -136,7 +136,7 @@ def cuda_target(typing: object, context: Callable[[Any], Any]) -> Any:
     return target
 
 
-def global_type(context: Any, value: Any) -> Any:
+def global_type(context: Any, value: object) -> Any:
     """The type of a global that Numba has registered, such as what an @overload is for; or None."""
     NUMBA_CUDA.require("TypingContext")
     return context._get_global_type(value)
@@ -159,6 +159,6 @@ def enter_at(library: Any, name: str) -> None:
     NUMBA_CUDA.compiler.kernel_fixup(library.get_function(name), False)
 
 
-def memories(module: Any, shared: Any, local: Any) -> None:
+def memories(module: Any, shared: object, local: object) -> None:
     """Set `cuda.shared` and `cuda.local` of a simulator's module."""
     module._shared, module._local = shared, local

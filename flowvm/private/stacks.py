@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from flowvm.errors import VMError
 from flowvm.private.frames import words_of
 
-NULL: Final[Any] = type("Null", (), {"__repr__": lambda self: "NULL"})()
+NULL: Final[object] = type("Null", (), {"__repr__": lambda self: "NULL"})()
 FRAME_BYTES = 160  # of a frame, in which its places are looked for
 TAGS = 3  # low bits of a reference, which may mean something else
 
@@ -50,7 +50,7 @@ class Places(NamedTuple):
     locals: int
 
 
-def _value_at(address: int) -> Any:
+def _value_at(address: int) -> object:
     """The object that a word of a frame refers to."""
     word = _word(address).value
     if not word & TAGS:
@@ -74,12 +74,12 @@ class Stack:
         """Return the operand at a depth, 1 at the top; NULL if there is none."""
         return _value_at(self._frame + self.end - 8 * depth)
 
-    def variable(self, number: int) -> Any:
+    def variable(self, number: int) -> object:
         """Return a local variable by its number; NULL if it has no value."""
         return _value_at(self._frame + self._places.locals + 8 * number)
 
     @property
-    def function(self) -> Any:
+    def function(self) -> object:
         """Return the function that the frame runs."""
         return _value_at(self._frame + self._places.function)
 
@@ -159,7 +159,7 @@ def why_no_stack() -> str:
     return ""
 
 
-def traced_by(frame: FrameType, local: Callable[..., object]) -> Callable[..., Any]:
+def traced_by(frame: FrameType, local: Callable[..., object]) -> Callable[..., object]:
     """Return `local` for a trace function to return at a "call", with events of opcodes switched
     on.
 
@@ -198,7 +198,7 @@ def _traced(sample: Callable[..., object], look: Callable[..., object]) -> list[
     own, before = sys._getframe(), sys.gettrace()
     at = _call_offset(sample.__code__)
 
-    def inside(frame: FrameType, event: str, arg: object) -> Any:
+    def inside(frame: FrameType, event: str, arg: object) -> object:
         if event == "opcode" and frame.f_lasti == at:
             answer = look(frame, sample, marks)
             if answer is not None:
@@ -240,8 +240,8 @@ def _places_in(frame: FrameType, sample: object, marks: _Marks) -> Places | None
     return None
 
 
-def _differs(places: Places) -> Callable[..., Any]:
-    def look(frame: FrameType, sample: Any, marks: _Marks) -> bool | None:
+def _differs(places: Places) -> Callable[..., object]:
+    def look(frame: FrameType, sample: object, marks: _Marks) -> bool | None:
         stack = Stack(frame, places, ends(frame.f_code, places)[frame.f_lasti])
         own = marks.third, marks.second, marks.first
         right = all(stack[k + 1] is mark for k, mark in enumerate(own))

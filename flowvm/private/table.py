@@ -163,7 +163,7 @@ class Package:
                 why = self._look(use)[1]
                 yield Standing(use, (SKIPPED if use.shortcut else MISSING) if why else OK, why)
 
-    def _look(self, use: Use) -> tuple[Any, str]:
+    def _look(self, use: Use) -> tuple[object, str]:
         """Return the object of `use`, and the reason why it cannot be used, or ""."""
         try:
             if use.prepare is not None:

@@ -27,7 +27,7 @@ class Place(Protocol):
         """Raise CommunicationError if exchanges have ended because of an error."""
 
 
-def gathered(place: Place, value: object) -> tuple[list[Any], list[int]]:
+def gathered(place: Place, value: object) -> tuple[list[object], list[int]]:
     """Every rank's value, and the nanoseconds to be added to each rank's clock.
 
     CommunicationError if a rank does not come.

@@ -52,7 +52,7 @@ class Lane:
         self.stream = Stream(self.name)
         engine.words[CTL.LANES] |= 1 << self.stream.number
         self.memory = np.zeros(1, np.int64)
-        storage = engine.adopt(self.memory.ctypes.data, 8, self.memory)
+        storage = engine.storages.adopt(self.memory.ctypes.data, 8, self.memory)
         engine.restorer.leave_alone(storage)
         self.order = new_tensor(storage, TensorMeta.of((1,), int64))
 

@@ -59,7 +59,7 @@ class Ways(Protocol):
     name: str
     row: int  # of messages, else 0
     peers: set[int]
-    order: Any
+    order: object
 
 
 class Place(Protocol):
@@ -353,7 +353,7 @@ class Watcher:
             return
         try:
             if not self.place.fault:
-                engine.wait_idle(DRAINED)
+                engine.waits.wait_idle(DRAINED)
             if not self.place.fault and (own := self._broken()) is not None:
                 self.fail(own)
             if not self.place.fault:
@@ -366,7 +366,7 @@ class Watcher:
             self.raise_alert("interrupted")
         self.stopped.set()
         if self.uncaught:  # the exception is printed already; unfinished exchanges add nothing
-            engine.wait_idle(1.0)
+            engine.waits.wait_idle(1.0)
             for failure in [*engine.failures.by_seq.values()]:
                 failure.seen = failure.seen or isinstance(failure.exception, CommunicationError)
         # a launcher may signal by it that another rank has ended; without a handler it kills the

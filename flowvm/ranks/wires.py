@@ -13,4 +13,4 @@ makers: dict[str, Callable[..., Any]] = {}  # of lanes: name, for messages or no
 # Makers of exchanges among a group's ranks on devices that MPI does not reach.  Arguments: the
 # world, the device, the group's size, this rank's number in it, a function that sends bytes from
 # the first rank to all.
-wires: dict[str, Callable[..., Any]] = {}
+wires: dict[str, Callable[..., object]] = {}

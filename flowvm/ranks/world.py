@@ -56,7 +56,7 @@ class World:
         self.joined: dict[int, Joined] = {}  # by the address of the row
         # messages without a group belong to this one, for which ranks need not meet
         self.everybody: Joined | None = None
-        self.lanes: list[Any] = []  # see `flowvm.ranks.lanes`
+        self.lanes: list[object] = []  # see `flowvm.ranks.lanes`
         self.parts: list[Part] = []
         self.watcher: Watcher | None = None
         if launched_ranks() == 1:
@@ -94,12 +94,12 @@ class World:
         """Let one rank of each host compile the VM's threads, where the others find the code."""
         first = min(self.boards) == self.rank
         if first:
-            engine.need_threads()
+            engine.threads.compile_all()
         ready = self.handles[0].Ibarrier()
         while not ready.Test():
             time.sleep(0.002)  # and not in MPI, which would take the core
         if not first:
-            engine.need_threads()
+            engine.threads.compile_all()
 
     def header(self, number: int) -> Array:
         """The words of a rank's header, of one on this host."""
@@ -180,7 +180,7 @@ def world_size() -> int:
 class Joined(NamedTuple):
     """The handles with which a rank takes part in a group."""
 
-    comm: Any  # mpi4py's
+    comm: object  # mpi4py's
     handle: int
     row: int  # the address of this rank's row
     rows: tuple[int, ...]  # of the others, 0 for one on another host
@@ -292,7 +292,7 @@ class Group:
     def __repr__(self) -> str:
         return f"<Group of ranks {list(self.ranks)}>"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Group.of, (self.ranks,)
 
 

@@ -119,7 +119,7 @@ def bartlett(M: int, **options: object) -> Tensor:
     return _window("bartlett", M, tapers.triangle, options)
 
 
-def _cosines(name: str, M: int, a: Iterable[float], options: dict[str, Any]) -> Tensor:
+def _cosines(name: str, M: int, a: Iterable[float], options: dict[str, object]) -> Tensor:
     if not isinstance(a, Iterable):
         raise ArgumentTypeError(f"{name}: a is a list of coefficients, got {type(a).__name__}")
     weights = [float(w) for w in a]

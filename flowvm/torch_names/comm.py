@@ -131,10 +131,10 @@ def gather(tensor: Tensor, gather_list: list[Tensor] | None = None, dst: int = 0
 
 def barrier() -> None:
     """Wait until every rank has come, with all its issued instructions done."""
-    engine.wait_idle()
+    engine.waits.wait_idle()
     if world_size() > 1:
         collectives.barrier()
-        engine.sync()
+        engine.waits.sync()
 
 
 def send(input: Tensor, dst: int, send_meta: bool = True) -> None:

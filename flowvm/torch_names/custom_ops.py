@@ -39,11 +39,11 @@ class CustomOpDef:
     def __init__(self, schema: Schema, outside: bool) -> None:
         self.schema, self.name = schema, schema.name
         self.outside = outside  # it computes outside of the graph
-        self.functions: dict[str, Callable[..., Any]] = {}  # by dispatch key
-        self.backward: Callable[..., Any] | None = None
-        self._setup: Callable[..., Any] | None = None
-        self._casts: dict[str, Any] = {}
-        self._init_fn: Callable[..., Any] | None = None  # of a decorator
+        self.functions: dict[str, Callable[..., object]] = {}  # by dispatch key
+        self.backward: Callable[..., object] | None = None
+        self._setup: Callable[..., object] | None = None
+        self._casts: dict[str, object] = {}
+        self._init_fn: Callable[..., object] | None = None  # of a decorator
 
     @property
     def _schema(self) -> Schema:
@@ -75,7 +75,7 @@ class CustomOpDef:
     def _is_outside(self, tensors: Sequence[Tensor]) -> bool:
         return self.outside or self.backward is not None
 
-    def computed(self, values: dict[str, Any], tensors: Sequence[Tensor]) -> Any:
+    def computed(self, values: dict[str, object], tensors: Sequence[Tensor]) -> Any:
         key = KEYS.get(next((t.device.type for t in tensors), "cpu"), "CPU")
         function = self.functions.get(key)
         if function is None:
@@ -104,7 +104,7 @@ class CustomOpDef:
                     x.bump()  # writes by NumPy are not counted
         return result
 
-    def _run(self, function: Callable[..., object], values: dict[str, Any]) -> Any:
+    def _run(self, function: Callable[..., object], values: dict[str, object]) -> object:
         places = [values[p.name] for p in self.schema.parameters if not p.keyword]
         return function(
             *places, **{p.name: values[p.name] for p in self.schema.parameters if p.keyword}
@@ -175,7 +175,7 @@ class CustomOpDef:
     # --- what belongs to it -----------------------------------------------------------------------
 
     def register_kernel(
-        self, device_types: Any, fn: Callable[..., Any] | None = None, /
+        self, device_types: Any, fn: Callable[..., object] | None = None, /
     ) -> Callable[..., Any]:
         """Register `fn` as the kernel for devices of these types; None: for all."""
         if fn is None:

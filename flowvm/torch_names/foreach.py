@@ -63,7 +63,7 @@ def foreach(name: str) -> Callable[..., Any]:
     one = _one(name.removeprefix(PREFIX))
     in_place = name.endswith("_")
 
-    def call(self: Any, *args: Any, **kwargs: object) -> Any:
+    def call(self: Any, *args: object, **kwargs: object) -> object:
         columns = [kwargs.pop(key) for key in _COLUMNS if key in kwargs]
         rows = _rows(name, self, (*args, *columns))
         results = [one(*row, **kwargs) for row in rows]
@@ -74,7 +74,7 @@ def foreach(name: str) -> Callable[..., Any]:
     return call
 
 
-def _rows(name: str, tensors: object, args: Sequence[Any]) -> list[tuple[Any, ...]]:
+def _rows(name: str, tensors: object, args: Sequence[object]) -> list[tuple[object, ...]]:
     columns = [_column(argument) for argument in (tensors, *args)]
     lists = [len(column) for column in columns if isinstance(column, list)]
     if not lists or (not isinstance(columns[0], list) and name != f"{PREFIX}pow"):
@@ -87,7 +87,7 @@ def _rows(name: str, tensors: object, args: Sequence[Any]) -> list[tuple[Any, ..
     return list(zip(*full, strict=True))
 
 
-def _column(argument: Any) -> Any:
+def _column(argument: object) -> object:
     if isinstance(argument, (list, tuple)):
         return list(argument)
     if isinstance(argument, Tensor) and argument.ndim == 1:  # a tensor of a number for each
@@ -95,7 +95,7 @@ def _column(argument: Any) -> Any:
     return argument
 
 
-def _one(name: str) -> Callable[..., Any]:
+def _one(name: str) -> Callable[..., object]:
     if name.rstrip("_") in ("addcdiv", "addcmul"):
         method = getattr(Tensor, name)
 

@@ -66,7 +66,7 @@ class Future(Generic[T]):
         return later
 
 
-def collect_all(futures: Sequence[Future[Any]]) -> Future[list[Future[Any]]]:
+def collect_all(futures: Sequence[Future[object]]) -> Future[list[Future[Any]]]:
     """Return a Future of the list of them, done when all are.
 
     >>> from flowvm.futures import Future, collect_all
@@ -90,7 +90,7 @@ def collect_all(futures: Sequence[Future[Any]]) -> Future[list[Future[Any]]]:
     return every
 
 
-def wait_all(futures: Sequence[Future[Any]]) -> list[Any]:
+def wait_all(futures: Sequence[Future[object]]) -> list[Any]:
     """Wait for all futures.  Return their values; raise the first error.
 
     >>> from flowvm.futures import Future, wait_all

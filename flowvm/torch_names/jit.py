@@ -82,7 +82,7 @@ def trace(
     return graph
 
 
-def trace_module(mod: Module, inputs: dict[str, Any], *args: object, **kwargs: object) -> Module:
+def trace_module(mod: Module, inputs: dict[str, object], *args: object, **kwargs: object) -> Module:
     """The module with each method in `inputs` compiled and called once with its example.
 
     >>> model = flow.jit.trace_module(nn.Linear(2, 3), {"forward": flow.ones(4, 2)})
@@ -97,7 +97,7 @@ def trace_module(mod: Module, inputs: dict[str, Any], *args: object, **kwargs: o
     return mod
 
 
-def _itself(drop: object = False, **kwargs: object) -> Callable[[Any], Any]:
+def _itself(drop: object = False, **kwargs: object) -> Callable[[object], object]:
     """Return a decorator, with or without arguments, that changes nothing."""
     return drop if callable(drop) else lambda function: function
 
@@ -217,7 +217,7 @@ def Attribute(value: object, type: object = None) -> Any:  # noqa: N802 - PyTorc
     return value
 
 
-def isinstance(obj: Any, target_type: object) -> bool:
+def isinstance(obj: object, target_type: object) -> bool:
     """Do as Python's isinstance, without the arguments of generic types.
 
     >>> flow.jit.isinstance([1, 2], list[int])

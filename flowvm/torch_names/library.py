@@ -77,7 +77,7 @@ class Library:
     def impl(
         self,
         op_name: Any,
-        fn: Callable[..., Any],
+        fn: Callable[..., object],
         dispatch_key: str = "",
         *,
         with_keyset: bool = False,
@@ -205,7 +205,7 @@ def register_kernel(
 
 
 def register_fake(
-    op: Any, func: Any = None, /, *, lib: object = None, **kwargs: object
+    op: object, func: Any = None, /, *, lib: object = None, **kwargs: object
 ) -> Callable[..., Any]:
     """Register `func`, which returns the op's results for tensors without values.
 
@@ -277,7 +277,7 @@ def register_autocast(
 def opcheck(
     op: object,
     args: tuple[object, ...],
-    kwargs: dict[str, Any] | None = None,
+    kwargs: dict[str, object] | None = None,
     *,
     test_utils: Any = (
         "test_schema",

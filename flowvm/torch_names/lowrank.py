@@ -27,7 +27,7 @@ __dir__ = listing(globals())
 
 
 # not public
-def get_approximate_basis(A: Tensor, q: int, niter: int | None = 2, M: Any = None) -> Tensor:
+def get_approximate_basis(A: Tensor, q: int, niter: int | None = 2, M: object = None) -> Tensor:
     """Return orthonormal columns (*, m, q) that nearly span the image of the matrices A - M (*, m,
     n).
 
@@ -51,7 +51,7 @@ def get_approximate_basis(A: Tensor, q: int, niter: int | None = 2, M: Any = Non
     return basis  # type: ignore[no-any-return]
 
 
-def _less(name: str, a: Tensor, mean: Any) -> Tensor:
+def _less(name: str, a: Tensor, mean: object) -> Tensor:
     x: Any = matrices(name, a)
     if mean is None:
         return x  # type: ignore[no-any-return]
@@ -180,13 +180,15 @@ def lobpcg(
     return values, vectors
 
 
-def _one_by_one(t: Tensor | None, batch: Any) -> list[Any]:
+def _one_by_one(t: Tensor | None, batch: Any) -> list[object]:
     if t is None:
         return [None] * batch.numel()
     return list(t.detach().expand(*batch, *t.shape[-2:]).reshape(-1, *t.shape[-2:]))
 
 
-def _of_one(a: Any, b: object, x: Any, k: object, niter: int, tol: float, largest: bool) -> Tensor:
+def _of_one(
+    a: object, b: object, x: Any, k: object, niter: int, tol: float, largest: bool
+) -> Tensor:
     """Return the vectors of one matrix.  Each step seeks the best in the space of the vectors,
     their residuals and the step before.
     """
@@ -194,7 +196,7 @@ def _of_one(a: Any, b: object, x: Any, k: object, niter: int, tol: float, larges
     def by_b(z: object) -> object:
         return z if b is None else matmul(b, z)
 
-    def best(space: Any, count: int) -> tuple[Any, Any]:
+    def best(space: Any, count: int) -> tuple[Any, object]:
         """Return the first eigenvalues and their vectors, among all vectors of the space."""
         scale, turn = eigh(matmul(space.mT, by_b(space)))
         nonzero = scale > scale.max() * finfo(space.dtype).eps * len(scale) * 10

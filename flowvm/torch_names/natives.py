@@ -250,7 +250,7 @@ def constant_pad_nd(input: Tensor, pad: Sequence[int], value: float = 0) -> Tens
 
 
 @with_out
-def frobenius_norm(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
+def frobenius_norm(input: Tensor, dim: object, keepdim: bool = False) -> Tensor:
     """The root of the sum of squares over `dim`: `flow.linalg.vector_norm(input, 2, dim)`.
 
     >>> flow.frobenius_norm(flow.tensor([[3.0, 4.0]]), [1])

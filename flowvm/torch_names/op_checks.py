@@ -17,7 +17,7 @@ def _mapped(function: Callable[[Tensor], object], values: object) -> Any:
 
 
 def _check_schema(
-    op: CustomOpDef, args: Sequence[Any], kwargs: Any, atol: object, rtol: object
+    op: CustomOpDef, args: Sequence[object], kwargs: Any, atol: object, rtol: object
 ) -> None:
     args, kwargs = _mapped(lambda t: t.detach().clone(), (args, kwargs))
     values = op.schema.arguments(args, kwargs)
@@ -40,14 +40,16 @@ def _check_schema(
 
 
 def _check_autograd(
-    op: CustomOpDef, args: object, kwargs: object, atol: object, rtol: object
+    op: CustomOpDef, args: object, kwargs: object, atol: float | None, rtol: float | None
 ) -> None:
     leaves = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)]
     if any(t.requires_grad for t in leaves) and op.outside and op.backward is None:
         raise AutogradError(f"{op.name} has no gradient, and an argument requires grad")
 
 
-def _check_fake(op: CustomOpDef, args: Any, kwargs: Any, atol: object, rtol: object) -> None:
+def _check_fake(
+    op: CustomOpDef, args: Any, kwargs: Any, atol: float | None, rtol: float | None
+) -> None:
     copies = _mapped(lambda t: t.detach().clone(), (args, kwargs))
     real = op(*copies[0], **copies[1])
     args, kwargs = _mapped(lambda t: t.detach().to("meta"), (args, kwargs))
@@ -61,7 +63,7 @@ def _check_fake(op: CustomOpDef, args: Any, kwargs: Any, atol: object, rtol: obj
 
 
 def _check_gradient(
-    op: CustomOpDef, args: Any, kwargs: Any, atol: float | None, rtol: float | None
+    op: CustomOpDef, args: object, kwargs: object, atol: float | None, rtol: float | None
 ) -> None:
     """Check that gradients computed twice are equal, and have their inputs' shapes."""
     runs = []

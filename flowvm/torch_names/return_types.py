@@ -94,7 +94,7 @@ class _Triangles(Results):
 
 class _Counted(Results):
     hist: Tensor
-    bin_edges: Any  # of each dimension for histogramdd
+    bin_edges: object  # of each dimension for histogramdd
 
 
 class cummax(_Located): ...

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowvm.errors import ArgumentError, ScheduleError
 from flowvm.guards.lru_cache import group_sizes as _group_sizes
@@ -153,8 +153,8 @@ def sync() -> None:
     >>> x = flow.ones(2) + 1
     >>> flow.vm.sync()  # now it is there
     """
-    _engine.release_dead()
-    _engine.sync()
+    _engine.storages.release_dead()
+    _engine.waits.sync()
 
 
 @border
@@ -266,7 +266,7 @@ def sequential() -> AbstractContextManager[None]:
     >>> x
     tensor([2., 2.])
     """
-    return _engine.run_sequentially()
+    return _engine.sequential.region()
 
 
 def step(
@@ -299,7 +299,7 @@ def step(
 
 
 def schedule(
-    policy: Any = "fifo",
+    policy: object = "fifo",
     *,
     seed: int | None = None,
     streams: Sequence[object] = (),
@@ -372,7 +372,7 @@ def _number_of(stream: object) -> int:
     number = CALL_STREAM if stream is None else getattr(stream, "number", stream)
     if isinstance(number, bool) or not isinstance(number, int):
         raise ArgumentError(f"schedule: streams are flow.Streams, got {stream!r}")
-    if not 0 <= number < _engine.streams or number == HOST_STREAM:
+    if not 0 <= number < _engine.streams.count or number == HOST_STREAM:
         raise ArgumentError(f"schedule: there is no stream {number} that computes")
     if (_engine.words[CTL.DEVICES] | _engine.words[CTL.LANES]) >> number & 1:
         raise ArgumentError("schedule: streams of devices and of ranks keep their own work")
@@ -385,7 +385,7 @@ def empty_cache() -> None:
     >>> flow.vm.empty_cache()
     """
     sync()
-    _engine.trim()
+    _engine.streams.trim()
 
 
 def reset_peak() -> None:

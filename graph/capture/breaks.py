@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from flowvm.eager.live import Decisions, Live
 from flowvm.eager.modes import recording_to
@@ -30,6 +30,8 @@ from flowvm.graph.plan.plan import Plan, compile_plan
 from flowvm.guards.regions import Switched
 from flowvm.meta.dtype import uint8
 from flowvm.meta.meta import TensorMeta
+
+T = TypeVar("T")
 
 
 class Captured(Protocol):
@@ -61,11 +63,11 @@ class Breaks(Switched):
         self.run, self.optimize = run, optimize
         self.path = list(path)
         self.last: Segment | None = None
-        self.watchers: Sequence[Any] = ()
+        self.watchers: Sequence[object] = ()
         self.passed = 0  # of the path, by this capture
         self._lengths = {"guards": 0, "draws": 0, "watchers": 0}
-        self._echoes: list[tuple[list[Any], list[Any]]] = []
-        self._backs: list[Callable[[], Any]] = []
+        self._echoes: list[tuple[list[object], list[object]]] = []
+        self._backs: list[Callable[[], object]] = []
         self._succeeded = False
 
     def end(self, capture: Captured, number: Operand | None, why: str) -> tuple[Segment, Outcome]:
@@ -131,7 +133,7 @@ class Breaks(Switched):
         segment.echoes = list(self._echoes)
         segment.watched = self._new("watchers", self.watchers)
 
-    def _new(self, what: str, of: Sequence[object]) -> list[Any]:
+    def _new(self, what: str, of: Sequence[T]) -> list[T]:
         """Return the items that were added to a list since the last segment."""
         before, self._lengths[what] = self._lengths[what], len(of)
         return list(of[before:])
@@ -220,10 +222,10 @@ def _compare(known: Segment, again: Segment) -> None:
         )
 
 
-def _form(node: OpNode) -> tuple[Any, ...]:
+def _form(node: OpNode) -> tuple[object, ...]:
     """Return the features that two captures of one operation share."""
 
-    def place(operand: Operand) -> tuple[Any, ...]:
+    def place(operand: Operand) -> tuple[object, ...]:
         return operand.buffer.number, operand.buffer.kind, operand.offset, operand.meta
 
     return (

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from flowvm.eager.global_calls import local_of
 from flowvm.eager.interpreter import Operator
@@ -50,9 +49,9 @@ class Buffers:
         self.owned: set[int] = set()
         self.twins: dict[int, list[Storage]] = {}
         self._steps: dict[Buffer, int] = {}  # of operands in these buffers, in repeated nodes
-        self._owners: list[Any] = []
+        self._owners: list[object] = []
         # by storage, what keeps them alive and their metas
-        self._constants: dict[int, tuple[Any, TensorMeta]] = {}
+        self._constants: dict[int, tuple[object, TensorMeta]] = {}
 
     def of(self, tensor: Tensor) -> Buffer | None:
         """The one that stands for `tensor`'s storage, if there is one."""

@@ -25,7 +25,7 @@ from flowvm.eager.call_entry import CallEntry
 from flowvm.eager.global_calls import local_of
 from flowvm.eager.interpreter import Operator, device_of
 from flowvm.eager.live import Decisions, Frozen, Leaf, Live, plain_number
-from flowvm.eager.modes import current_recorder, find_user, recorder_mode
+from flowvm.eager.modes import Recorder, current_recorder, find_user, recorder_mode
 from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.errors import CaptureError
@@ -60,13 +60,15 @@ class Capture:
         self.phase, self.scope = "forward", ""
         self.region = self.again = 0  # of the nodes to come: see OpNode
         self.repeat = 1  # likewise
-        self.checkpoints: tuple[Any, ...] = ()  # modules, or their paths, that are to be forgotten
-        self.forgotten: set[Any] = set()  # those of them that were called
+        self.checkpoints: tuple[
+            object, ...
+        ] = ()  # modules, or their paths, that are to be forgotten
+        self.forgotten: set[object] = set()  # those of them that were called
         self._numbered = 0  # regions and repetitions so far
         self._redrawn: Iterator[tuple[Live, Live]] | None = None
         self.backwards = False  # whether backward reached a leaf
         self.on_leaf: Callable[[Tensor], None] | None = None  # told of leaves that backward reaches
-        self.on_step: Callable[[Any], None] | None = None  # asked whether an optimizer may step
+        self.on_step: Callable[[object], None] | None = None  # asked whether an optimizer may step
         self._origins = Origins()
         self._forward = NOWHERE  # in backward: the place of the call whose gradient is computed
         self.buffers = Buffers()
@@ -87,17 +89,17 @@ class Capture:
 
     def placeholder(self, meta: TensorMeta, name: str) -> Tensor:
         """Make an input that is no tensor yet, to run code on.  It has no value to read."""
-        tensor = new_tensor(engine.new_storage(), meta)
+        tensor = new_tensor(engine.storages.new(), meta)
         self.input(tensor, name)
-        engine.issue(entry_instead(1, name), [tensor._ref])
+        engine.records.issue(entry_instead(1, name), [tensor._ref])
         return tensor
 
-    def draw(self, generator: Any) -> tuple[Live, Live]:
+    def draw(self, generator: object) -> tuple[Live, Live]:
         """Seed and call number of a random op, drawn anew for each replay."""
         self.drawn.append(self._draw(generator))
         return self.drawn[-1]
 
-    def redo(self, move: Any) -> tuple[Live, Live] | None:
+    def redo(self, move: object) -> tuple[Live, Live] | None:
         """Do something else to a generator in each replay, in the order of the code."""
         if isinstance(move, Kept):
             move.turn = sum(
@@ -112,8 +114,8 @@ class Capture:
     def keep_state(self, seed_state: Kept) -> Tensor:
         """Return a tensor without a value that stands for the state of a generator."""
         self.redo(seed_state)
-        state = new_tensor(engine.new_storage(), TensorMeta.of((16,), uint8))
-        engine.issue(entry_instead(1, "get_rng_state"), [state._ref])
+        state = new_tensor(engine.storages.new(), TensorMeta.of((16,), uint8))
+        engine.records.issue(entry_instead(1, "get_rng_state"), [state._ref])
         self.states[storage_of(state)] = seed_state, state
         return state
 
@@ -122,11 +124,11 @@ class Capture:
         known = self.states.get(storage_of(state))
         return None if known is None else known[0]
 
-    def seed_of(self, generator: Any) -> Any:
+    def seed_of(self, generator: object) -> Any:
         """Return the seed that a generator has where the code is."""
         return self._seed_before(generator, len(self.draws))
 
-    def _seed_before(self, generator: Any, place: int) -> Any:
+    def _seed_before(self, generator: object, place: int) -> Any:
         """The seed that a generator has in front of one of `draws`."""
         for k, (source, drawn) in reversed([*enumerate(self.draws[:place])]):
             if getattr(source, "generator", None) is not generator:
@@ -145,14 +147,14 @@ class Capture:
         self.guards.append((read.holds, True))
         return read.seed
 
-    def _draw(self, generator: Any) -> tuple[Live, Live]:
+    def _draw(self, generator: object) -> tuple[Live, Live]:
         if self._redrawn is not None:
             again = next(self._redrawn, None)
             if again is not None:
                 return again
         return self._drawn_from(generator)
 
-    def _drawn_from(self, generator: Any) -> tuple[Live, Live]:
+    def _drawn_from(self, generator: object) -> tuple[Live, Live]:
         drawn: list[Any] = [(0, 0)]
         n = len(self.draws)
         if isinstance(generator, Kept):
@@ -259,7 +261,7 @@ class Capture:
 
         def ask() -> TensorMeta:
             if current_recorder() is not self:
-                engine.wait_for([ref])  # it never ran, and this says so
+                engine.waits.wait_for([ref])  # it never ran, and this says so
             if ref not in self.buffers.rows:
                 self._end_segment()
             return most.with_shape((self.buffers.rows[ref], *most.shape[1:]))
@@ -371,7 +373,7 @@ class Capture:
 
     def _append(
         self, op: Operator, read: tuple[Operand, ...], written: tuple[Operand, ...],
-        attrs: Attrs, scalars: tuple[Any, ...], into: bool,
+        attrs: Attrs, scalars: tuple[object, ...], into: bool,
         code: CodeType | None, last: int,
     ) -> None:  # fmt: skip
         device = device_of(tuple(o.meta for o in (*written, *read)), attrs)
@@ -413,7 +415,7 @@ class Capture:
         """Drop the last instructions that were to find a shape, for which nobody asked."""
         self.graph.nodes = [n for n in self.graph.nodes if not n.operator.unsized]
 
-    def stepping(self, optimizer: Any) -> reverting:
+    def stepping(self, optimizer: object) -> reverting:
         """One step of an optimizer is recorded inside.  CaptureError if nobody takes it."""
         if self.on_step is None:
             raise CaptureError(
@@ -440,7 +442,7 @@ class capturing(Region):  # noqa: N801 - read as a part of the with statement
         for tensor, called in inputs:
             self.capture.input(tensor, called)
 
-    def _mode(self) -> Mode[Any]:
+    def _mode(self) -> Mode[Recorder | None]:
         return recorder_mode()
 
     def _switch(self) -> Switch:

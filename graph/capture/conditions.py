@@ -39,7 +39,7 @@ class Conditions:
 
     watched: list[Any]
     guards: list[Guard]
-    last_check: list[Any]
+    last_check: list[object]
 
     def holds(self) -> bool:
         """Return True if the code would issue the same operations now."""

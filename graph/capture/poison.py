@@ -40,9 +40,9 @@ def entry_instead(outputs: int, name: str) -> int:
     if not known:
         kernel = jit.native(no_value, "int32(int64, int64, int64, int64)")
         known.append(
-            engine.new_entry(KIND.OP_CALL, [OPERAND.MUT] * outputs, kernel=kernel, info=name)
+            engine.entries.new(KIND.OP_CALL, [OPERAND.MUT] * outputs, kernel=kernel, info=name)
         )
     return known[0]
 
 
-engine.on_entries_full.append(_instead.cache_clear)
+engine.entries.on_full.append(_instead.cache_clear)

@@ -58,9 +58,9 @@ class Segment(Conditions):
     plan: Plan | None = None
     guards: list[Guard] = field(default_factory=list)
     draws: list[tuple[Any, list[Any]]] = field(default_factory=list)
-    echoes: list[tuple[list[Any], list[Any]]] = field(default_factory=list)
-    watched: list[Any] = field(default_factory=list)
-    last_check: list[Any] = field(default_factory=lambda: [None])
+    echoes: list[tuple[list[object], list[object]]] = field(default_factory=list)
+    watched: list[object] = field(default_factory=list)
+    last_check: list[object] = field(default_factory=lambda: [None])
     why: str = ""
     end: Any = None
     following: OrderedDict[Outcome, list[Segment]] = field(default_factory=OrderedDict)

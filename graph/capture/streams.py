@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowvm.errors import CaptureError
 from flowvm.graph.logical.logical import LogicalGraph
@@ -39,7 +39,7 @@ def stream_number(graph: LogicalGraph, device: Device, repeat: int) -> int:
     return number
 
 
-def _stream_for(device: Device) -> tuple[Any, int]:
+def _stream_for(device: Device) -> tuple[object, int]:
     """The stream that this thread issues to, and its number, or 0 for the device's own."""
     if device is cpu:
         stream = current_stream()

@@ -19,7 +19,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, CaptureError
 
 
-def flatten(value: object, leaves: list[Tensor]) -> Any:
+def flatten(value: object, leaves: list[Tensor]) -> object:
     """The structure of nested tuples, lists and dicts, hashable; tensors go to `leaves`."""
     if isinstance(value, Tensor):
         own = type(value)
@@ -56,7 +56,7 @@ def parts_of(value: Tensor) -> tuple[Tensor, ...]:
 
 
 _LEAF = ("tensor",)
-_PLAIN: dict[Any, tuple[str, ...]] = {tuple: ("tuple",), list: ("list",)}
+_PLAIN: dict[object, tuple[str, ...]] = {tuple: ("tuple",), list: ("list",)}
 
 
 def unflatten(structure: Any, leaves: Iterator[Tensor]) -> Any:
@@ -108,15 +108,15 @@ def _leaves_of(structure: Any, where: str) -> int:
     raise ArgumentError(f"{where} of the saved graph are damaged: {str(structure)[:80]}")
 
 
-def _sequence(kind: Any, items: list[Any]) -> Any:
+def _sequence(kind: Any, items: list[object]) -> Any:
     return kind(*items) if hasattr(kind, "_fields") else kind(items)
 
 
-def _constant(structure: Any) -> Any:
+def _constant(structure: Any) -> object:
     return float.fromhex(structure[2]) if structure[1] is float else structure[2]
 
 
-def tree_text(structure: Any, leaves: Iterator[str], own: dict[str, Any]) -> str:
+def tree_text(structure: Any, leaves: Iterator[str], own: dict[str, object]) -> str:
     """Return Python source of the tree; `own` gets the names in it."""
     kind = structure[0]
     if kind == "tensor":

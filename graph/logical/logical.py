@@ -84,7 +84,7 @@ class LogicalGraph:
     nodes: list[OpNode] = field(default_factory=list)
     inputs: list[Operand] = field(default_factory=list)
     outputs: list[Operand] = field(default_factory=list)
-    streams: list[Any] = field(default_factory=list)
+    streams: list[object] = field(default_factory=list)
     order: str = "speed"
     eager: int = 0
     reuse: bool = False
@@ -134,7 +134,7 @@ class LogicalGraph:
         writes = self.writes()
         return [k for k, o in enumerate(self.inputs) if o.buffer in writes and not o.buffer.crosses]
 
-    def check(self, lowered: dict[Any, Any] | None = None) -> None:
+    def check(self, lowered: dict[object, object] | None = None) -> None:
         """CaptureError, naming the node and its line, unless the invariants hold.
 
         `lowered` remembers what operators gave; checks of one graph after another share it.
@@ -179,7 +179,7 @@ class LogicalGraph:
                 f"{problem}  {node.line}".rstrip()
             )
 
-    def _check_metas(self, node: OpNode, lowered: dict[Any, Any]) -> None:
+    def _check_metas(self, node: OpNode, lowered: dict[object, Any]) -> None:
         metas = tuple(operand.meta for operand in node.inputs)
         into = tuple(operand.meta for operand in node.outputs) if node.into else ()
         key = (node.operator, *into, *metas, *node.attrs)

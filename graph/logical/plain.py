@@ -59,7 +59,7 @@ MOST_ELEMENTS = 1 << 48
 # --- values -------------------------------------------------------------------------------------
 
 
-def plain(value: object, what: str) -> Any:
+def plain(value: object, what: str) -> object:
     """Return `value` in JSON's terms; ArgumentTypeError, naming `what`, if it has no such form."""
     if type(value) is float and not math.isfinite(value):
         return {"float": repr(value)}
@@ -178,7 +178,7 @@ _FORMS: dict[str, Check] = {
 }
 
 
-def _read_record(name: str, saved: Sequence[object], where: str) -> tuple[Any, ...]:
+def _read_record(name: str, saved: Sequence[object], where: str) -> tuple[object, ...]:
     """A named tuple of RECORDS, when each field is of the kind that its class says."""
     kinds = _kinds_of(name)
     if len(saved) != len(kinds):
@@ -197,7 +197,7 @@ def _kinds_of(record: str) -> dict[str, Any]:
     return get_type_hints(RECORDS[record])
 
 
-def _namedtuple_called(name: str) -> Any:
+def _namedtuple_called(name: str) -> object:
     """The class of named tuples of this process that is called "module:name"."""
     module, _, path = name.partition(":")
     value = sys.modules.get(module)
@@ -214,7 +214,7 @@ def _namedtuple_called(name: str) -> Any:
 # --- operators ----------------------------------------------------------------------------------
 
 
-def saved_operator(operator: Operator) -> list[Any]:
+def saved_operator(operator: Operator) -> list[object]:
     """The operator by its name, or its recipe."""
     if operator.recipe is not None:
         name, arguments = operator.recipe
@@ -307,7 +307,7 @@ def _value_mark(value: object, visited: frozenset[int]) -> str:
     return repr(value) if isinstance(value, (*_PLAIN, tuple)) else type(value).__name__
 
 
-def _code_facts(code: CodeType) -> tuple[Any, ...]:
+def _code_facts(code: CodeType) -> tuple[object, ...]:
     consts = [_code_facts(c) if isinstance(c, CodeType) else _constant(c) for c in code.co_consts]
     return code.co_code, code.co_names, code.co_varnames, code.co_freevars, consts
 

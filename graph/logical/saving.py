@@ -102,10 +102,10 @@ class Numbers:
     """The table of a graph's live numbers, each expression once."""
 
     def __init__(self) -> None:
-        self.table: list[Any] = []
+        self.table: list[object] = []
         self._places: dict[int, int] = {}
 
-    def saved(self, value: object, what: str) -> Any:
+    def saved(self, value: object, what: str) -> object:
         """A number as a place in the table, or itself."""
         if not isinstance(value, Live):
             return plain(value, what)
@@ -130,7 +130,7 @@ class ReadNumbers:
         self,
         table: Sequence[Any],
         guards: Decisions,
-        owner: Callable[[tuple[Any, ...]], tuple[Any, tuple[Any, ...]]],
+        owner: Callable[[tuple[Any, ...]], tuple[object, tuple[object, ...]]],
     ) -> None:
         self.values: list[Live] = []
         self._now: dict[int, Any] = {}  # what each of them is now, by its id
@@ -162,7 +162,7 @@ class ReadNumbers:
                         for v in saved)  # fmt: skip
         self._add(Live(function, operands, guards), terms)
 
-    def _computed(self, value: Live) -> Any:
+    def _computed(self, value: Live) -> object:
         """Compute the present value of a live number from its known operands."""
         numbers = [self._now.get(id(v), v) for v in value.operands]
         whole = value.function == "pow" and all(isinstance(n, int) for n in numbers)
@@ -183,11 +183,6 @@ class ReadNumbers:
             wrong(where, value, "a number")
         return value
 
-    def read_any(self, saved: object, where: str) -> Any:
-        """A number of the table, or any plain value."""
-        known = isinstance(saved, dict) and "number" in saved
-        return self.read(saved, where) if known else read_plain(saved, where)
-
 
 _ARITY = {
     **dict.fromkeys(
@@ -203,7 +198,7 @@ _ARITY = {
 
 def saved_graph(
     graph: LogicalGraph, numbers: Numbers, variable: Callable[[Buffer, str], object]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The graph as plain data.
 
     `variable(buffer, line)` says what is saved for a variable that code at `line` uses first.
@@ -254,12 +249,12 @@ def saved_graph(
     }
 
 
-def _saved_operand(operand: Operand, places: dict[Buffer, int]) -> list[Any]:
+def _saved_operand(operand: Operand, places: dict[Buffer, int]) -> list[object]:
     return [places[operand.buffer], operand.offset, plain(operand.meta, "an operand"), operand.step]
 
 
 def read_graph(
-    saved: Any, numbers: ReadNumbers, variable: Callable[[Any, int], Any]
+    saved: Any, numbers: ReadNumbers, variable: Callable[[object, int], object]
 ) -> LogicalGraph:
     """Read a graph; `variable` returns a saved variable's Storage, with a least number of bytes.
 

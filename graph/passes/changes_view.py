@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from flowvm.graph.logical.nodes import OpNode
 from flowvm.graph.passes.changes import Changes, matched
@@ -31,7 +30,7 @@ def passes_view(changes: Changes) -> PassesView:
     )  # fmt: skip
 
 
-def passes_record(changes: Changes, tasks: Sequence[OpNode]) -> dict[str, Any]:
+def passes_record(changes: Changes, tasks: Sequence[OpNode]) -> dict[str, object]:
     """Return the passes' changes as plain values.
 
     A node that runs is named by its place among `tasks`, -1 if this is not known: passes that run
@@ -58,7 +57,7 @@ def passes_record(changes: Changes, tasks: Sequence[OpNode]) -> dict[str, Any]:
     }
 
 
-def stages_record(changes: Changes) -> list[list[Any]]:
+def stages_record(changes: Changes) -> list[list[object]]:
     """Return the graph as captured and behind each pass that changed it, as plain values: a title,
     nodes (operator, result, line, phase, whether this pass made it) and the edges between them;
     nothing of a graph with more than MOST_DRAWN nodes, which is no picture any more.
@@ -74,7 +73,7 @@ def stages_record(changes: Changes) -> list[list[Any]]:
     return stages
 
 
-def _stage(title: str, nodes: Sequence[OpNode], fresh: set[int]) -> list[Any]:
+def _stage(title: str, nodes: Sequence[OpNode], fresh: set[int]) -> list[object]:
     rows, edges = [], []
     writers: dict[int, int] = {}
     for k, node in enumerate(nodes):
@@ -86,7 +85,7 @@ def _stage(title: str, nodes: Sequence[OpNode], fresh: set[int]) -> list[Any]:
     return [title, rows, edges]
 
 
-def _row(node: NodeText) -> list[Any]:
+def _row(node: NodeText) -> list[object]:
     return [node.number, node.op, node.result, node.scope, node.line]
 
 

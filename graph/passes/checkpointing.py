@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
 from flowvm.errors import ArgumentError
 from flowvm.graph.logical.logical import LogicalGraph
@@ -35,7 +34,9 @@ CHEAP = ("cast", "index_select", "normalize", "softmax")  # beside elementwise o
 SHORT = 64  # the inner dimension up to which a product is cheap for each element that it makes
 
 
-def check_marks(name: str, marks: Iterable[object], called: set[Any], paths: Iterable[str]) -> None:
+def check_marks(
+    name: str, marks: Iterable[object], called: set[object], paths: Iterable[str]
+) -> None:
     """ArgumentError for modules, or paths, that are to be checkpointed and were not called."""
     for mark in marks:
         if mark not in called:

@@ -209,7 +209,7 @@ class _Kernel:
         self.programs.append((name, launch.expr, launch.args, launch.compute))
         return f"{name}({', '.join(arguments)})"
 
-    def _array(self, ref: Ref) -> Any:
+    def _array(self, ref: Ref) -> object:
         """An operand as one dimension of all that it spans."""
         place, meta = ref
         return cuda.Operand(place, View(meta.dtype, (meta.span // meta.dtype.itemsize,)))

@@ -20,7 +20,7 @@ import ast
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -165,7 +165,7 @@ def _names(program: str) -> set[str]:
 
 
 @functools.cache
-def _activation(program: str, dtype: str, arguments: str) -> Callable[..., Any]:
+def _activation(program: str, dtype: str, arguments: str) -> Callable[..., object]:
     """The scalar function of a program, computed in `dtype`."""
     if program == "x0":
         return unchanged

@@ -116,7 +116,7 @@ class _Made:
     program: RowParts
     inputs: list[Operand]
     outputs: list[Operand]
-    scalars: list[Any]
+    scalars: list[object]
     members: list[OpNode]
 
     @staticmethod

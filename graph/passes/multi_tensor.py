@@ -16,7 +16,7 @@ class Merged(Operator):
     ahead: int  # outputs of `base` that are given, in front of each member's inputs
 
     def __post_init__(self) -> None:
-        self.lowered: dict[Any, Invocation] = {}
+        self.lowered: dict[object, Invocation] = {}
         self.call = self._call_each
 
     def per_member(self, values: Sequence[object]) -> Iterable[Sequence[Any]]:
@@ -30,13 +30,13 @@ class Merged(Operator):
         first = len(self.outputs) + k * each
         return [*range(k * outs, (k + 1) * outs), *range(first, first + each)]
 
-    def _call_each(self, *args: Any) -> tuple[Any, ...]:
+    def _call_each(self, *args: Any) -> tuple[object, ...]:
         """Issue the members one by one: what a merged node means."""
         tensors, (all_attrs, numbers_of, *scalars) = (
             args[: len(self.inputs)],
             args[len(self.inputs) :],
         )
-        kernels: list[Any] = []
+        kernels: list[object] = []
         for own, attrs, places in zip(self.per_member(tensors), all_attrs, numbers_of, strict=True):
             numbers = tuple(scalars[i] for i in places)
             outs, ins = own[: self.ahead], own[self.ahead :]

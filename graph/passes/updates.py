@@ -239,7 +239,7 @@ def merged_again(base: tuple[object, ...], into: bool, count: int, kinds: str) -
     return merged_operator(of, into, count, kinds)
 
 
-def _reference(operator: Operator) -> tuple[Any, ...]:
+def _reference(operator: Operator) -> tuple[object, ...]:
     """Return the recipe of an operator, or a declared operator's distinguishing mark."""
     if operator.recipe is not None:
         return ("recipe", *operator.recipe)

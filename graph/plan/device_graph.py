@@ -103,13 +103,13 @@ class DeviceGraph:
         words = [*head, *lists, *[0] * (1 + len(operands))]
         self.device = next(iter(plan.graph.devices()))
         self.branches = len(plan.branches)
-        self.references: list[Any] = []
+        self.references: list[object] = []
         self._around(words, plan, end, numbers)
         self._reporters(words, plan, end)
         self._starts = self._branches(words, plan)
         self.words: Words = np.array(words, np.int64)
         self.references.append(self.words)
-        self.memory: Any = None
+        self.memory: object = None
         if sum(sizes.values()) <= MOST_COPIED:
             chunk = _rounded(plan.memory.nbytes + end.nbytes(numbers))
             self.memory = empty_of(TensorMeta.of((at + chunk + 64,), uint8, self.device))
@@ -236,7 +236,7 @@ def _driver(index: int) -> Runtime:
 
 # of Plans that are gone: (number that later instructions have, words, memory, device); launches of
 # theirs that are still queued use them, and no operand of a launch says so
-_dropped: list[tuple[int, Words, Any, Any]] = []
+_dropped: list[tuple[int, Words, object, Any]] = []
 
 
 def _drop(words: Words, memory: object, device: object) -> None:
@@ -247,7 +247,7 @@ def _drop(words: Words, memory: object, device: object) -> None:
 
 def _destroy_unused() -> None:
     """Destroy graphs that no launch in flight can use any more."""
-    while _dropped and _dropped[0][0] <= engine.control[CTL.HEAD]:
+    while _dropped and _dropped[0][0] <= engine.words[CTL.HEAD]:
         _, words, _, device = _dropped.pop(0)
         if words[GRAPH.EXEC]:
             device.enter()

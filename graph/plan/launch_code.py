@@ -44,7 +44,7 @@ class Launching:
     `lines` are the same for a caller that writes a larger function, with `own` for their names.
     """
 
-    def __init__(self, plan: PlanParts, info: Any) -> None:
+    def __init__(self, plan: PlanParts, info: object) -> None:
         graph, outputs, kinds = plan.graph, plan.own_outputs, plan.live_kinds
         operands = [r.buffer for r in plan.registers.values() if r.operand >= 0]
         if len(operands) > OPERAND.MAX:
@@ -76,7 +76,7 @@ class Launching:
         ]
         source = _Source(plan, shown_count, len(operands), counts, large)
         self._source = source
-        self.own: dict[str, Any] = {
+        self.own: dict[str, object] = {
             "entry": entry.number,
             "make_entry": entry.make,
             "blocks": blocks.ring,
@@ -84,7 +84,7 @@ class Launching:
             "put": struct.Struct("q" * shown_count).pack_into,
             "put_numbers": struct.Struct("".join(kinds)).pack_into,
             "_write": struct.Struct("qqqq").pack_into,
-            "departing": _departing(plan.name, engine.launch_stream() if plan.actors else -1),
+            "departing": _departing(plan.name, engine.streams.of_launches() if plan.actors else -1),
             **{f"held{k}": storage for k, (storage, _) in enumerate(mutated)},
             **source.own,
         }
@@ -128,7 +128,7 @@ class _Blocks:
         words = self.first[:]
         return [-1, words, words.buffer_info()[0], None, None]
 
-    def spare(self) -> list[Any]:
+    def spare(self) -> list[object]:
         """A busy block more: the ring grows, up to a bound."""
         block = self._new()
         block[0] = NEVER
@@ -140,7 +140,7 @@ class _Blocks:
                 block[3], block[4] = after, before
                 before[3] = after[4] = block
                 return block
-        engine.outline.append(block)
+        engine.records.outline.append(block)
         _forget_released()
         return block
 
@@ -148,8 +148,8 @@ class _Blocks:
     def __del__(self) -> None:  # the engine keeps what launches in flight still need
         block: Any = self.ring[0] if self.count else None
         for _ in range(self.count):
-            if block[0] >= engine.control[CTL.HEAD]:
-                engine.outline.append(block)
+            if block[0] >= engine.words[CTL.HEAD]:
+                engine.records.outline.append(block)
             following = block[3]
             block[3] = block[4] = None
             block = following
@@ -158,10 +158,10 @@ class _Blocks:
 
 def _forget_released() -> None:
     """Let go of blocks that the engine kept and whose instructions are released."""
-    outline = engine.outline
+    outline = engine.records.outline
     try:
         first = outline.popleft()
-        while first[0] < engine.control[CTL.HEAD]:
+        while first[0] < engine.words[CTL.HEAD]:
             first = outline.popleft()
         outline.appendleft(first)
     except IndexError:
@@ -182,7 +182,7 @@ class _Entry:
     def make(self) -> int:
         with engine.lock:  # one for all threads: what another has issued would lose its entry
             if self.number[0] < 0:
-                self.number[0] = engine.new_entry(
+                self.number[0] = engine.entries.new(
                     KIND.LAUNCH,
                     [],
                     layout=self.words,
@@ -204,7 +204,7 @@ def _forget_entries() -> None:
             entry.number[0] = -1
 
 
-engine.on_entries_full.append(_forget_entries)
+engine.entries.on_full.append(_forget_entries)
 
 
 def _departing(name: str, home: int) -> Callable[..., int]:
@@ -220,7 +220,7 @@ def _departing(name: str, home: int) -> Callable[..., int]:
         stream = word >> ENT.BITS
         if stream:
             for storage in storages:
-                engine.stream_of[storage] = stream
+                engine.storages.stream_of[storage] = stream
         return word
 
     return departing
@@ -238,7 +238,7 @@ class _Source:
     ) -> None:
         self.plan, self.shown_count, self.count = plan, shown_count, count
         self.changes, self.large = changes, large
-        self.own: dict[str, Any] = {}
+        self.own: dict[str, object] = {}
         self.inputs = plan.graph.inputs
         self.shifts = [o.offset << OPERAND.STORAGE_BITS for o in self.inputs]
         self._output_lines = self._outputs()

@@ -64,5 +64,5 @@ class PlanParts(Protocol):
     memory: MemoryPlan
     chunk_bytes: int
     words: Array
-    references: list[Any]
+    references: list[object]
     live_kinds: list[str]

@@ -94,7 +94,7 @@ class Plan:
         self.memory = self._memory()
         actors = None
         if self.actors:
-            actors = ActorWords(self.actors, regst_num, engine.launch_stream())
+            actors = ActorWords(self.actors, regst_num, engine.streams.of_launches())
         words = PlanWords(self, actors)
         self.words, self.references, self.device_graph = words.words, words.references, words.graph
         self.live, self.live_kinds, self.turns = words.live, words.live_kinds, words.turns
@@ -262,7 +262,7 @@ class Plan:
         credits = ", ".join(f"{n} by {k}" for k, n in actor.credits) or "none"
         times = f", acts {actor.times} times" if actor.times > 1 else ""
         return (
-            f"actor {actor.number} on stream {engine.stream_name(actor.stream)}{times}: waits for "
+            f"actor {actor.number} on stream {engine.streams.name(actor.stream)}{times}: waits for "
             f"{waits}; credits {credits}"
         )
 
@@ -305,7 +305,7 @@ def _close(actors: ActorWords) -> None:
         if words.is_left:
             _closing.pop(address, None)
     _closing[actors.address] = actors
-    engine.call("close_plan")(engine.base, actors.address)
+    engine.loops.function("close_plan")(engine.base, actors.address)
 
 
 def _held_variables(plan: Plan) -> Iterator[tuple[int, bool]]:
@@ -327,5 +327,5 @@ def compile_plan(graph: LogicalGraph) -> Plan:
     plan = Plan(graph)
     cached = engine.words[CTL.RESERVED_BYTES] - engine.words[CTL.LIVE_BYTES]
     if graph.devices() <= {cpu} and WORTH <= plan.chunk_bytes <= cached:
-        engine.trim(PATIENCE)
+        engine.streams.trim(PATIENCE)
     return plan

@@ -32,8 +32,8 @@ class PlanInfo:
     def __init__(self, plan: PlanParts) -> None:
         self.name = plan.name
         self._plan = weakref.ref(plan)
-        self._passes: dict[str, Any] | None = None
-        self.stages: list[list[Any]] = []  # known with the passes
+        self._passes: dict[str, object] | None = None
+        self.stages: list[list[object]] = []  # known with the passes
         self.flows = flows(plan.tasks)
         self.operands = f"{len(plan.tasks)} tasks"
         self.nodes = [_described(task.node) for task in plan.tasks]
@@ -97,7 +97,7 @@ def _shared(task: TaskDesc) -> tuple[tuple[int, bool], ...]:
     return tuple((r.operand, a != "const") for a, _, r in task.registers if r.operand >= 0)
 
 
-def _recorded(node: OpNode) -> tuple[str, str, str, tuple[Any, ...]]:
+def _recorded(node: OpNode) -> tuple[str, str, str, tuple[object, ...]]:
     """Return a task's facts for the profiler: operator, module, phase, metas (outputs first)."""
     metas = tuple(o.meta for o in (*node.outputs, *node.inputs))
     return node.operator.name, node.scope, node.phase, metas

@@ -25,7 +25,7 @@ from flowvm.vm.machine.plan_words import ACTOR, RUNTIME
 def plan_table(plan: PlanParts, report: MemoryReport) -> PlanView:
     """The view of a Plan as it stands; `report` says what a launch allocates."""
     words = next((k for k in plan.references if isinstance(k, ActorWords)), None)
-    streams = dict.fromkeys(engine.stream_name(a.stream) for a in plan.actors)
+    streams = dict.fromkeys(engine.streams.name(a.stream) for a in plan.actors)
     notes = [f"a launch takes {size_text(report.chunk + report.outputs)}; plan.dump() has it all"]
     return PlanView(
         name=plan.name,
@@ -49,7 +49,7 @@ def _task(task: TaskDesc) -> TaskRow:
         number=task.number,
         op=node.operator.name,
         repeat=node.repeat,
-        stream=engine.stream_name(node.stream),
+        stream=engine.streams.name(node.stream),
         reads=_places(task, lambda access: access == "const"),
         writes=_places(task, lambda access: access != "const"),
         module=node.scope,
@@ -83,7 +83,7 @@ def _actors(plan: PlanParts, words: ActorWords) -> tuple[ActorRow, ...]:
             ActorRow(
                 number=k,
                 label=label(names[actor.first : actor.first + actor.count]),
-                stream=engine.stream_name(actor.stream),
+                stream=engine.streams.name(actor.stream),
                 tasks=actor.count,
                 inputs=tuple(actor.inputs),
                 credits=tuple(actor.credits),

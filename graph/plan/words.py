@@ -49,8 +49,8 @@ class PlanWords:
         self.live: list[Live] = []
         self.live_kinds: list[str] = []
         self.turns: list[int] = []
-        self._places: dict[Any, int] = {}  # of live numbers
-        self.references: list[Any] = [actors]
+        self._places: dict[object, int] = {}  # of live numbers
+        self.references: list[object] = [actors]
         self.graph: DeviceGraph | None = None
         self.starts: list[int] = []
         self._begun: set[Block] = set()  # blocks of the chunk whose lives have begun

@@ -81,9 +81,7 @@ def _all_axes(metas: tuple[TensorMeta, ...]) -> tuple[Axis, ...]:
     return tuple(sorted({a.level: a for m in metas for a in axes_of(m)}.values()))
 
 
-def _plan(
-    op: Operator, metas: tuple[TensorMeta, ...] | tuple[Any, ...], attrs: Attrs
-) -> Plan | None:
+def _plan(op: Operator, metas: tuple[TensorMeta, ...], attrs: Attrs) -> Plan | None:
     key = ("batched", *metas, *attrs)
     plan = op.lru.find(key)
     if plan is None:
@@ -115,7 +113,11 @@ def _stepwise(
 
 
 def _computed(
-    op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: Any, plan: Plan | None
+    op: Operator,
+    tensors: tuple[Tensor, ...],
+    attrs: Attrs,
+    scalars: tuple[object, ...],
+    plan: Plan | None,
 ) -> tuple[Tensor, ...]:
     if plan is not None:
         return _run(op, tensors, scalars, plan)
@@ -124,7 +126,9 @@ def _computed(
     return each(op, tensors, attrs, scalars, "its declaration does not say how to batch it")
 
 
-def _drawn(op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: Any) -> Any:
+def _drawn(
+    op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple[object, ...]
+) -> Tensor:
     """Make a call that draws random numbers: each example has its own where its map wants that."""
     own = {a.level for a in own_numbers()}
     with recording(False):
@@ -152,7 +156,9 @@ def _drawn(op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: Any
     return results[0] if results else tensors[0]
 
 
-def _run(op: Operator, tensors: Any, scalars: Any, plan: Plan) -> tuple[Tensor, ...]:
+def _run(
+    op: Operator, tensors: Sequence[Tensor], scalars: tuple[object, ...], plan: Plan
+) -> tuple[Tensor, ...]:
     physical = [alias(t, meta) for t, meta in zip(tensors, plan.metas, strict=True)]
     for k, where in plan.dense:
         meta = plan.metas[k]
@@ -170,7 +176,9 @@ def _run(op: Operator, tensors: Any, scalars: Any, plan: Plan) -> tuple[Tensor, 
     return tuple(listed)
 
 
-def _converted(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> tuple[Tensor, ...]:
+def _converted(
+    op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple[object, ...]
+) -> tuple[Tensor, ...]:
     """Return the result of an elementwise call with the operands in the dtype that one example's
     call computes in: there a 0-d tensor has no say in it.
     """
@@ -230,7 +238,7 @@ def _spread(x: Tensor) -> Tensor:
 
 def into(
     op: Operator, outs: tuple[Tensor, ...], tensors: tuple[Tensor, ...], attrs: Attrs,
-    scalars: tuple[Any, ...],
+    scalars: tuple[object, ...],
 ) -> int:  # fmt: skip
     """Do what `call_into` does where tensors have levels."""
     metas = [t._meta for t in (*outs, *tensors)]

@@ -7,7 +7,6 @@ first met.
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.tensor import Tensor
@@ -46,7 +45,7 @@ class Same(Level):
 
 
 def each(
-    op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple[Any, ...],
+    op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple[object, ...],
     why: str, axis: Axis | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Return the results of a call for each example of a level, the last by default, stacked."""

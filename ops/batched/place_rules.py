@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowvm.eager.interpreter import Operator
 from flowvm.meta.batched_meta import example_of
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
     from flowvm.eager.tensor import Tensor
     from flowvm.meta.batched_meta import Axis
+    from flowvm.meta.meta import Attrs
 
 
-def _cut(x: Any, shape: Sequence[int], dim: int, along: int | None = None) -> Any:
+def _cut(x: Tensor, shape: Sequence[int], dim: int, along: int | None = None) -> Tensor:
     """Return the part of `x` that an index of `shape` can reach beside dimension `dim`."""
     for d, size in enumerate(shape):
         size_here = size if d != dim else along
@@ -37,14 +38,16 @@ def _cut(x: Any, shape: Sequence[int], dim: int, along: int | None = None) -> An
 
 
 @STEPS(gather.gather_elements)
-def _gathered(op: Operator, tensors: Any, attrs: Any, scalars: object) -> Any:
+def _gathered(op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: object) -> object:
     x, index = tensors
     part = _cut(x, index.shape, attrs[0])
     return None if part is x else op.call(part, index, *attrs)
 
 
 @STEPS(gather.scatter_elements, gather.combine_elements)
-def _scattered(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> tuple[()] | None:
+def _scattered(
+    op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple[object, ...]
+) -> tuple[()] | None:
     x, index, source = tensors
     part = _cut(x, index.shape, attrs[0])
     if source.ndim == index.ndim:
@@ -60,7 +63,7 @@ def _scattered(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> tuple[()
 def _take_rule(
     op: Operator,
     metas: Sequence[TensorMeta],
-    attrs: Any,
+    attrs: Attrs,
     outs: object,
     axes: Sequence[Axis],
     shared: Sequence[Axis],
@@ -84,7 +87,9 @@ RULE.say(_take_rule, gather.take_slices)
 
 
 @STEPS(gather.take_slices)
-def _taken_apart(op: Operator, tensors: Any, attrs: Any, scalars: object) -> object:
+def _taken_apart(
+    op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: object
+) -> object:
     """Slices at the indices of each example, of its own tensor: elements at repeated indices."""
     x, index = tensors
     dim, _, _, zero, _ = attrs
@@ -96,11 +101,11 @@ def _taken_apart(op: Operator, tensors: Any, attrs: Any, scalars: object) -> obj
     return out if zero == NONE else out.masked_fill(_along(index, x.ndim, dim) == zero, 0)
 
 
-def _along(index: Any, ndim: int, dim: int) -> Any:
+def _along(index: Tensor, ndim: int, dim: int) -> Tensor:
     return index.reshape((-1,) + (1,) * (ndim - dim - 1))
 
 
-def _repeated(index: Tensor, shape: Sequence[int], dim: int) -> Any:
+def _repeated(index: Tensor, shape: Sequence[int], dim: int) -> Tensor:
     """Return an index of slices as one of elements, from the front."""
     wide = (*shape[:dim], index.shape[0], *shape[dim + 1 :])
     front = where(index < 0, index + shape[dim], index)
@@ -108,7 +113,12 @@ def _repeated(index: Tensor, shape: Sequence[int], dim: int) -> Any:
 
 
 def _put(
-    op: Operator, metas: Sequence[TensorMeta], attrs: Any, outs: object, axes: Any, shared: Any
+    op: Operator,
+    metas: Sequence[TensorMeta],
+    attrs: Attrs,
+    outs: object,
+    axes: Sequence[Axis],
+    shared: Sequence[Axis],
 ) -> Plan | None:
     """Slices at places that are the same for all examples."""
     x, index, source = metas
@@ -127,7 +137,9 @@ RULE.say(_put, gather.put_slices, gather.combine_slices)
 
 
 @STEPS(gather.put_slices, gather.combine_slices)
-def _put_apart(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> tuple[()] | None:
+def _put_apart(
+    op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple[object, ...]
+) -> tuple[()] | None:
     """Slices at the indices of each example."""
     x, index, source = tensors
     dim, _, _, *more = attrs
@@ -153,7 +165,7 @@ def _put_apart(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> tuple[()
 
 
 @STEPS(search._search)
-def _searched(op: Operator, tensors: Any, attrs: Any, scalars: object) -> Any:
+def _searched(op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: object) -> object:
     """Places of all elements in one row of boundaries: as one row as well."""
     boundaries, x = tensors
     if boundaries.ndim != 1 or x.ndim == 1:

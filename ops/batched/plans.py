@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from flowvm.eager.interpreter import Operator
 from flowvm.errors import FlowError
@@ -69,9 +68,9 @@ LEADING: Fact[bool] = Fact()
 SAMPLES: Fact[bool] = Fact()
 # functions that compute a call by other calls on tensors with levels: (op, tensors, attrs, scalars)
 # -> results, None where the forms here will do
-STEPS: Fact[Callable[..., Any]] = Fact()
+STEPS: Fact[Callable[..., object]] = Fact()
 # the same, with graphs of their own: the call itself has no node then
-COMPOSED: Fact[Callable[..., Any]] = Fact()
+COMPOSED: Fact[Callable[..., object]] = Fact()
 # what a family says: (op, metas, attrs, outs of one example, axes) -> Plan or None
 RULE: Fact[Callable[..., Plan | None]] = Fact()
 
@@ -179,21 +178,32 @@ def _front_unrepeated(
 
 
 def _front_repeated(
-    op: Operator, metas: Metas, attrs: Attrs, outs: Metas, axes: object, shared: Sequence[Axis]
+    op: Operator,
+    metas: Metas,
+    attrs: Attrs,
+    outs: Metas,
+    axes: Sequence[Axis],
+    shared: Sequence[Axis],
 ) -> Plan | None:
     """The levels in front of all operands."""
     return _front(op, metas, attrs, outs, axes, shared, (False,) * len(metas))
 
 
 def _front_copied(
-    op: Operator, metas: Metas, attrs: Attrs, outs: Metas, axes: object, shared: Sequence[Axis]
+    op: Operator,
+    metas: Metas,
+    attrs: Attrs,
+    outs: Metas,
+    axes: Sequence[Axis],
+    shared: Sequence[Axis],
 ) -> Plan | None:
     """The levels in front of all operands, in C order though the op takes some other strides."""
     return _front(op, metas, attrs, outs, axes, shared, (False,) * len(metas), copied=True)
 
 
 def _front(
-    op: Operator, metas: Metas, attrs: Attrs, outs: Metas, axes: Any, shared: Sequence[Axis],
+    op: Operator, metas: Metas, attrs: Attrs, outs: Metas, axes: Sequence[Axis],
+    shared: Sequence[Axis],
     alone: tuple[bool, ...], copied: bool = False,
 ) -> Plan | None:  # fmt: skip
     whole = tuple(

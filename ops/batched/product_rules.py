@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.tensor import Tensor
@@ -27,6 +27,7 @@ from flowvm.ops.products.matmul import _affine, _matmul, _matmul_nt, _matmul_tn
 from flowvm.ops.products.products import _added_product
 
 if TYPE_CHECKING:
+    from flowvm.meta.meta import Attrs
     from flowvm.ops.batched.levels import Level
 
 
@@ -34,7 +35,7 @@ def _product(ta: bool, tb: bool) -> Callable[..., Plan | None]:
     def rule(
         op: Operator,
         metas: Sequence[TensorMeta],
-        attrs: Any,
+        attrs: Attrs,
         outs: object,
         axes: Sequence[Axis],
         shared: Sequence[Axis],
@@ -70,12 +71,14 @@ def _rows_of(axes: Sequence[Axis], shared: Sequence[Axis], size: int) -> Callabl
     return lambda place, out: unfolded_meta(out, axes, 0, size, shared)
 
 
-def _as_row(first: Any) -> Callable[..., Any]:
+def _as_row(first: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor | None]:
     """Make the steps of one matrix times a vector, or a column, of each example: all of these are
     the rows of a product, `first` of the row and the matrix.
     """
 
-    def steps(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+    def steps(
+        op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple[object, ...]
+    ) -> Tensor | None:
         a, b = tensors
         column = b.ndim == 1 or (b.ndim == 2 and b.shape[0 if op is NT else 1] == 1)
         if a.ndim != 2 or not column:
@@ -103,7 +106,7 @@ def _widened(meta: TensorMeta, at: int) -> TensorMeta:
 def _columns_plan(
     a: TensorMeta,
     columns: TensorMeta,
-    attrs: Any,
+    attrs: Attrs,
     axes: Sequence[Axis],
     shared: Sequence[Axis],
     size: int | None,
@@ -152,7 +155,9 @@ STEPS.say(_as_row(_matmul), _matmul_tn)
 
 
 @STEPS(_affine)
-def _linear(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+def _linear(
+    op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple[object, ...]
+) -> object:
     """A product and a sum, where the weights are of one example each."""
     x, w, b = tensors
     axes = batched_axes([t._meta for t in tensors])
@@ -164,7 +169,7 @@ def _linear(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
 
 
 @STEPS(_added_product)
-def _added(op: Operator, tensors: Any, attrs: Any, scalars: object) -> object:
+def _added(op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: object) -> object:
     a, b, input = tensors
     beta, alpha = attrs
     product = _matmul(a, b)
@@ -175,26 +180,28 @@ def _added(op: Operator, tensors: Any, attrs: Any, scalars: object) -> object:
 # --- convolution ----------------------------------------------------------------------------------
 
 
-def _as_channels(x: Tensor, level: Level, dim: int) -> Any:
+def _as_channels(x: Tensor, level: Level, dim: int) -> Tensor:
     """Return `x` with the level multiplying dimension `dim`."""
     channels: Tensor = level_as_dim(x, level, dim)
     shape = channels.shape
     return channels.reshape((*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :]))
 
 
-def _of_channels(x: Any, level: Level, dim: int) -> Tensor:
+def _of_channels(x: Tensor, level: Level, dim: int) -> Tensor:
     shape = x.shape
     wide = x.reshape((*shape[:dim], level.size, shape[dim] // level.size, *shape[dim + 1 :]))
     return entered(wide, level, dim)
 
 
-def _level_of(*tensors: Any) -> Same:
+def _level_of(*tensors: Tensor) -> Same:
     axis: Axis = max(a for t in tensors for a in axes_of(t._meta) if a.stride)
     return Same(axis.level, axis.size)
 
 
 @STEPS(conv_ops._conv, conv_ops._conv_bias, conv_ops._conv_input, conv_ops._conv_input_bias)
-def _convolution(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Tensor | None:
+def _convolution(
+    op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple[object, ...]
+) -> Tensor | None:
     """A convolution with more groups, where the weights are of one example each."""
     x, w, *bias = tensors
     axes = batched_axes([t._meta for t in tensors])
@@ -213,7 +220,9 @@ def _convolution(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Tensor
 
 
 @STEPS(conv_ops._conv_weight)
-def _convolution_weight(op: Operator, tensors: Any, attrs: Any, scalars: object) -> Tensor:
+def _convolution_weight(
+    op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: object
+) -> Tensor:
     level = _level_of(*tensors)
     how, shape = attrs
     out = op.call(

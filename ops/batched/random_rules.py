@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowvm.eager.batched import maps
 from flowvm.eager.interpreter import Operator
@@ -16,6 +16,7 @@ from flowvm.ops.random.parts import philox
 from flowvm.ops.random.parts.poisson import poisson_counts
 
 if TYPE_CHECKING:
+    from flowvm.eager.tensor import Tensor
     from flowvm.meta.meta import TensorMeta
 
 
@@ -30,7 +31,9 @@ def own_numbers() -> tuple[Axis, ...]:
 
 
 @COMPOSED(philox.dropout_words)
-def _dropped(op: Operator, tensors: Any, attrs: object, scalars: Any) -> object:
+def _dropped(
+    op: Operator, tensors: tuple[Tensor, ...], attrs: object, scalars: tuple[object, ...]
+) -> object:
     """A product with what dropout makes of ones: of those levels that draw for themselves.
 
     In backward the numbers are drawn again, and are the same at levels that came later.

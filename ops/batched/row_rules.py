@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowvm.eager.interpreter import Operator
 from flowvm.meta.batched_meta import example_of
@@ -42,7 +42,9 @@ from flowvm.ops.shapes.join import stack
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from flowvm.eager.tensor import Tensor
     from flowvm.meta.batched_meta import Axis
+    from flowvm.meta.meta import Attrs
 
 
 FOLDS = (
@@ -51,14 +53,19 @@ FOLDS = (
 
 
 @STEPS(_sum_whole)
-def _sum(op: Operator, tensors: Any, attrs: object, scalars: object) -> Any:
+def _sum(op: Operator, tensors: tuple[Tensor, ...], attrs: object, scalars: object) -> Tensor:
     """The sum of all elements of an example is one over some of the dimensions."""
     (x,) = tensors
     return x.sum(list(range(x.ndim))) if x.ndim else x
 
 
 def _folded_up(
-    op: Operator, metas: Sequence[TensorMeta], attrs: Any, outs: object, axes: Any, shared: Any
+    op: Operator,
+    metas: Sequence[TensorMeta],
+    attrs: Attrs,
+    outs: object,
+    axes: Sequence[Axis],
+    shared: Sequence[Axis],
 ) -> Plan | None:
     """A reduction goes over whatever dimensions are left; its fallback takes several steps."""
     (x,) = metas
@@ -75,13 +82,15 @@ RULE.say(_folded_up, *(fold.call for fold in FOLDS))
 # --- norms ----------------------------------------------------------------------------------------
 
 
-def _channels(x: Any, of: Any, kind: str) -> Any:
+def _channels(x: Tensor, of: Tensor, kind: str) -> Tensor:
     """Return a weight or bias so that it stands along its dimensions of `x`."""
     return of.reshape(norms._weight_shape(x._meta, kind, of._meta))
 
 
 @STEPS(norms._weighted, norms._affine)
-def _normalized(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+def _normalized(
+    op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple[object, ...]
+) -> tuple[Tensor, Tensor] | None:
     """A norm, times weights of one example each."""
     x, *of = tensors
     axes = batched_axes([t._meta for t in tensors])
@@ -95,8 +104,8 @@ def _normalized(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
 def _rows_apart(
     op: Operator,
     metas: Sequence[TensorMeta],
-    attrs: Any,
-    outs: Any,
+    attrs: Attrs,
+    outs: Sequence[TensorMeta],
     axes: Sequence[Axis],
     shared: Sequence[Axis],
 ) -> Plan | None:
@@ -139,7 +148,9 @@ RULE.say(_rows_apart, norms._plain, norms._weighted, norms._affine, norms._back)
 
 
 @STEPS(norms._fixed)
-def _by_statistics(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> tuple[Any, Any]:
+def _by_statistics(
+    op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple[object, ...]
+) -> tuple[Tensor, Tensor]:
     """A norm by given means and variances."""
     x, *of = tensors
     weight, bias, mean, var = (_channels(x, t, "batch") for t in of)
@@ -149,8 +160,8 @@ def _by_statistics(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> tupl
 
 @STEPS(norms._fixed_back)
 def _by_statistics_back(
-    op: Operator, tensors: Any, attrs: Any, scalars: Any
-) -> tuple[Any, Any, Any]:
+    op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple[object, ...]
+) -> tuple[Tensor, Tensor, Tensor]:
     g, x, stats, weight = tensors
     mean = _channels(x, stats[0].to(x.dtype), "batch")
     rstd = _channels(x, (stats[1] + attrs[0]).rsqrt().to(x.dtype), "batch")
@@ -163,7 +174,9 @@ def _by_statistics_back(
 
 
 @STEPS(norms._full_back)
-def _normalized_back(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> tuple[Any, Any, Any]:
+def _normalized_back(
+    op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple[object, ...]
+) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of each example's own weights: sums over the other dimensions."""
     g, x, stats, weight = tensors
     kind, size, *_ = attrs
@@ -182,23 +195,32 @@ def _normalized_back(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> tu
 
 
 @COMPOSED(losses._entropy, losses._weighted_entropy)
-def _entropy(op: Operator, tensors: Any, attrs: Any, scalars: object) -> tuple[object, object]:
+def _entropy(
+    op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: object
+) -> tuple[object, Tensor]:
     x, target, *weight = tensors
     reduction, ignore, smoothing = attrs
-    likely: object = log_softmax(x, 0 if x.ndim == 1 else 1)
+    likely = log_softmax(x, 0 if x.ndim == 1 else 1)
     return _class_loss(likely, target, weight, reduction, ignore, smoothing), target
 
 
 @COMPOSED(losses._nll, losses._weighted_nll)
-def _likelihood(op: Operator, tensors: Any, attrs: Any, scalars: object) -> tuple[object, object]:
+def _likelihood(
+    op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: object
+) -> tuple[object, Tensor]:
     x, target, *weight = tensors
     reduction, ignore = attrs
     return _class_loss(x, target, weight, reduction, ignore, 0.0), target
 
 
 def _class_loss(
-    likely: Any, target: object, weight: Any, reduction: str, ignore: int, smoothing: float
-) -> Any:
+    likely: Tensor,
+    target: Tensor,
+    weight: Sequence[Tensor],
+    reduction: str,
+    ignore: int,
+    smoothing: float,
+) -> object:
     axis = 0 if likely.ndim == 1 else 1
     valid = ne(target, ignore)
     counted = valid.to(likely.dtype)
@@ -221,7 +243,9 @@ def _class_loss(
 
 
 @STEPS(losses._entropy_backward, losses._weighted_entropy_backward)
-def _entropy_back(op: Operator, tensors: Any, attrs: Any, scalars: object) -> object:
+def _entropy_back(
+    op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: object
+) -> object:
     """The gradient is linear in the first operand, which is one number where a sum was made."""
     g, x, *rest = tensors
     axes = batched_axes([t._meta for t in tensors])
@@ -232,7 +256,9 @@ def _entropy_back(op: Operator, tensors: Any, attrs: Any, scalars: object) -> ob
 
 
 @STEPS(losses._nll_backward, losses._weighted_nll_backward)
-def _likelihood_back(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+def _likelihood_back(
+    op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple[object, ...]
+) -> object:
     g, *rest = tensors
     axes = batched_axes([t._meta for t in tensors])
     if not all(is_shared(t._meta, axes) for t in rest):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowvm.eager.interpreter import Operator
 from flowvm.meta.meta import dense_stride
@@ -21,11 +21,17 @@ from flowvm.ops.shapes import matrices, padding
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flowvm.meta.meta import TensorMeta
+    from flowvm.meta.batched_meta import Axis
+    from flowvm.meta.meta import Attrs, TensorMeta
 
 
 def _arranged(
-    op: Operator, metas: Sequence[TensorMeta], attrs: Any, outs: object, axes: Any, shared: Any
+    op: Operator,
+    metas: Sequence[TensorMeta],
+    attrs: Attrs,
+    outs: object,
+    axes: Sequence[Axis],
+    shared: Sequence[Axis],
 ) -> Plan | None:
     (x,) = metas
     dtype, stride = attrs
@@ -40,7 +46,12 @@ def _padded(nothing: tuple[int, int] | int) -> Callable[..., Plan | None]:
     """Make the rule of an op whose first attribute says something of each dimension."""
 
     def rule(
-        op: Operator, metas: Any, attrs: Any, outs: object, axes: Any, shared: Any
+        op: Operator,
+        metas: Sequence[TensorMeta],
+        attrs: Attrs,
+        outs: object,
+        axes: Sequence[Axis],
+        shared: Sequence[Axis],
     ) -> Plan | None:
         of_each = (*(nothing for _ in axes), *attrs[0])
         return Plan((in_front(metas[0], axes),), (of_each, *attrs[1:]), behind(axes, shared))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.tensor import alias
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 @STEPS(products.row_product, products.row_product_kept)
-def _product(op: Operator, tensors: Any, attrs: object, scalars: object) -> Tensor | None:
+def _product(
+    op: Operator, tensors: tuple[Tensor, ...], attrs: object, scalars: object
+) -> Tensor | None:
     values, bounds, col, x, *turned = tensors
     axes = batched_axes([t._meta for t in tensors])
     matrix = (values, bounds, col, *turned)

@@ -51,7 +51,9 @@ def run(op: Any, *args: Any, at: Lane | None = None) -> Any:
             return op(*args)
     out = op(*args)  # its entry says the stream
     if out is not None and out is not args[0]:  # what is made there is released there, else it
-        engine.stream_of[out._ref] = at.stream.number  # would be the allocator's of another stream
+        engine.storages.stream_of[out._ref] = (
+            at.stream.number
+        )  # would be the allocator's of another stream
     return out
 
 

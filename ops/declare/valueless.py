@@ -15,7 +15,7 @@ from flowvm.compiler import jit
 from flowvm.eager.interpreter import Invocation, Operator, device_of
 from flowvm.errors import ValuelessError
 from flowvm.meta.meta import Attrs, TensorMeta
-from flowvm.vm.engine.engine import no_op
+from flowvm.vm.engine.entries import no_op
 
 _LAYOUT = np.zeros(1, np.int64)
 

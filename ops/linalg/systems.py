@@ -265,7 +265,7 @@ def _inverse(a: TensorMeta) -> Launch:
     return _system(a, None)
 
 
-def _slogdet_grad(c: Any, _: Any, g: Any) -> tuple[Any, ...]:
+def _slogdet_grad(c: Node, _: Any, g: Any) -> tuple[Any, ...]:
     if g is None:
         return (None,)
     (a,) = c.saved
@@ -294,7 +294,7 @@ def _determinant(a: TensorMeta, body: Any) -> Launch:
     return Launch((sign, logarithm), body, views, (batch,), units, 1, max(64, units * each))
 
 
-def _complex_slogdet_grad(c: Any, gs: Any, g: object) -> tuple[object, ...]:
+def _complex_slogdet_grad(c: Node, gs: Any, g: object) -> tuple[object, ...]:
     """A⁻ᴴ (g - i Im(conj(gs) sign)): the logarithm's differential is the real part of tr(A⁻¹ dA),
     and the sign's i times itself times the imaginary one.
     """

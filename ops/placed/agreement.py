@@ -15,7 +15,9 @@ later in a number, or in which of two known ops they call, are not told.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Sequence
+from types import CodeType
+from typing import TYPE_CHECKING
 
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.modes import find_user, recording_to, recording_trace
@@ -24,20 +26,25 @@ from flowvm.ops.placed.transport import transport
 from flowvm.ranks.words import PLACE
 from flowvm.vm.callers.lines import short_position
 
+if TYPE_CHECKING:
+    from flowvm.meta.meta import Attrs, TensorMeta
+    from flowvm.meta.placements import placement
+
 # comparisons of a group; later ones are not made.  All its ranks have made as many: the count of a
 # rank in all its groups would end at another place on each
 MOST = 1 << 14
-_compared: dict[Any, set[Any]] = {}  # by the rank, of which a process has one, and the group
-_noted: dict[Any, list[str]] = {}  # what the ranks will compare, by the same
+Ranks = tuple[int, tuple[int, ...]]  # this one, and all of its group
+_compared: dict[Ranks, set[object]] = {}  # by the rank, of which a process has one, and the group
+_noted: dict[Ranks, list[str]] = {}  # what the ranks will compare, by the same
 
 
-def _group(where: Any) -> Any:
+def _group(where: placement) -> Ranks | None:
     """Return this rank and those of `where`, a placement; None if nobody is to compare."""
     rank = rank_and_size()[0]
     return None if where.size == 1 or rank not in where.flat else (rank, tuple(sorted(where.flat)))
 
 
-def agree(where: object, text: str) -> None:
+def agree(where: placement, text: str) -> None:
     """Have the ranks of `where`, a placement, compare `text`, unless this line has done so before.
 
     The instruction that fails where they differ is the next reading's CommunicationError, on all
@@ -52,7 +59,13 @@ def agree(where: object, text: str) -> None:
         settle(where)
 
 
-def note(where: object, op: Operator, metas: Any, attrs: Any, scalars: Any) -> None:
+def note(
+    where: placement,
+    op: Operator,
+    metas: Sequence[TensorMeta],
+    attrs: Attrs,
+    scalars: tuple[object, ...],
+) -> None:
     """Have the ranks of `where` compare a call on global tensors before their next exchange.
 
     It is the first of these metas and attributes; scalars are those of the first call.
@@ -66,7 +79,7 @@ def note(where: object, op: Operator, metas: Any, attrs: Any, scalars: Any) -> N
         _noted.setdefault(group, []).append(text + _behind(*find_user(sys._getframe(1))))
 
 
-def settle(where: object) -> None:
+def settle(where: placement) -> None:
     """Have the ranks of `where` compare what they have noted; nothing waits for it."""
     if not _noted or (group := _group(where)) is None:
         return
@@ -79,7 +92,7 @@ def settle(where: object) -> None:
 _PLAIN = (bool, int, float, complex, str)  # arguments that are the same text on all ranks
 
 
-def _is_new(group: object, key: object) -> bool:
+def _is_new(group: Ranks, key: object) -> bool:
     compared = _compared.setdefault(group, set())
     if key in compared or len(compared) >= MOST:
         return False
@@ -87,6 +100,6 @@ def _is_new(group: object, key: object) -> bool:
     return True
 
 
-def _behind(code: Any, at: int) -> str:
+def _behind(code: CodeType, at: int) -> str:
     """Return a line in few letters.  The ranks show it and do not compare it."""
     return f"{PLACE}{short_position(code, at)}"

@@ -10,6 +10,7 @@ draw the whole tensor's numbers and keep their part, so numbers do not depend on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from flowvm.eager.global_calls import local_of, mixed
@@ -48,7 +49,9 @@ def _draws(op: Operator) -> bool:
     return "seed" in op.scalars
 
 
-def _noted(op: Operator, metas: Any, attrs: Attrs, scalars: tuple[Any, ...]) -> None:
+def _noted(
+    op: Operator, metas: Sequence[GlobalMeta], attrs: Attrs, scalars: tuple[object, ...]
+) -> None:
     """Note a call for the other ranks.
 
     No copy: one may be made of a part for how it lies, or for who else holds it, which is this
@@ -59,7 +62,9 @@ def _noted(op: Operator, metas: Any, attrs: Attrs, scalars: tuple[Any, ...]) -> 
         note(metas[0].placement, op, metas, attrs, scalars)
 
 
-def call(op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple[Any, ...]) -> Any:
+def call(
+    op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple[object, ...]
+) -> Any:
     """The result of a call on global tensors."""
     metas: Any = tuple(t._meta for t in tensors)
     if any(m.placement is not metas[0].placement for m in metas):
@@ -142,7 +147,7 @@ _plain_fallback = Operator.__dataclass_fields__["fallback"].default
 
 
 def _computed(
-    op: Operator, tensors: Any, attrs: Attrs, scalars: Any, choice: Choice
+    op: Operator, tensors: Any, attrs: Attrs, scalars: tuple[object, ...], choice: Choice
 ) -> tuple[Tensor, ...]:
     """The results of the op on parts of the boxed operands."""
     written = [t for n, t in zip(op.inputs, tensors, strict=True) if n in op.writes]
@@ -181,7 +186,7 @@ def _contiguous_part(op: Operator, name: str, t: Tensor) -> Tensor:
     return cast(local, local._meta.dtype)
 
 
-def _of_nothing(op: Operator, ready: Any, choice: Choice) -> Any:
+def _of_nothing(op: Operator, ready: Sequence[Any], choice: Choice) -> Any:
     """Return the results of a rank whose parts have no elements, though the tensors have some.
 
     The results are empty, or zeros as summands.  Return None if the op must run: a result has
@@ -215,7 +220,7 @@ def _assembled(op: Operator, parts: object, outs: tuple[GlobalMeta, ...]) -> tup
     return tuple(results)
 
 
-def _created(op: Operator, attrs: Attrs, scalars: tuple[Any, ...]) -> Tensor:
+def _created(op: Operator, attrs: Attrs, scalars: tuple[object, ...]) -> Tensor:
     """Run a creation op: create only this rank's part, or the full tensor if it has no parts."""
     examples = [a for a in attrs if a.__class__ is GlobalMeta]
     device: Any = device_of((), attrs)
@@ -248,7 +253,7 @@ def into(
     outs: tuple[Tensor, ...],
     tensors: tuple[Tensor, ...],
     attrs: Attrs,
-    scalars: tuple[Any, ...],
+    scalars: tuple[object, ...],
 ) -> int:
     """`call_into` where tensors are global.  DeviceError where some are local."""
     metas: Any = tuple(t._meta for t in tensors)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.interpreter import operators
 from flowvm.ops.placed.boxing import bytes_of, cost, steps
 from flowvm.ops.placed.choice import Choice, watched
 from flowvm.profiler import markup
+
+if TYPE_CHECKING:
+    from flowvm.eager.interpreter import Operator
+    from flowvm.meta.global_meta import GlobalMeta
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ def explain(function: Callable[..., object], *args: object, **kwargs: object) ->
     """
     lines: list[Line] = []
 
-    def see(op: Any, metas: Any, choice: Choice) -> None:
+    def see(op: Operator, metas: Sequence[GlobalMeta], choice: Choice) -> None:
         moves = tuple(
             f"{name}: {' then '.join(map(repr, steps(m.sbp, s)))}  {bytes_of(cost(m, s))}"
             for name, m, s in zip(op.inputs, metas, choice.inputs, strict=True)

@@ -11,7 +11,7 @@ shapes.  Graphs have a pass of their own for this (`flowvm.graph.passes`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -57,7 +57,7 @@ class Bucket:
                 keep(leaf, global_of(local, meta))
 
 
-def _settle_all(buckets: dict[Any, Bucket], keep: Keep) -> None:
+def _settle_all(buckets: Mapping[object, Bucket], keep: Keep) -> None:
     for bucket in buckets.values():
         bucket.settle(keep)
 

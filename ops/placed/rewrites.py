@@ -8,7 +8,7 @@ as what it is made of, None lets the call go its ordinary way.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.interpreter import Operator
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from flowvm.eager.nodes import Node
 
 
-Rewrite = Callable[[Operator, Any, Attrs, Any], Any]
+Rewrite = Callable[[Operator, tuple[Tensor, ...], Attrs, tuple[object, ...]], object]
 REWRITE: Fact[Rewrite] = Fact()
 
 
 @REWRITE(philox.dropout_words)
-def _dropout(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Tensor:
+def _dropout(op: Operator, tensors: Any, attrs: Attrs, scalars: tuple[object, ...]) -> Tensor:
     """The whole tensor's mask is drawn, and its part kept: no rank needs another one's elements."""
     (x,) = tensors
     with recording(False):
@@ -69,7 +69,7 @@ def _shifted(x: Any, dim: int) -> tuple[Any, Any]:
     held = tuple(broadcast if s.dim == dim else s for s in meta.sbp)
     shape = (*meta.shape[:dim], 1, *meta.shape[dim + 1 :])
     target = GlobalMeta.make(shape, meta.dtype, meta.device, held)
-    top: Any = hollow(target)
+    top = hollow(target)
     if target.inside:
         with recording(False):
             own = part_of(x)
@@ -91,7 +91,9 @@ def _at(attrs: Attrs, x: Tensor) -> int:
 
 
 @REWRITE(softmax_ops._softmax)
-def _softmax(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Any:
+def _softmax(
+    op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple[object, ...]
+) -> Tensor | None:
     (x,), dim = tensors, _at(attrs, tensors[0])
     if not _is_cut(x, dim) or not x._meta.dtype.is_floating_point:
         return None
@@ -100,7 +102,9 @@ def _softmax(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Any:
 
 
 @REWRITE(softmax_ops._log_softmax)
-def _log_softmax(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Any:
+def _log_softmax(
+    op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple[object, ...]
+) -> Tensor | None:
     (x,), dim = tensors, _at(attrs, tensors[0])
     if not _is_cut(x, dim) or not x._meta.dtype.is_floating_point:
         return None
@@ -125,7 +129,7 @@ def _picked(likely: Any, classes: Any) -> Any:
 
 
 def _class_loss(
-    tensors: Any, likely: Tensor, reduction: str, ignore: int, smoothing: float = 0.0
+    tensors: tuple[Tensor, ...], likely: Tensor, reduction: str, ignore: int, smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor] | None:
     """Logarithms picked by class, so that samples are apart."""
     target = tensors[1]
@@ -168,7 +172,7 @@ def _summed(held: Sbps) -> Sbps:
     return tuple(partial_sum if s.is_split else s for s in held)
 
 
-def _entropy_of_parts(tensors: Any, attrs: Attrs, held: tuple[Sbps, Sbps]) -> tuple[Any, Any]:
+def _entropy_of_parts(tensors: Any, attrs: Attrs, held: tuple[Sbps, Sbps]) -> tuple[Tensor, Tensor]:
     """The loss of each rank's samples, by the op itself, and this rank's notes."""
     (reduction, ignored, smoothing), (x, target) = attrs, tensors
     each, saved = reduction == "none", [x, target]
@@ -190,11 +194,11 @@ def _entropy_of_parts(tensors: Any, attrs: Attrs, held: tuple[Sbps, Sbps]) -> tu
     return record(_parts_node, (x, target), loss, (*attrs, held), saved), saved[-1]
 
 
-def _parts_loss(x: Tensor, *args: Any) -> Any:
+def _parts_loss(x: Tensor, *args: object) -> Any:
     return class_loss_ops._entropy(x.contiguous(), *args)
 
 
-def _entropy_parts_grad(c: Any, g: Tensor) -> tuple[Any, None]:
+def _entropy_parts_grad(c: Any, g: Tensor) -> tuple[object, None]:
     """The gradient by each rank's samples."""
     if grad_enabled():  # the gradient's own graph is wanted, which consists of global ops
         return _entropy_grad_of_ops(c, g), None
@@ -214,7 +218,7 @@ def _entropy_parts_grad(c: Any, g: Tensor) -> tuple[Any, None]:
     return global_of(dx, meta), None
 
 
-def _entropy_grad_of_ops(c: Node, g: Tensor) -> Any:
+def _entropy_grad_of_ops(c: Node, g: Tensor) -> object:
     x, target = c.saved[:2]
     reduction, ignored, smoothing, _ = c.attrs
     counts = ne(target, ignored)
@@ -234,7 +238,9 @@ _parts_node = Recorded(
 
 
 @REWRITE(class_loss_ops._entropy)
-def _entropy(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Any:
+def _entropy(
+    op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple[object, ...]
+) -> tuple[Tensor, Tensor] | None:
     reduction, ignore, smoothing = attrs
     x, target = tensors
     if x._meta.ndim < 2:
@@ -247,7 +253,7 @@ def _entropy(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Any:
 
 @REWRITE(class_loss_ops._nll)
 def _likelihood(
-    op: Operator, tensors: Any, attrs: Attrs, scalars: Any
+    op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple[object, ...]
 ) -> tuple[Tensor, Tensor] | None:
     reduction, ignore = attrs
     if tensors[0]._meta.ndim < 2:
@@ -255,7 +261,9 @@ def _likelihood(
     return _class_loss(tensors, tensors[0], reduction, ignore)
 
 
-def _by_samples(x: Tensor, weights: Any, eps: float) -> tuple[Tensor, Tensor, int] | None:
+def _by_samples(
+    x: Tensor, weights: Sequence[Tensor], eps: float
+) -> tuple[Tensor, Tensor, int] | None:
     """The batch norm of `x`, its statistics, and how many elements each is of, by sums over
     samples, of which ranks exchange one number a channel; None where there is nothing to split.
     """
@@ -278,7 +286,7 @@ def _by_samples(x: Tensor, weights: Any, eps: float) -> tuple[Tensor, Tensor, in
 
 @REWRITE(norm_ops._tracking)
 def _tracking(
-    op: Operator, tensors: Any, attrs: Attrs, scalars: Any
+    op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple[object, ...]
 ) -> tuple[Tensor, Tensor] | None:
     x, weight, bias, *running = tensors
     normalized = _by_samples(x, (weight, bias), attrs[0])
@@ -292,7 +300,7 @@ def _tracking(
 
 @REWRITE(norm_ops._plain, norm_ops._weighted, norm_ops._affine)
 def _batch_norm(
-    op: Operator, tensors: Any, attrs: Attrs, scalars: Any
+    op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple[object, ...]
 ) -> tuple[Tensor, Tensor] | None:
     x, *weights = tensors
     if attrs[0] != "batch":

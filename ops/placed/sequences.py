@@ -13,8 +13,8 @@ with its counterpart from the back gives all ranks the same work.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.modes import grad_enabled, recording
@@ -32,6 +32,10 @@ from flowvm.ops.sequences.attention import around
 from flowvm.ops.sequences.parts import attention_ops
 from flowvm.ops.shapes.join import cat
 from flowvm.ops.shapes.slices import narrow
+
+if TYPE_CHECKING:
+    from flowvm.eager.nodes import Node
+    from flowvm.meta.meta import Attrs
 
 ROWS = 2  # the dimension of the sequence: batch, heads, sequence, features
 
@@ -169,7 +173,7 @@ def _add(table: dict[int, Tensor], at: int, grad: Tensor) -> None:
 
 
 def _of_block(
-    sums: list[dict[int, Tensor]], block: tuple[Tensor, ...], chunks: Any
+    sums: list[dict[int, Tensor]], block: tuple[Tensor, ...], chunks: Iterable[tuple[int, int]]
 ) -> tuple[Tensor, ...]:
     """The gradients of a block, with zeros for chunks that no query here sees."""
     if len(sums[0]) == 1 and sums[0].get(0) is not None:
@@ -190,7 +194,7 @@ def _of_block(
 # --- parts by themselves --------------------------------------------------------------------------
 
 
-def _local_grad(c: Any, g: Tensor) -> tuple[Tensor, ...]:
+def _local_grad(c: Node, g: Tensor) -> tuple[Tensor, ...]:
     if grad_enabled():
         raise AutogradError(
             "ring attention of local parts has no second gradient; global tensors have: "
@@ -218,7 +222,7 @@ def ring_attention(
 # --- global tensors -------------------------------------------------------------------------------
 
 
-def _axis(metas: Any, causal: bool) -> int | None:
+def _axis(metas: Sequence[GlobalMeta], causal: bool) -> int | None:
     """The dimension of the placement along which the sequence goes around; None: none does.
 
     Where ranks could have samples or heads of their own, an all-to-all sends less.
@@ -259,7 +263,7 @@ _global_node = Recorded("attention", _global_grad, ("q", "k", "v"), "q, k, v, ou
 
 
 @REWRITE(attention_ops._plain)
-def _ring(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> object:
+def _ring(op: Operator, tensors: Any, attrs: Attrs, scalars: tuple[object, ...]) -> object:
     causal, scale = attrs
     metas = [t._meta for t in tensors]
     axis = _axis(metas, causal)

@@ -459,7 +459,11 @@ world[0], own_device[0] = _own_place, _own_device
 
 
 def _call_factory(
-    function: Callable[..., Tensor], args: tuple[Any, ...], where: Any, sbp: Any, kwargs: Any
+    function: Callable[..., Tensor],
+    args: tuple[object, ...],
+    where: Any,
+    sbp: Any,
+    kwargs: dict[str, object],
 ) -> Tensor:
     """Call a function that makes tensors with `placement` and `sbp`.
 

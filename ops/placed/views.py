@@ -24,7 +24,7 @@ from flowvm.ops.placed.boxing import boxed, global_of, hollow, part_of
 from flowvm.vm.machine.words import OPERAND
 
 
-def view(x: Tensor, meta: Any, offset_bytes: int) -> Tensor:
+def view(x: Tensor, meta: TensorMeta, offset_bytes: int) -> Tensor:
     """Return a view of `x` with `meta`'s shape and strides that begins `offset_bytes` further on.
 
     `x` is a global tensor of C order; the view is outside the autograd graph.
@@ -51,7 +51,7 @@ def _boxes(x: Tensor, out: Tensor, meta: TensorMeta, offset_bytes: int) -> Any:
         return None
 
 
-def _view(x: Tensor, meta: Any, offset_bytes: int) -> Tensor:
+def _view(x: Tensor, meta: TensorMeta, offset_bytes: int) -> Tensor:
     own: Any = x._meta
     offset = offset_bytes // meta.dtype.itemsize
     if meta.dtype is not own.dtype:
@@ -78,7 +78,7 @@ def _view(x: Tensor, meta: Any, offset_bytes: int) -> Tensor:
     return _view_of(x, own, meta, sbp, *view)
 
 
-def links(x: Tensor, out: Tensor, meta: Any, offset: int) -> dict[str, Any]:
+def links(x: Tensor, out: Tensor, meta: TensorMeta, offset: int) -> dict[str, object]:
     """Return the entries of a view `out` of `x`: its geometry, behind those of the views before it.
 
     If `out` is a copy, its origin is there too, so that changes go back (`written_back`).
@@ -87,7 +87,7 @@ def links(x: Tensor, out: Tensor, meta: Any, offset: int) -> dict[str, Any]:
         before = x._extra.get("links", ())
     except AttributeError:
         before = ()
-    attrs = {"links": (*before, (tuple(meta.shape), meta.stride, offset))}
+    attrs: dict[str, object] = {"links": (*before, (tuple(meta.shape), meta.stride, offset))}
     boxes = _boxes(x, out, meta, offset * meta.dtype.itemsize)
     return attrs if boxes is None else {**attrs, "boxed": boxes}
 
@@ -136,7 +136,9 @@ def _dense(x: Tensor) -> Tensor:
     return global_of(cast(part_of(x), meta.dtype), meta.with_sbp(meta.sbp))
 
 
-def _view_of(x: Tensor, own: Any, meta: Any, sbp: Sbps, local: TensorMeta, at: int) -> Tensor:
+def _view_of(
+    x: Tensor, own: GlobalMeta, meta: TensorMeta, sbp: Sbps, local: TensorMeta, at: int
+) -> Tensor:
     shown = GlobalMeta.make(meta.shape, meta.dtype, own.device, sbp).with_local(local)
     ref = x._ref + (at * meta.dtype.itemsize << OPERAND.STORAGE_BITS)
     return new_tensor(ref, shown, x.storage())
@@ -160,7 +162,7 @@ def _dims(own: GlobalMeta) -> list[_Dim]:
 
 
 @lru_cached("views")
-def _kept_sbp(own: GlobalMeta, meta: GlobalMeta, offset: int) -> Sbps | None:
+def _kept_sbp(own: GlobalMeta, meta: TensorMeta, offset: int) -> Sbps | None:
     """Return the sbp of the view if each rank has all that the view shows of its part; else None.
 
     It follows from logical shapes alone, so all ranks find the same.
@@ -216,7 +218,7 @@ def _kept_sbp(own: GlobalMeta, meta: GlobalMeta, offset: int) -> Sbps | None:
 
 
 def _on_part(
-    own: GlobalMeta, meta: GlobalMeta, offset: int, shape: Sequence[int]
+    own: GlobalMeta, meta: TensorMeta, offset: int, shape: Sequence[int]
 ) -> tuple[TensorMeta, int] | None:
     """Return the meta of the view of this rank's part, of `shape`, and its begin."""
     if own.local.numel == 0 or 0 in shape:
@@ -291,7 +293,7 @@ def _walked(
     return (lead, local) if size % (reach // dims[k].size) == 0 else None
 
 
-def _leads(own: GlobalMeta, meta: GlobalMeta, d: int, j: int) -> bool:
+def _leads(own: GlobalMeta, meta: TensorMeta, d: int, j: int) -> bool:
     """Return True if `d` and dimension `j` of the view span the same memory.
 
     Then equal parts of one are equal parts of the other.
@@ -301,7 +303,7 @@ def _leads(own: GlobalMeta, meta: GlobalMeta, d: int, j: int) -> bool:
 
 
 def _spreads(
-    own: GlobalMeta, meta: GlobalMeta, d: int, j: int, spread: dict[int, list[int]]
+    own: GlobalMeta, meta: TensorMeta, d: int, j: int, spread: dict[int, list[int]]
 ) -> bool:
     """Return True if dimension `j` of the view takes on cuts of `d`, and add it for each.
 
@@ -331,7 +333,7 @@ def _spreads(
     return True
 
 
-def _reinterpreted(x: Tensor, meta: Any, offset: int) -> Tensor:
+def _reinterpreted(x: Tensor, meta: TensorMeta, offset: int) -> Tensor:
     """Parts of complex numbers, and pairs as complex numbers: on a tensor that is whole here."""
     own: Any = x._meta
     if any(s.dim == PARTIAL for s in own.sbp) or not own.inside:

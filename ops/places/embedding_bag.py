@@ -292,7 +292,7 @@ def embedding_bag(
 
 
 def _reference(
-    index: Any, weight: Any, offsets: Any = None, *, mode: str = "mean",
+    index: Array, weight: Array, offsets: Any = None, *, mode: str = "mean",
     per_sample_weights: Any = None, include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Any:  # fmt: skip
@@ -311,7 +311,7 @@ def _reference(
     return out
 
 
-def _table(rng: np.random.Generator) -> Any:
+def _table(rng: np.random.Generator) -> Array:
     return rng.permutation(15).reshape(5, 3) * 0.37
 
 

@@ -40,6 +40,7 @@ from flowvm.ops.shapes.views import expand, reshape, unsqueeze
 
 if TYPE_CHECKING:
     from flowvm.eager.nodes import Node
+    from flowvm.meta.arrays import Array
 
 
 PUT_BLOCK = 2048  # elements of inner that are written at a time, at least
@@ -495,7 +496,7 @@ def _indexed(*calls: tuple[Any, ...]) -> Callable[[Any], list[Sample]]:
     ]
 
 
-def _numpy_gather(x: Any, dim: int, index: Any) -> Any:
+def _numpy_gather(x: Array, dim: int, index: Array) -> Any:
     if x.ndim == 0 or index.size == 0:
         return np.broadcast_to(x, index.shape) if index.size else np.zeros(index.shape)
     corner = tuple(

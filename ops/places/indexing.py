@@ -589,7 +589,7 @@ def index_put_(
 # ------------------------------------
 
 
-def _numpy_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Array:
+def _numpy_put(x: Array, indices: Array, values: Array, accumulate: bool = False) -> Array:
     out = np.array(x)
     key = tuple(slice(None) if i is None else i for i in indices)
     if accumulate:

@@ -338,7 +338,7 @@ samples(
 )
 
 
-def _numpy_masked_scatter(x: Any, mask: Any, source: Any) -> Array:
+def _numpy_masked_scatter(x: Array, mask: Array, source: Array) -> Array:
     shape = np.broadcast_shapes(x.shape, mask.shape)
     out = np.array(np.broadcast_to(x, shape))
     chosen = np.broadcast_to(mask, shape)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from flowvm.ops.pointwise.compare import ne, where
 from flowvm.ops.shapes.fill import full
 from flowvm.ops.shapes.join import stack
 from flowvm.ops.shapes.ranges import arange
+
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Array
 
 # public: flow
 
@@ -270,7 +273,7 @@ samples(
 )
 
 
-def _numpy_put(x: Any, index: Any, source: Any, add: bool) -> Any:
+def _numpy_put(x: Array, index: Array, source: Array, add: bool) -> Any:
     out = x.copy()
     if add:
         np.add.at(out.reshape(-1), index.reshape(-1), source.reshape(-1))
@@ -279,7 +282,7 @@ def _numpy_put(x: Any, index: Any, source: Any, add: bool) -> Any:
     return out
 
 
-def _numpy_index_reduce(x: Any, dim: int, index: Any, source: Any, reduce: str) -> object:
+def _numpy_index_reduce(x: Array, dim: int, index: Array, source: Array, reduce: str) -> object:
     out = np.moveaxis(x.copy(), dim, 0)
     f = {"prod": np.multiply, "amax": np.maximum, "amin": np.minimum}[reduce]
     f.at(out, index, np.moveaxis(source, dim, 0))

@@ -436,7 +436,7 @@ def scatter_add_(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 # --- samples ------------------------------------------------------------------------------------
 
 
-def _normal(rng: np.random.Generator, shape: Sequence[int]) -> Any:
+def _normal(rng: np.random.Generator, shape: Sequence[int]) -> Array:
     return np.asarray(rng.standard_normal(shape))
 
 
@@ -457,7 +457,7 @@ _SLICES: tuple[tuple[Any, ...], ...] = (
 
 
 def _numpy_index(change: Callable[..., Any]) -> Callable[..., Any]:
-    def reference(x: Array, dim: int, index: Array, source: Any, **options: Any) -> object:
+    def reference(x: Array, dim: int, index: Array, source: Array, **options: Any) -> object:
         out = np.moveaxis(np.array(x), dim, 0)
         change(out, index, np.moveaxis(source, dim, 0) if np.ndim(source) else source, **options)
         return np.moveaxis(out, 0, dim)
@@ -465,7 +465,7 @@ def _numpy_index(change: Callable[..., Any]) -> Callable[..., Any]:
     return reference
 
 
-def _numpy_add(out: Any, index: Any, source: Any, alpha: float = 1) -> None:
+def _numpy_add(out: Array, index: Array, source: Array, alpha: float = 1) -> None:
     np.add.at(out, index, alpha * source)
 
 
@@ -523,7 +523,9 @@ _ELEMENTS: tuple[tuple[Any, ...], ...] = (
 )
 
 
-def _numpy_scatter(out: Any, dim: int, index: Any, source: Any, change: Callable[..., Any]) -> Any:
+def _numpy_scatter(
+    out: Array, dim: int, index: Array, source: Array, change: Callable[..., Any]
+) -> Any:
     """`change(place, value)` for each element of the index, in C order."""
     out = np.array(out)
     for at in np.ndindex(*index.shape):

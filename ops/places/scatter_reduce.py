@@ -170,7 +170,7 @@ def scatter_reduce_(
 
 
 def _reference(
-    x: Any, dim: int, index: Any, src: Any, reduce: str, include_self: bool = True
+    x: Array, dim: int, index: Array, src: Any, reduce: str, include_self: bool = True
 ) -> Array:
     groups: dict[tuple[int, ...], list[object]] = {}
     for at in np.ndindex(*index.shape):

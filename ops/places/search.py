@@ -274,7 +274,11 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
 
 
 def _numpy_search(
-    sequence: Any, x: Any, right: bool = False, side: str | None = None, sorter: Array | None = None
+    sequence: Any,
+    x: Array,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Array | None = None,
 ) -> object:
     way: Any = "right" if right or side == "right" else "left"
     if sorter is not None:

@@ -378,19 +378,19 @@ def _distinct(rng: np.random.Generator, *calls: tuple[Any, ...]) -> list[Sample]
     return cases
 
 
-def _numpy_sort(x: Any, dim: int = -1, descending: bool = False) -> Any:
+def _numpy_sort(x: Array, dim: int = -1, descending: bool = False) -> Any:
     if x.ndim == 0:
         return x, np.array(0)
     order = np.argsort(-x if descending else x, dim, kind="stable")
     return np.take_along_axis(x, order, dim), order
 
 
-def _numpy_topk(x: Any, k: int, dim: int = -1, largest: bool = True) -> tuple[Array, Array]:
+def _numpy_topk(x: Array, k: int, dim: int = -1, largest: bool = True) -> tuple[Array, Array]:
     values, order = _numpy_sort(x, dim, largest)
     return np.take(values, range(k), dim), np.take(order, range(k), dim)
 
 
-def _numpy_kth(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Array, Array]:
+def _numpy_kth(x: Array, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Array, Array]:
     values, order = _numpy_sort(x, dim)
     at = [k - 1] if keepdim else k - 1
     return np.take(values, at, dim), np.take(order, at, dim)
@@ -426,8 +426,8 @@ samples(
 )
 
 
-def _numpy_mode(x: Any, dim: int = -1, keepdim: bool = False) -> object:
-    def of_row(row: Any) -> int:
+def _numpy_mode(x: Array, dim: int = -1, keepdim: bool = False) -> object:
+    def of_row(row: Array) -> int:
         values, often = np.unique(row, return_counts=True)
         return int(np.flatnonzero(row == values[np.argmax(often)])[-1])
 

@@ -92,8 +92,8 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
 # --- samples ------------------------------------------------------------------------------------
 
 
-def _reference(boxes: Any, scores: Any, iou_threshold: float) -> Array:
-    def area(b: Any) -> Any:
+def _reference(boxes: Array, scores: Array, iou_threshold: float) -> Array:
+    def area(b: Array) -> Any:
         return (b[2] - b[0]) * (b[3] - b[1])
 
     best: list[int] = []

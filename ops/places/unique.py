@@ -213,7 +213,11 @@ def unique_consecutive(
 
 
 def _numpy_unique(
-    x: Any, sorted: bool = True, inverse: bool = False, counts: bool = False, dim: int | None = None
+    x: Array,
+    sorted: bool = True,
+    inverse: bool = False,
+    counts: bool = False,
+    dim: int | None = None,
 ) -> object:
     values, back, often = np.unique(x, return_inverse=True, return_counts=True, axis=dim)
     back = back.reshape(x.shape if dim is None else -1)
@@ -244,7 +248,7 @@ samples(
 )
 
 
-def _numpy_consecutive(x: Any, inverse: bool = False, counts: bool = False) -> object:
+def _numpy_consecutive(x: Array, inverse: bool = False, counts: bool = False) -> object:
     flat = x.reshape(-1)
     new = np.concatenate([np.ones(min(1, flat.size), bool), flat[1:] != flat[:-1]])
     back = np.cumsum(new) - 1

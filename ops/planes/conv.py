@@ -7,7 +7,7 @@ go another way, that of `integers`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from flowvm.ops.planes.cpu.conv_plan import three_of
 from flowvm.ops.planes.parts import integers
 from flowvm.ops.planes.parts.conv_ops import How, _conv, _conv_bias, _conv_input, _conv_input_bias
 from flowvm.vm.callers.hot import hot
+
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Array
 
 # public: flow, F
 
@@ -315,8 +318,8 @@ def conv_transpose3d(
 
 
 def _conv_reference(
-    x: Any,
-    weight: Any,
+    x: Array,
+    weight: Array,
     bias: Any = None,
     stride: Any = 1,
     padding: Any = 0,
@@ -355,7 +358,7 @@ def _conv_reference(
 
 
 def _transposed_reference(
-    x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,
+    x: Array, weight: Array, bias: Any = None, stride: Any = 1, padding: Any = 0,
     output_padding: Any = 0,
     groups: int = 1, dilation: Any = 1,
 ) -> Any:  # fmt: skip

@@ -37,6 +37,7 @@ from flowvm.vm.callers.hot import hot
 
 if TYPE_CHECKING:
     from flowvm.eager.nodes import Node
+    from flowvm.meta.arrays import Array
 
 
 # --- ops ----------------------------------------------------------------------------------------
@@ -262,7 +263,7 @@ def _windows(
 # --- samples ------------------------------------------------------------------------------------
 
 
-def _between(plane: Any, y: float, x: float) -> float:
+def _between(plane: Array, y: float, x: float) -> float:
     h, w = plane.shape
     total, j, i = 0.0, math.floor(y), math.floor(x)
     for row in (j, j + 1):
@@ -273,7 +274,7 @@ def _between(plane: Any, y: float, x: float) -> float:
 
 
 def _reference(
-    x: Any, offset: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,
+    x: Array, offset: Array, weight: Array, bias: Any = None, stride: Any = 1, padding: Any = 0,
     dilation: Any = 1, mask: Any = None,
 ) -> Any:  # fmt: skip
     """Window by window and tap by tap."""
@@ -297,7 +298,7 @@ def _reference(
     return out
 
 
-def _offsets(rng: np.random.Generator, *shape: int) -> Any:
+def _offsets(rng: np.random.Generator, *shape: int) -> Array:
     """Return random offsets in sixteenths: exact in every dtype; none whole: the gradient jumps
     there.
     """

@@ -221,7 +221,7 @@ def _places(t: Windows) -> Any:
 
 def _unfold_reference(
     x: Array,
-    kernel: Any,
+    kernel: int | Sequence[int],
     dilation: int | Sequence[int] = 1,
     padding: int | Sequence[int] = 0,
     stride: int | Sequence[int] = 1,
@@ -235,7 +235,7 @@ def _unfold_reference(
 def _fold_reference(
     x: Array,
     size: tuple[int, int],
-    kernel: Any,
+    kernel: int | Sequence[int],
     dilation: int | Sequence[int] = 1,
     padding: int | Sequence[int] = 0,
     stride: int | Sequence[int] = 1,

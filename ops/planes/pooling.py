@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from flowvm.ops.planes.parts import integers
 from flowvm.ops.planes.parts.plane_checks import windows_along
 from flowvm.ops.planes.parts.pool_ops import _average, _max
 from flowvm.ops.rows.reduce import mean
+
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Array
 
 
 def _two(values: Sequence[int], filling: int) -> tuple[int, int]:
@@ -280,7 +283,7 @@ def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
 
 def reference(
     fold: Callable[..., Any],
-    x: Any,
+    x: Array,
     kernel: Sequence[int],
     stride: Sequence[int],
     padding: Sequence[int],
@@ -295,7 +298,7 @@ def reference(
     return fold(views[steps], axis=tuple(range(-n, 0)))
 
 
-def adaptive_reference(fold: Callable[..., Any], x: Any, size: Sequence[int]) -> Any:
+def adaptive_reference(fold: Callable[..., Any], x: Array, size: Sequence[int]) -> Any:
     for axis, o in zip(range(x.ndim - len(size), x.ndim), size, strict=True):
         n = x.shape[axis]
         parts = [
@@ -307,7 +310,7 @@ def adaptive_reference(fold: Callable[..., Any], x: Any, size: Sequence[int]) ->
 
 
 def _register() -> None:
-    def distinct(rng: np.random.Generator, *shape: int) -> Any:
+    def distinct(rng: np.random.Generator, *shape: int) -> Array:
         return rng.permutation(math.prod(shape)).reshape(shape) * 0.37
 
     samples(

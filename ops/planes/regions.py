@@ -7,7 +7,7 @@ what lies outside is found by the kernel.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -156,7 +156,7 @@ def roi_align(
 # --- samples ------------------------------------------------------------------------------------
 
 
-def _between(plane: Any, y: float, x: float) -> float:
+def _between(plane: Array, y: float, x: float) -> float:
     h, w = plane.shape[-2:]
     if not (-1 <= y <= h and -1 <= x <= w):
         return 0.0
@@ -169,7 +169,7 @@ def _between(plane: Any, y: float, x: float) -> float:
 
 
 def _reference(
-    x: Array, rois: Any, scale: float, ph: int, pw: int, ratio: int, aligned: bool
+    x: Array, rois: Array, scale: float, ph: int, pw: int, ratio: int, aligned: bool
 ) -> Array:
     """Bin by bin and point by point."""
     out = np.zeros((len(rois), x.shape[1], ph, pw))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,6 +42,9 @@ from flowvm.ops.planes.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
 from flowvm.ops.products.matmul import matmul
 from flowvm.ops.shapes.create import tensor
 from flowvm.vm.callers.hot import hot
+
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Array
 
 SPAN = 4096  # columns of a block: four lines of float64 are 128 KiB
 LONGEST = 1 << 20  # bytes of a line of the gradient that is kept in the arena
@@ -308,7 +311,7 @@ def _cubic(x: Any) -> Any:
 
 
 def _reference(
-    x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
+    x: Array, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
     align_corners: Any = None, recompute_scale_factor: Any = None,
 ) -> Any:  # fmt: skip
     sizes, factors = _sizes(x.shape[2:], size, scale_factor)

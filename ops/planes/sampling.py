@@ -11,7 +11,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -269,7 +269,7 @@ def _place_of(u: float, size: int, padding: str, corners: bool) -> float:
 
 
 def _sample_reference(
-    x: Array, grid: Any, mode: str = "bilinear", padding_mode: str = "zeros",
+    x: Array, grid: Array, mode: str = "bilinear", padding_mode: str = "zeros",
     align_corners: bool = False,
 ) -> Array:  # fmt: skip
     """Sample by definition, place by place, in one loop for all modes."""

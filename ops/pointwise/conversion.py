@@ -149,7 +149,7 @@ def data_ptr(x: Tensor) -> int:
     wait_for(x)
     if x._meta.numel == 0 or x._meta.device is _nowhere:
         return 0
-    return engine.pointer(x._ref)
+    return engine.storages.pointer(x._ref)
 
 
 @method()

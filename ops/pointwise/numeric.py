@@ -283,7 +283,7 @@ sinc_slope = elementwise(
 )
 
 
-def _sinc_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _sinc_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     (x,) = c.saved
     if not x._meta.dtype.is_complex:
         return (g * sinc_slope(x),)

@@ -335,7 +335,7 @@ ndtri: Elementwise = unary(
 )
 
 
-def _xlog1py_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+def _xlog1py_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
     x, y = c.saved
 
     def by_x() -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # --- angles and lengths -----------------------------------------------------------------------
 
 
-def _atan2_grad(c: Any, g: Tensor) -> tuple[object, ...]:
+def _atan2_grad(c: Node, g: Tensor) -> tuple[object, ...]:
     y, x = c.saved
     square = x * x + y * y
     scaled = where(square == 0, 0, g / square)  # at the centre PyTorch's, which is none
@@ -95,7 +95,7 @@ logaddexp = elementwise(
 )
 
 
-def _xlogy_grad(c: Any, g: Tensor) -> tuple[object, ...]:
+def _xlogy_grad(c: Node, g: Tensor) -> tuple[object, ...]:
     x, y = c.saved
 
     def by_x() -> Tensor:

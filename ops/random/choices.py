@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from flowvm.eager.batched import all_examples, check_refill, spread_to_draw
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
-from flowvm.meta.dtype import DType, bool_, float64
+from flowvm.meta.dtype import bool_, float64
 from flowvm.ops.declare.composite import filled_of, need_tensor
 from flowvm.ops.declare.core import laid_as
 from flowvm.ops.declare.outputs import with_out
@@ -29,7 +28,6 @@ from flowvm.ops.random.parts.philox import (
 from flowvm.ops.random.parts.poisson import poisson_counts
 from flowvm.ops.random.parts.weights import checked_weights
 from flowvm.ops.random.random import DRAWN, uniform_of
-from flowvm.ops.shapes.fill import ones
 from flowvm.ops.shapes.ranges import arange
 from flowvm.ops.shapes.views import expand
 
@@ -154,14 +152,6 @@ def dropout(
         return laid_as(dropped, x)
     whole: Tensor = x.copy_(dropped)
     return whole
-
-
-def dropout_mask(shape: Sequence[int], p: float, dtype: DType) -> Tensor:
-    """Return the factors of dropout: 0 with probability `p`, else 1 / (1 - p).
-
-    They are for dropout of whole channels.
-    """
-    return dropout(ones(tuple(shape), dtype=dtype), p)
 
 
 @method()

@@ -74,7 +74,7 @@ class Generator:
     def initial_seed(self) -> int:
         """The seed that the numbers started from."""
         if (recorder := current_recorder()) is not None:
-            return recorder.seed_of(self)  # type: ignore[no-any-return]
+            return recorder.seed_of(self)
         return self._seed
 
     def get_state(self) -> Tensor:

@@ -192,9 +192,10 @@ def _reference(
     return each.sum() if reduction == "sum" else (each / np.maximum(counts, 1)).mean()
 
 
-def _probabilities(rng: np.random.Generator, *shape: int) -> Any:
-    x = rng.standard_normal(shape)
-    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+def _probabilities(rng: np.random.Generator, *shape: int) -> Array:
+    x: Array = rng.standard_normal(shape)
+    likely: Array = x - np.log(np.exp(x).sum(-1, keepdims=True))
+    return likely
 
 
 samples(

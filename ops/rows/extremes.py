@@ -290,7 +290,7 @@ for _f in (max, min, argmax, argmin, aminmax, median):
 # --- samples ----------------------------------------------------------------------------------
 
 
-def _distinct(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+def _distinct(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """Numbers that no small change makes equal."""
     return rng.permutation(math.prod(shape)).reshape(shape) * 0.5 - 2.0
 

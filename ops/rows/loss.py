@@ -73,7 +73,7 @@ def _loss_op(
     xx, xy, yy = second("xx", dxx), second("xy", dxy), second("yy", dyy)
 
     def backward(part: str, expr: str, along: tuple[Elementwise | None, ...]) -> Elementwise:
-        def grad(c: Any, v: Tensor) -> tuple[Any, ...]:
+        def grad(c: Node, v: Tensor) -> tuple[Any, ...]:
             g, *saved = c.saved
             first = sum_to(op(v, *saved), c.metas[0].shape) if c.needs[0] else None
             others = (

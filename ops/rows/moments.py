@@ -33,6 +33,7 @@ from flowvm.ops.shapes.complex_parts import complex, imag, real
 
 if TYPE_CHECKING:
     from flowvm.eager.nodes import Node
+    from flowvm.meta.arrays import Array
 
 
 root_of = elementwise(
@@ -120,7 +121,7 @@ def _variance_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     return (_apart.call(x, spread(center, x._meta, dims), spread(slope, x._meta, dims)),)
 
 
-def _deviation_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _deviation_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     """Return the gradient of a deviation: as in PyTorch, 0 where there is no deviation."""
     x, center, out = c.saved
     dims, freedom = c.attrs
@@ -290,7 +291,9 @@ def _moment(f: Any) -> Any:
 
 
 def _and_mean(f: Any) -> Any:
-    def reference(x: Any, dim: Any = None, *more: Any, keepdim: bool = False, **others: Any) -> Any:
+    def reference(
+        x: Array, dim: Any = None, *more: Any, keepdim: bool = False, **others: Any
+    ) -> Any:
         spread = _moment(f)(x, dim, *more, keepdim=keepdim, **others)
         return spread, np.mean(x, axis=dim, keepdims=keepdim)
 

@@ -296,7 +296,7 @@ def _halved(x: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
 
 
 @gradient_in_float32
-def _extreme_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _extreme_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     """Shared evenly among the elements that equal the extreme."""
     x, out = c.saved
     (dims,) = c.attrs

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flowvm.eager.nodes import Node
+    from flowvm.meta.arrays import Array
 
 
 # public: flow
@@ -308,7 +309,7 @@ def _lines(rng: np.random.Generator) -> list[Sample]:
 
 
 def _running_reference(better: Any) -> Callable[[Any, int], Any]:
-    def reference(x: Any, dim: int) -> Any:
+    def reference(x: Array, dim: int) -> Any:
         x = np.moveaxis(x, dim, 0)
         values, places = x.copy(), np.zeros(x.shape, np.int64)
         for k in range(1, len(x)):

@@ -30,6 +30,7 @@ from flowvm.vm.callers.hot import hot
 
 if TYPE_CHECKING:
     from flowvm.eager.nodes import Node
+    from flowvm.meta.arrays import Array
 
 
 # public: flow
@@ -68,7 +69,7 @@ def _squares_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     return (_times.call(x, spread(g * 2, x._meta, c.attrs[0])),)
 
 
-def _powers_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+def _powers_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     """g * (|x| / norm) ** (p - 1) by the sign of x; as in PyTorch, 0 where that is 0 or x is."""
     x, out = c.saved
     dims, order = c.attrs
@@ -212,7 +213,7 @@ for _f in (logsumexp, trace):
 # --- samples ----------------------------------------------------------------------------------
 
 
-def _norm_reference(x: Any, p: Any = 2, dim: int | None = None, keepdim: bool = False) -> Any:
+def _norm_reference(x: Array, p: Any = 2, dim: int | None = None, keepdim: bool = False) -> Any:
     size = np.abs(x)
     if p in (math.inf, -math.inf):
         return (np.max if p > 0 else np.min)(size, axis=dim, keepdims=keepdim)

@@ -21,14 +21,13 @@ from flowvm.ops.scalar.power import hypot
 from flowvm.ops.scalar.trig import atan2, cos, sin, tan
 
 INLINE_ALWAYS = False  # they branch, so a loop of them is none of vectors
-Complex = Any
 
 _INF, _NAN = math.inf, math.nan
 _PER_TWO, _PER_TEN = 1 / math.log(2), 1 / math.log(10)
 _LARGE = 16.0  # tanh differs from 1 by less than a float64 has figures for, a few units later
 
 
-def cdiv(x: Complex, y: Complex) -> Complex:
+def cdiv(x: complex, y: complex) -> complex:
     """x / y, by the larger part of y, so that no square of a part overflows."""
     a, b = x.real, x.imag
     c, d = y.real, y.imag
@@ -41,7 +40,7 @@ def cdiv(x: Complex, y: Complex) -> Complex:
     return complex((a * ratio + b) / scale, (b * ratio - a) / scale)
 
 
-def crecip(x: Complex) -> Complex:
+def crecip(x: complex) -> complex:
     """1 / x, as cdiv has it."""
     c, d = x.real, x.imag
     if _fabs(c) >= _fabs(d):
@@ -53,20 +52,20 @@ def crecip(x: Complex) -> Complex:
     return complex(ratio / scale, -1 / scale)
 
 
-def cabs(x: Complex) -> float:
+def cabs(x: complex) -> float:
     """The distance from 0; infinite if a part is, whatever the other."""
     return hypot(x.real, x.imag)  # type: ignore[no-any-return]
 
 
-def cangle(x: Complex) -> float:
+def cangle(x: complex) -> float:
     return atan2(x.imag, x.real)  # type: ignore[no-any-return]
 
 
-def cconj(x: Complex) -> Complex:
+def cconj(x: complex) -> complex:
     return complex(x.real, -x.imag)
 
 
-def csgn(x: Complex) -> Complex:
+def csgn(x: complex) -> complex:
     """x / |x|, and 0 for 0."""
     size = hypot(x.real, x.imag)
     if size == 0:
@@ -74,7 +73,7 @@ def csgn(x: Complex) -> Complex:
     return complex(x.real / size, x.imag / size)
 
 
-def cexp(x: Complex) -> Complex:
+def cexp(x: complex) -> complex:
     a, b = x.real, x.imag
     if b == 0:
         return complex(exp(a), b)
@@ -84,7 +83,7 @@ def cexp(x: Complex) -> Complex:
     return complex(size * cos(b), size * sin(b))
 
 
-def cexpm1(x: Complex) -> Complex:
+def cexpm1(x: complex) -> complex:
     """Return exp(x) - 1: expm1(a) cos(b) - 2 sin(b / 2)^2 keeps small results exact."""
     a, b = x.real, x.imag
     if b == 0:
@@ -95,7 +94,7 @@ def cexpm1(x: Complex) -> Complex:
     return complex(expm1(a) * cos(b) - (half + half) * half, exp(a) * sin(b))
 
 
-def clog(x: Complex) -> Complex:
+def clog(x: complex) -> complex:
     """Return log(x): near the unit circle log |x| is log1p((a - 1)(a + 1) + b^2) / 2."""
     a, b = _fabs(x.real), _fabs(x.imag)
     if a < b:
@@ -108,17 +107,17 @@ def clog(x: Complex) -> Complex:
     return complex(level, atan2(x.imag, x.real))
 
 
-def clog2(x: Complex) -> Complex:
+def clog2(x: complex) -> complex:
     level = clog(x)
     return complex(level.real * _PER_TWO, level.imag * _PER_TWO)
 
 
-def clog10(x: Complex) -> Complex:
+def clog10(x: complex) -> complex:
     level = clog(x)
     return complex(level.real * _PER_TEN, level.imag * _PER_TEN)
 
 
-def clog1p(x: Complex) -> Complex:
+def clog1p(x: complex) -> complex:
     """|1 + x|^2 is 1 + a (2 + a) + b^2."""
     a, b = x.real, x.imag
     if _fabs(a) < 0.5 and _fabs(b) < 0.5:
@@ -126,7 +125,7 @@ def clog1p(x: Complex) -> Complex:
     return clog(complex(1 + a, b))
 
 
-def csqrt(x: Complex) -> Complex:
+def csqrt(x: complex) -> complex:
     """The root with a real part that is not negative."""
     a, b = x.real, x.imag
     if a == 0 and b == 0:
@@ -141,7 +140,7 @@ def csqrt(x: Complex) -> Complex:
     return complex(_fabs(b) / (root + root), _copysign(root, b))
 
 
-def csinh(x: Complex) -> Complex:
+def csinh(x: complex) -> complex:
     a, b = x.real, x.imag
     if b == 0:
         return complex(sinh(a), b)
@@ -150,7 +149,7 @@ def csinh(x: Complex) -> Complex:
     return complex(sinh(a) * cos(b), cosh(a) * sin(b))
 
 
-def ccosh(x: Complex) -> Complex:
+def ccosh(x: complex) -> complex:
     a, b = x.real, x.imag
     if b == 0:
         return complex(cosh(a), _copysign(1.0, a) * b)
@@ -162,7 +161,7 @@ def ccosh(x: Complex) -> Complex:
     return complex(cosh(a) * cos(b), sinh(a) * sin(b))
 
 
-def ctanh(x: Complex) -> Complex:
+def ctanh(x: complex) -> complex:
     a, b = x.real, x.imag
     if b == 0 and a != a:
         return x
@@ -181,21 +180,21 @@ def ctanh(x: Complex) -> Complex:
     return complex(beta * _sqrt(1 + square) * s / scale, t / scale)
 
 
-def csin(x: Complex) -> Complex:
+def csin(x: complex) -> complex:
     turned = csinh(complex(-x.imag, x.real))
     return complex(turned.imag, -turned.real)
 
 
-def ccos(x: Complex) -> Complex:
+def ccos(x: complex) -> complex:
     return ccosh(complex(-x.imag, x.real))
 
 
-def ctan(x: Complex) -> Complex:
+def ctan(x: complex) -> complex:
     turned = ctanh(complex(-x.imag, x.real))
     return complex(turned.imag, -turned.real)
 
 
-def casin(x: Complex) -> Complex:
+def casin(x: complex) -> complex:
     a, b = x.real, x.imag
     if _fabs(a) == _INF or _fabs(b) == _INF:
         return complex(atan2(a, _fabs(b)), _copysign(_INF, b))
@@ -208,7 +207,7 @@ def casin(x: Complex) -> Complex:
     )
 
 
-def cacos(x: Complex) -> Complex:
+def cacos(x: complex) -> complex:
     a, b = x.real, x.imag
     if _fabs(a) == _INF or _fabs(b) == _INF:
         return complex(atan2(_fabs(b), a), _copysign(_INF, -b))
@@ -220,7 +219,7 @@ def cacos(x: Complex) -> Complex:
     )
 
 
-def cacosh(x: Complex) -> Complex:
+def cacosh(x: complex) -> complex:
     a, b = x.real, x.imag
     if _fabs(a) == _INF or _fabs(b) == _INF:
         return complex(_INF, atan2(b, a))
@@ -232,12 +231,12 @@ def cacosh(x: Complex) -> Complex:
     )
 
 
-def casinh(x: Complex) -> Complex:
+def casinh(x: complex) -> complex:
     turned = casin(complex(-x.imag, x.real))
     return complex(turned.imag, -turned.real)
 
 
-def catanh(x: Complex) -> Complex:
+def catanh(x: complex) -> complex:
     a, b = _fabs(x.real), x.imag
     if a == _INF or _fabs(b) == _INF:
         return complex(_copysign(0.0, x.real), _copysign(math.pi / 2, b) if b == b else b)
@@ -253,12 +252,12 @@ def catanh(x: Complex) -> Complex:
     return complex(_copysign(size, x.real), atan2(b + b, less * (1 + a) - b * b) / 2)
 
 
-def catan(x: Complex) -> Complex:
+def catan(x: complex) -> complex:
     turned = catanh(complex(-x.imag, x.real))
     return complex(turned.imag, -turned.real)
 
 
-def cpow(x: Complex, y: Complex) -> Complex:
+def cpow(x: complex, y: complex) -> complex:
     """exp(y log x); 0 to a power with a positive real part is 0, and to the power 0 1."""
     zero = x.real * 0
     if y.real == 0 and y.imag == 0:
@@ -273,7 +272,7 @@ def cpow(x: Complex, y: Complex) -> Complex:
     )
 
 
-def csigmoid(x: Complex) -> Complex:
+def csigmoid(x: complex) -> complex:
     """1 / (1 + exp(-x)), by the exponential that does not overflow."""
     if x.real >= 0:
         small = cexp(complex(-x.real, -x.imag))
@@ -282,7 +281,7 @@ def csigmoid(x: Complex) -> Complex:
     return cdiv(small, 1 + small)
 
 
-def clogaddexp(x: Complex, y: Complex) -> Complex:
+def clogaddexp(x: complex, y: complex) -> complex:
     """log(exp(x) + exp(y)), by the exponential that does not overflow."""
     if x.real != x.real or y.real != y.real:
         return complex(_NAN, _NAN)
@@ -292,7 +291,7 @@ def clogaddexp(x: Complex, y: Complex) -> Complex:
     return large + clog1p(cexp(small - large))
 
 
-def csinc(x: Complex) -> Complex:
+def csinc(x: complex) -> complex:
     """sin(pi x) / (pi x), and 1 at 0."""
     turned = complex(x.real * math.pi, x.imag * math.pi)
     if x.real == 0 and x.imag == 0:

@@ -8,7 +8,7 @@ A layer in one direction is a product for the inputs of all steps and one instru
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from flowvm.ops.shapes.fill import zeros
 from flowvm.ops.shapes.join import cat, stack
 from flowvm.ops.shapes.split import split
 from flowvm.vm.callers.hot import hot
+
+if TYPE_CHECKING:
+    from flowvm.meta.arrays import Array
 
 # public: flow
 
@@ -386,7 +389,7 @@ def _gates(
     return x @ w_ih.T + b_ih, h @ w_hh.T + b_hh
 
 
-def _gru_reference(x: Any, h: Any, *weights: Any) -> Any:
+def _gru_reference(x: Array, h: Any, *weights: Any) -> Any:
     (xr, xz, xn), (hr, hz, hn) = (np.split(g, 3, 1) for g in _gates(x, h, *weights))
     r, z = 1 / (1 + np.exp(-xr - hr)), 1 / (1 + np.exp(-xz - hz))
     return (1 - z) * np.tanh(xn + r * hn) + z * h

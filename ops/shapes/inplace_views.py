@@ -153,7 +153,7 @@ class UntypedStorage:
     def data_ptr(self) -> int:
         """Return the address of the first byte.  Waits for the tensor."""
         wait_for(self.tensor)
-        return engine.pointer(self.tensor._ref & ((1 << OPERAND.STORAGE_BITS) - 1))
+        return engine.storages.pointer(self.tensor._ref & ((1 << OPERAND.STORAGE_BITS) - 1))
 
     def nbytes(self) -> int:
         """Bytes up to the end of the tensor that it was asked of."""

@@ -28,6 +28,7 @@ from flowvm.ops.shapes.views import _dims_of, _xs, flatten, reshape
 
 if TYPE_CHECKING:
     from flowvm.eager.nodes import Node
+    from flowvm.meta.arrays import Array
 
 
 # public: flow
@@ -439,7 +440,7 @@ _MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "ci
 
 
 def _numpy_pad(
-    x: Any, widths: Sequence[int], mode: str = "constant", value: float | None = None
+    x: Array, widths: Sequence[int], mode: str = "constant", value: float | None = None
 ) -> Any:
     if not widths:
         return x

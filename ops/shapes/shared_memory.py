@@ -40,7 +40,7 @@ class Shared:
 
 
 def _shared_by(t: Tensor) -> Shared | None:
-    owner = engine.adopted.get(t.storage().id) if t._meta.device is cpu else None
+    owner = engine.storages.adopted.get(t.storage().id) if t._meta.device is cpu else None
     return owner if isinstance(owner, Shared) else None
 
 

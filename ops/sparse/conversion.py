@@ -59,7 +59,7 @@ def _checked(check: bool | None) -> bool:
 
 
 def _part(
-    name: str, what: str, value: object, device: Any, index: bool = True
+    name: str, what: str, value: object, device: DeviceLike | None, index: bool = True
 ) -> tuple[Tensor, bool]:
     """Return an argument as a tensor, and whether it came from Python, so that looking at it costs
     nothing.
@@ -78,15 +78,15 @@ def _part(
     return part, python
 
 
-def _values(values: Any, dtype: Any, requires_grad: bool, is_ours: bool) -> Tensor:
+def _values(values: Tensor, dtype: DTypeLike | None, requires_grad: bool, is_ours: bool) -> Tensor:
     """Return values as a sparse tensor has them: a leaf of the user's stays its own."""
     if dtype is not None:
         values = values.to(as_dtype(dtype))
     if requires_grad:
-        return values.detach().requires_grad_()  # type: ignore[no-any-return]
+        return values.detach().requires_grad_()
     if not is_ours and values.is_leaf and values.requires_grad:
-        return values.view_as(values)  # type: ignore[no-any-return]
-    return values  # type: ignore[no-any-return]
+        return values.view_as(values)
+    return values
 
 
 # public: flow (late)
@@ -156,7 +156,7 @@ def sparse_coo_tensor(
     return sparse(Pattern(sparse_coo, (places,), shape, bool(is_coalesced)), held)
 
 
-def _check_places(name: str, places: Any, shape: Sequence[int]) -> None:
+def _check_places(name: str, places: Tensor, shape: Sequence[int]) -> None:
     numbers = places.numpy()
     for d, line in enumerate(numbers):
         low, high = int(line.min()), int(line.max())
@@ -170,14 +170,14 @@ def _check_places(name: str, places: Any, shape: Sequence[int]) -> None:
 
 
 def _compressed(
-    compressed_indices: Any,
-    plain_indices: Any,
+    compressed_indices: object,
+    plain_indices: object,
     values: object,
-    size: object = None,
+    size: Sequence[int] | None = None,
     *,
-    dtype: object = None,
+    dtype: DTypeLike | None = None,
     layout: Any = None,
-    device: object = None,
+    device: DeviceLike | None = None,
     pin_memory: bool = False,
     requires_grad: bool = False,
     check_invariants: bool | None = None,
@@ -270,10 +270,10 @@ def _check_bounds(name: str, words: Compressed, bounds: Tensor, plain: Tensor, a
 
 # public: flow (late)
 def sparse_compressed_tensor(
-    compressed_indices: Any,
-    plain_indices: Any,
-    values: Any,
-    size: Any = None,
+    compressed_indices: object,
+    plain_indices: object,
+    values: object,
+    size: Sequence[int] | None = None,
     *,
     dtype: DTypeLike | None = None,
     layout: Layout | None = None,
@@ -297,7 +297,11 @@ def sparse_compressed_tensor(
 
 # public: flow (late)
 def sparse_csr_tensor(
-    crow_indices: Any, col_indices: Any, values: Any, size: Any = None, **options: object
+    crow_indices: object,
+    col_indices: object,
+    values: object,
+    size: Sequence[int] | None = None,
+    **options: object,
 ) -> SparseTensor:
     """Return a sparse matrix by rows.
 
@@ -318,7 +322,11 @@ def sparse_csr_tensor(
 
 # public: flow (late)
 def sparse_csc_tensor(
-    ccol_indices: Any, row_indices: Any, values: Any, size: Any = None, **options: object
+    ccol_indices: object,
+    row_indices: object,
+    values: object,
+    size: Sequence[int] | None = None,
+    **options: object,
 ) -> SparseTensor:
     """Return a sparse matrix by columns; arguments as of `flow.sparse_csr_tensor`, turned.
 
@@ -332,7 +340,11 @@ def sparse_csc_tensor(
 
 # public: flow (late)
 def sparse_bsr_tensor(
-    crow_indices: Any, col_indices: Any, values: Any, size: Any = None, **options: object
+    crow_indices: object,
+    col_indices: object,
+    values: object,
+    size: Sequence[int] | None = None,
+    **options: object,
 ) -> SparseTensor:
     """Return a sparse matrix of blocks by rows: `values` are (blocks, rows, columns).
 
@@ -345,7 +357,11 @@ def sparse_bsr_tensor(
 
 # public: flow (late)
 def sparse_bsc_tensor(
-    ccol_indices: Any, row_indices: Any, values: Any, size: Any = None, **options: object
+    ccol_indices: object,
+    row_indices: object,
+    values: object,
+    size: Sequence[int] | None = None,
+    **options: object,
 ) -> SparseTensor:
     """Return a sparse matrix of blocks by columns: `values` are (blocks, rows, columns).
 
@@ -356,7 +372,9 @@ def sparse_bsc_tensor(
     return _compressed(ccol_indices, row_indices, values, size, name="sparse_bsc_tensor", **own)
 
 
-def of_parts(layout: str, parts: Sequence[object], shape: Any, coalesced: bool) -> SparseTensor:
+def of_parts(
+    layout: str, parts: Sequence[object], shape: Sequence[int], coalesced: bool
+) -> SparseTensor:
     """Return the tensor of a layout's name, the parts and a shape, all of which a file says: they
     are checked.
     """
@@ -380,7 +398,7 @@ def _count_of(shape: Sequence[int]) -> int:
 def from_dense(
     x: Tensor,
     layout: Layout = sparse_coo,
-    blocksize: Any = None,
+    blocksize: int | Sequence[int] | None = None,
     dense_dim: int | None = None,
     sparse_dim: int | None = None,
     name: str = "to_sparse",
@@ -424,7 +442,7 @@ def to_dense(x: SparseTensor) -> Tensor:
     values, sizes = flat_values(x), p.sparse_shape
     whole = filled_of(TensorMeta.of((_count_of(sizes), *p.dense_shape), x.dtype, x.device))
     if x.dtype.is_bool:
-        added: Any = index_add(whole.to(int64), 0, p.linear(), values.to(int64))
+        added = index_add(whole.to(int64), 0, p.linear(), values.to(int64))
         return reshape(added != 0, tuple(p.shape))
     return reshape(index_add(whole, 0, p.linear(), values), tuple(p.shape))
 
@@ -464,7 +482,7 @@ def coalesced(x: SparseTensor) -> SparseTensor:
     places, inverse = p.keep("coalesced", order)
     zeros = filled_of(TensorMeta.of((places.shape[1], *p.dense_shape), x.dtype, x.device))
     if x.dtype.is_bool:
-        counts: Any = index_add(zeros.to(int64), 0, inverse, values.to(int64))
+        counts = index_add(zeros.to(int64), 0, inverse, values.to(int64))
         values = counts != 0
     else:
         values = index_add(zeros, 0, inverse, values)
@@ -490,7 +508,7 @@ def to_coo(x: SparseTensor) -> SparseTensor:
 def converted(
     x: SparseTensor,
     layout: Layout,
-    blocksize: Any = None,
+    blocksize: int | Sequence[int] | None = None,
     name: str = "to_sparse",
     batch: int | None = None,
 ) -> SparseTensor:
@@ -528,7 +546,7 @@ def converted(
 
 
 def _bounded(
-    layout: Layout, bounds: Any, plain: Any, values: Any, shape: Sequence[int], front: int,
+    layout: Layout, bounds: Tensor, plain: Tensor, values: Tensor, shape: Sequence[int], front: int,
     block: tuple[int, int] | None, name: str,
 ) -> SparseTensor:  # fmt: skip
     """Return the tensor of the bounds of all lines: a batch has as many values in each matrix."""
@@ -537,7 +555,7 @@ def _bounded(
     batch = tuple(shape[:front])
     count = math.prod(batch)
     lines, each = (bounds.shape[0] - 1) // max(count, 1), plain.shape[0] // max(count, 1)
-    first: Any = arange(count + 1, device=plain.device) * each
+    first = arange(count + 1, device=plain.device) * each
     if lines and plain.device.type != "meta" and bool((bounds[::lines] != first).any()):
         numbers = (bounds[::lines][1:] - bounds[::lines][:-1]).tolist()
         raise ShapeError(
@@ -560,7 +578,7 @@ def _blocked(
     high, wide = block
     row, col = places[front], places[front + 1]
     counts = (shape[front] // high, shape[front + 1] // wide)
-    pair: Any = (row // high, col // wide)
+    pair = (row // high, col // wide)
     lines, across = pair[words.axis], pair[1 - words.axis]
     if front:
         lines = linear_of(places[:front], shape[:front]) * counts[words.axis] + lines
@@ -585,7 +603,7 @@ def spdiags(
     diagonals: Tensor, offsets: Tensor, shape: tuple[int, int], layout: Any = None
 ) -> SparseTensor:
     """Return the matrix with rows of `diagonals` on its diagonals; see `flow.sparse.spdiags`."""
-    lines: Any = diagonals if diagonals.ndim == 2 else diagonals.unsqueeze(0)
+    lines = diagonals if diagonals.ndim == 2 else diagonals.unsqueeze(0)
     listed = [
         int(o) for o in (offsets.reshape(-1).tolist() if isinstance(offsets, Tensor) else [offsets])
     ]
@@ -655,7 +673,7 @@ def to_scipy(x: SparseTensor) -> Any:
         raise ShapeError(f"to_scipy: a matrix is needed, got a batch of shape {tuple(p.shape)}")
     if p.dense_shape:
         raise ShapeError(f"to_scipy: values are numbers, got shape {p.dense_shape} for each")
-    values: Any = x._data.detach().cpu()
+    values = x._data.detach().cpu()
     parts = [np.array(part.cpu().numpy()) for part in p.parts]
     numbers = np.array(values.numpy())
     if p.is_coo:

@@ -27,7 +27,7 @@ def of_rows(g: Tensor, index: Tensor, rows: int, skip: int) -> SparseTensor:
     Waits for the indices where one may be left out.
     """
     n = g._meta.shape[-1]
-    places: Any = reshape(index, (-1,))
+    places = reshape(index, (-1,))
     values = reshape(g, (index._meta.numel, n))
     if skip != NONE:
         real_rows = (places != skip).nonzero().squeeze(1)
@@ -41,7 +41,7 @@ class Rows:
     def __init__(self, grad: SparseTensor) -> None:
         whole = coalesced(to_coo(grad))
         p = whole._pattern
-        self.values: Any = whole._data.detach()
+        self.values = whole._data.detach()
         self._index = p.linear()
         self._shape = (math.prod(p.sparse_shape), *p.dense_shape)
 
@@ -57,14 +57,14 @@ class Rows:
             x.copy_(reshape(self._copied(x, values), tuple(x.shape)))
 
     def _copied(self, x: Tensor, values: Tensor) -> Tensor:
-        whole: Any = reshape(x.detach(), self._shape)
-        return whole.index_copy(0, self._index, values)  # type: ignore[no-any-return]
+        whole = reshape(x.detach(), self._shape)
+        return whole.index_copy(0, self._index, values)
 
 
 def add_to(dense: Tensor, x: SparseTensor, alpha: float = 1.0) -> None:
     """Add `alpha * x` to a contiguous dense tensor in place: the rows with values alone change."""
     p = x._pattern
-    values: Any = x._data.to(dense.dtype)
+    values = x._data.to(dense.dtype)
     if p.block is not None:
         values = reshape(values, (-1, *p.dense_shape))
     lines = reshape(dense, (math.prod(p.sparse_shape), *p.dense_shape))

@@ -5,7 +5,7 @@ They are attached with `import flowvm`; what they do is imported when one is cal
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
@@ -24,10 +24,10 @@ else:
 @method()
 def to_sparse(
     x: Tensor,
-    sparse_dim: Any = None,
+    sparse_dim: int | Layout | None = None,
     *,
-    layout: Any = None,
-    blocksize: Any = None,
+    layout: Layout | None = None,
+    blocksize: Sequence[int] | None = None,
     dense_dim: int | None = None,
 ) -> Tensor:
     """Return a sparse tensor of the elements that are not zero.  Waits for their number.

@@ -141,7 +141,7 @@ class Pattern:
     def _coordinates(self) -> Tensor:
         words = COMPRESSED[self.layout]
         bounds, plain = self.joined()
-        lines: Any = row_numbers(bounds, plain.shape[0])
+        lines = row_numbers(bounds, plain.shape[0])
         number = None
         if self.batch:
             number = self.numbers(plain)
@@ -160,7 +160,7 @@ class Pattern:
         out: Tensor = stack([*front, *pair])
         return out
 
-    def numbers(self, plain: Any) -> Any:
+    def numbers(self, plain: Tensor) -> Tensor:
         """Return the number of the batch's matrix that each of all entries belongs to."""
         return arange(plain.shape[0], device=plain.device) // max(self.entries, 1)
 
@@ -173,7 +173,7 @@ class Pattern:
     def _joined(self) -> tuple[Tensor, Tensor]:
         bounds, plain = self.longs()
         count, lines = math.prod(self.batch), bounds.shape[-1] - 1
-        first: Any = arange(count + 1, device=plain.device) * self.entries
+        first = arange(count + 1, device=plain.device) * self.entries
         front = reshape(bounds[..., :-1], (count, lines)) + first[:-1].unsqueeze(1)
         return cat([reshape(front, (-1,)), first[-1:]]), reshape(plain, (-1,))
 
@@ -249,7 +249,7 @@ def places_of(linear: Tensor, shape: Sequence[int]) -> Tensor:
     return out
 
 
-def check_block(name: str, blocksize: Any, shape: Sequence[int]) -> tuple[int, int]:
+def check_block(name: str, blocksize: object, shape: Sequence[int]) -> tuple[int, int]:
     """Return the size of blocks, which divide a matrix; an error where they do not."""
     if not isinstance(blocksize, (tuple, list)) or len(blocksize) != 2:
         raise ArgumentError(f"{name}: blocksize is a pair of ints, got {blocksize!r}")

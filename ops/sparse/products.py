@@ -8,7 +8,7 @@ back.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from flowvm.ops.sparse.cpu import row_kernels
 
 if TYPE_CHECKING:
     from flowvm.eager.nodes import Node
+    from flowvm.meta.arrays import Array
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -88,7 +89,7 @@ def _product(
 
 
 # whether vectors are written for the dtype and device, and whether operands are kept -> body
-BODIES: dict[tuple[bool, bool], Callable[..., Any]] = {
+BODIES: dict[tuple[bool, bool], Callable[..., object]] = {
     (True, False): row_kernels.multiply,
     (True, True): row_kernels.multiply_kept,
     (False, False): row_kernels.multiply_plainly,
@@ -179,7 +180,7 @@ def row_samples(bounds: TensorMeta, col: TensorMeta, a: TensorMeta, b: TensorMet
 _BOUNDS, _COL = np.array([0, 2, 2, 5, 6]), np.array([0, 4, 1, 1, 3, 2])
 
 
-def _dense(values: Any, bounds: Any, col: Any, columns: int) -> Any:
+def _dense(values: Array, bounds: Array, col: Array, columns: int) -> Array:
     matrix = np.zeros((len(bounds) - 1, columns), values.dtype)
     rows = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
     np.add.at(matrix, (rows, col), values)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, ModeError, ShapeError
@@ -29,8 +29,11 @@ from flowvm.ops.sparse.conversion import coalesced, converted, from_dense, to_co
 from flowvm.ops.sparse.pattern import Pattern, linear_of, places_of
 from flowvm.ops.sparse.tensor import SparseTensor, sparse
 
+if TYPE_CHECKING:
+    from flowvm.meta.dtype import DType
 
-def looked_up(keys: Any, values: Any, targets: Any) -> Tensor:
+
+def looked_up(keys: Tensor, values: Tensor, targets: Tensor) -> Tensor:
     """Return the value of each wanted key, zero where it is not among the sorted keys."""
     if not keys.shape[0]:
         zeros = filled_of(TensorMeta.of((targets.shape[0], *values.shape[1:]), values.dtype))
@@ -50,7 +53,7 @@ def broadcast(x: SparseTensor, shape: Sequence[int]) -> SparseTensor:
     if new < 0 or any(n not in (1, size) for n, size in pairs):
         raise ShapeError(f"broadcast_to: shape {tuple(p.shape)} does not become {tuple(shape)}")
     lines = [filled_of(TensorMeta.of((1, p.entries), int64, x.device)) for _ in range(new)]
-    places: Any = cat([*lines, p.parts[0]]) if new else p.parts[0]
+    places = cat([*lines, p.parts[0]]) if new else p.parts[0]
     for d in range(new + p.sparse_dim):
         size = shape[d]
         if d >= new and p.shape[d - new] == size:
@@ -87,14 +90,14 @@ def selected(x: SparseTensor, mask: Any) -> SparseTensor:
         whole = chosen
     chosen_places = whole.nonzero().squeeze(1)
     keys = index_select(m.linear(), 0, chosen_places)
-    values: Any = looked_up(p.linear(), x._data, keys)
+    values = looked_up(p.linear(), x._data, keys)
     if m.dense_shape:
         values = values.masked_fill(~index_select(chosen, 0, chosen_places), 0)
     places = index_select(m.parts[0], 1, chosen_places)
     return sparse(Pattern(sparse_coo, (places,), x.shape), values)
 
 
-def _extreme(dtype: Any, name: str) -> Any:
+def _extreme(dtype: DType, name: str) -> Any:
     largest = name == "amin"
     if dtype.is_bool:
         return largest
@@ -110,7 +113,7 @@ _IDENTITY: Final[dict[str, Callable[[Any], Any]]] = {
 }  # fmt: skip
 
 
-def folded(name: str, values: Any, dims: Sequence[int], keepdim: bool) -> Any:
+def folded(name: str, values: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
     """Return the reduction `name` of dense values over some dimensions; of none its identity."""
     for d in sorted(dims, reverse=True):
         if values.shape[d]:
@@ -123,7 +126,7 @@ def folded(name: str, values: Any, dims: Sequence[int], keepdim: bool) -> Any:
     return values
 
 
-def by_group(name: str, values: Any, group: Any, count: int) -> Any:
+def by_group(name: str, values: Tensor, group: Tensor, count: int) -> Tensor:
     """Return the reduction `name` of the values of each of `count` groups; of none 0."""
     rows = TensorMeta.of((count, *values.shape[1:]), values.dtype, values.device)
     if name in ("sum", "mean"):
@@ -132,7 +135,7 @@ def by_group(name: str, values: Any, group: Any, count: int) -> Any:
             return total
         ones = filled_of(TensorMeta.of((values.shape[0],), values.dtype, values.device), 1)
         flat = TensorMeta.of((count,), values.dtype, values.device)
-        often: Any = index_add(filled_of(flat), 0, group, ones).clamp(min=1)
+        often = index_add(filled_of(flat), 0, group, ones).clamp(min=1)
         return total / reshape(often, (-1, *[1] * (values.ndim - 1)))
     return index_reduce(filled_of(rows), 0, group, values, name, include_self=False)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from flowvm.eager.modes import grad_enabled
@@ -36,6 +36,7 @@ from flowvm.ops.sparse.table import OF_THE_FUNCTION, RULES, Rule
 from flowvm.ops.sparse.tensor import LAYOUTS, SparseTensor, sparse
 
 if TYPE_CHECKING:
+    from flowvm.meta.device import DeviceLike
     from flowvm.meta.dtype import DTypeLike
 
 
@@ -60,7 +61,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return enter
 
 
-def _apply(name: str, values: Tensor, args: tuple[Any, ...] | tuple[Any], kwargs: Any) -> Any:
+def _apply(name: str, values: Tensor, args: Iterable[object], kwargs: Mapping[str, object]) -> Any:
     return getattr(values, name)(*args, **kwargs)
 
 
@@ -166,8 +167,9 @@ def _nothing(shape: Sequence[int], sparse_dim: int, like: Tensor) -> SparseTenso
 
 
 @rule("zeros_like", "empty_like")
-def _zeros_like(x: SparseTensor, *, dtype: Any = None, device: Any = None, layout: Any = None,
-                requires_grad: bool = False, memory_format: Any = None) -> Any:  # fmt: skip
+def _zeros_like(x: SparseTensor, *, dtype: DTypeLike | None = None,
+                device: DeviceLike | None = None, layout: Layout | None = None,
+                requires_grad: bool = False, memory_format: object = None) -> Any:  # fmt: skip
     values = x._data.detach()
     if dtype is not None or device is not None:
         values = values.to(dtype=dtype, device=device)
@@ -180,8 +182,10 @@ def _zeros_like(x: SparseTensor, *, dtype: Any = None, device: Any = None, layou
     return zeros.requires_grad_() if requires_grad else zeros
 
 
-def _random_like(function: Any) -> Rule:
-    def each(x: SparseTensor, *args: Any, requires_grad: bool = False, **options: Any) -> Any:
+def _random_like(function: Callable[..., Tensor]) -> Rule:
+    def each(
+        x: SparseTensor, *args: object, requires_grad: bool = False, **options: object
+    ) -> Tensor:
         for option in ("layout", "memory_format"):
             options.pop(option, None)
         values = function(x._data.detach(), *args, **options)
@@ -196,7 +200,7 @@ for _function in (rand_like, randn_like, randint_like):
 
 
 @rule("broadcast_to")
-def _broadcast_to(x: SparseTensor, size: Any) -> SparseTensor:
+def _broadcast_to(x: SparseTensor, size: Sequence[int]) -> SparseTensor:
     return broadcast(x, size)
 
 
@@ -216,7 +220,9 @@ def _copy_in_place(x: Tensor, src: SparseTensor, non_blocking: bool = False) -> 
 
 
 @rule("to_dense")
-def _to_dense(x: SparseTensor, dtype: DTypeLike | None = None, *, masked_grad: Any = None) -> Any:
+def _to_dense(
+    x: SparseTensor, dtype: DTypeLike | None = None, *, masked_grad: object = None
+) -> Tensor:
     out: Tensor = to_dense(x)
     return out if dtype is None else out.to(dtype)
 
@@ -228,8 +234,9 @@ def _coalesce(x: SparseTensor) -> SparseTensor:
 
 @rule("to_sparse")
 def _to_sparse(
-    x: SparseTensor, sparse_dim: Any = None, *, layout: Any = None, blocksize: Any = None,
-    dense_dim: Any = None,
+    x: SparseTensor, sparse_dim: int | Layout | None = None, *, layout: Layout | None = None,
+    blocksize: Sequence[int] | None = None,
+    dense_dim: int | None = None,
 ) -> SparseTensor:  # fmt: skip
     if isinstance(sparse_dim, Layout):
         layout, sparse_dim = sparse_dim, None
@@ -258,7 +265,7 @@ def _laid_as(x: SparseTensor, p: Pattern) -> SparseTensor:
 
 
 @rule("sparse_mask")
-def sparse_mask(x: Tensor, mask: Any) -> SparseTensor:
+def sparse_mask(x: Tensor, mask: object) -> SparseTensor:
     """Return the values of a tensor at the places of a sparse one."""
     if not isinstance(mask, SparseTensor):
         raise ArgumentTypeError(
@@ -348,7 +355,7 @@ def _check_matrix(name: str, x: Tensor, ndim: int = 2) -> None:
 
 
 @rule("mm", "smm", "spmm", "hspmm")
-def mm(input: Any, mat2: Any = None, *, other: Any = None, reduce: str = "sum") -> Any:
+def mm(input: Tensor, mat2: Any = None, *, other: Any = None, reduce: str = "sum") -> Any:
     """Return the product of two matrices, one or both sparse."""
     mat2 = other if mat2 is None else mat2
     if reduce not in ("sum", "mean", "amax", "amin", "prod"):
@@ -373,7 +380,7 @@ def mm(input: Any, mat2: Any = None, *, other: Any = None, reduce: str = "sum") 
     return product(input, mat2)
 
 
-def _reduced_product(x: SparseTensor, dense: Any, reduce: str) -> Any:
+def _reduced_product(x: SparseTensor, dense: Tensor, reduce: str) -> Any:
     """Return the mean, maximum or minimum of the products of a row's values, 0 of none."""
     x = coalesced(to_coo(x))
     row, col = x._pattern.parts[0]
@@ -401,7 +408,7 @@ def _sparse_product(a: SparseTensor, b: SparseTensor) -> SparseTensor:
 
 
 @rule("mv")
-def _mv(input: SparseTensor, vec: Any) -> Any:
+def _mv(input: SparseTensor, vec: Tensor) -> Any:
     if isinstance(vec, SparseTensor) or not isinstance(input, SparseTensor):
         raise ArgumentTypeError("mv: a sparse matrix is multiplied with a dense vector")
     _check_matrix("mv", input)
@@ -411,7 +418,7 @@ def _mv(input: SparseTensor, vec: Any) -> Any:
 
 
 @rule("bmm")
-def _bmm(input: Any, mat2: Any) -> Tensor:
+def _bmm(input: Tensor, mat2: Tensor) -> Tensor:
     if isinstance(input, SparseTensor) == isinstance(mat2, SparseTensor):
         raise ArgumentTypeError("bmm: sparse matrices are multiplied with dense ones")
     for x in (input, mat2):
@@ -422,7 +429,7 @@ def _bmm(input: Any, mat2: Any) -> Tensor:
     return out
 
 
-def _of_batch(input: Any, other: Any) -> Any:
+def _of_batch(input: Tensor, other: Any) -> Any:
     """Return the product of a batch of sparse matrices with one dense matrix or with as many."""
     if not isinstance(input, SparseTensor):
         turned = _of_batch(_transposed(other, -2, -1), input.transpose(-2, -1))
@@ -439,7 +446,14 @@ def _of_batch(input: Any, other: Any) -> Any:
 
 
 @rule("baddbmm")
-def _baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+def _baddbmm(
+    input: Tensor,
+    batch1: Tensor,
+    batch2: Tensor,
+    *,
+    beta: Tensor | complex = 1,
+    alpha: Tensor | complex = 1,
+) -> Any:
     added = _scaled(_bmm(batch1, batch2), alpha)
     return added if isinstance(beta, (int, float)) and beta == 0 else _scaled(input, beta) + added
 
@@ -480,7 +494,13 @@ def _scaled(x: Tensor, factor: object) -> Any:
 
 @rule("addmm", "sspaddmm")
 def _addmm(
-    input: Any, mat1: object, mat2: object, *, beta: Any = 1, alpha: object = 1, out: object = None
+    input: Tensor,
+    mat1: object,
+    mat2: object,
+    *,
+    beta: Tensor | complex = 1,
+    alpha: Tensor | complex = 1,
+    out: object = None,
 ) -> Any:
     """Return beta * input + alpha * (mat1 @ mat2)."""
     if out is not None:
@@ -491,26 +511,43 @@ def _addmm(
 
 @rule("addmm_")
 def _addmm_in_place(
-    x: SparseTensor, mat1: object, mat2: object, *, beta: object = 1, alpha: object = 1
+    x: SparseTensor,
+    mat1: object,
+    mat2: object,
+    *,
+    beta: Tensor | complex = 1,
+    alpha: Tensor | complex = 1,
 ) -> object:
     result = _addmm(x, mat1, mat2, beta=beta, alpha=alpha)
     return changed(x, result) if isinstance(x, SparseTensor) else x.copy_(result)
 
 
 @rule("addmv")
-def _addmv(input: Any, mat: object, vec: object, *, beta: Any = 1, alpha: object = 1) -> object:
+def _addmv(
+    input: Tensor,
+    mat: object,
+    vec: object,
+    *,
+    beta: Tensor | complex = 1,
+    alpha: Tensor | complex = 1,
+) -> object:
     added = _scaled(_mv(mat, vec), alpha)
     return added if isinstance(beta, (int, float)) and beta == 0 else _scaled(input, beta) + added
 
 
 @rule("linear")
-def _linear(input: Any, weight: Tensor, bias: object = None) -> object:
+def _linear(input: Tensor, weight: Tensor, bias: object = None) -> object:
     out = _matmul(input, weight.t())
     return out if bias is None else out + bias
 
 
 def sampled_addmm(
-    input: SparseTensor, mat1: Tensor, mat2: Tensor, *, beta: object = 1.0, alpha: Any = 1.0
+    input: SparseTensor,
+    mat1: Tensor,
+    mat2: Tensor,
+    *,
+    beta: Tensor | complex = 1.0,
+    alpha: Tensor | complex = 1.0,
 ) -> SparseTensor:
     """Return beta * input + alpha * (mat1 @ mat2) at input's places, which are by rows."""
     if not isinstance(input, SparseTensor) or input._pattern.layout is not sparse_csr:
@@ -552,7 +589,7 @@ def _is_number(value: Tensor) -> bool:
 
 
 @rule("mul", "mul_")
-def _mul(input: Any, other: Tensor) -> Any:
+def _mul(input: Tensor, other: Tensor) -> Any:
     if _is_number(other):
         return sparse(input._pattern, input._data * other)
     if not isinstance(input, SparseTensor):
@@ -593,7 +630,7 @@ def _both(a: SparseTensor, b: SparseTensor) -> SparseTensor:
 
 
 def _dividing(name: str) -> Rule:
-    def divide(input: Any, other: Any, **options: object) -> SparseTensor:
+    def divide(input: Tensor, other: Tensor, **options: object) -> SparseTensor:
         if not isinstance(input, SparseTensor) or not _is_number(other):
             raise ModeError(
                 f"{name}: a sparse tensor is divided by a number or a tensor with 0 dimensions"
@@ -621,7 +658,7 @@ def _pow(input: SparseTensor, exponent: object) -> SparseTensor:
 
 
 @rule("add")
-def _add(input: Any, other: Any, *, alpha: Any = 1) -> Any:
+def _add(input: Any, other: Any, *, alpha: Tensor | complex = 1) -> Any:
     if not isinstance(input, Tensor):  # a number + a sparse tensor
         input, other = other, input
     if not isinstance(other, Tensor) or (_is_number(other) and input.ndim):
@@ -653,7 +690,7 @@ def _add(input: Any, other: Any, *, alpha: Any = 1) -> Any:
     return _laid_as(coalesced(joined), input._pattern)
 
 
-def _to_dense_added(dense: Any, x: SparseTensor, alpha: object) -> Tensor:
+def _to_dense_added(dense: Tensor, x: SparseTensor, alpha: Tensor | complex) -> Tensor:
     if dense.ndim > x.ndim or dense.shape == x.shape:
         base = dense.expand(dense.shape if dense.shape == x.shape else x.shape)
     else:
@@ -666,7 +703,7 @@ def _to_dense_added(dense: Any, x: SparseTensor, alpha: object) -> Tensor:
 
 
 @rule("sub", "subtract")
-def _sub(input: Any, other: Any, *, alpha: Any = 1) -> object:
+def _sub(input: Tensor, other: Tensor, *, alpha: Tensor | complex = 1) -> object:
     return _add(input, other, alpha=-alpha)
 
 
@@ -675,7 +712,7 @@ def _rsub(input: object, other: object) -> object:
     return _add(other, input, alpha=-1)
 
 
-def _add_in_place(x: Any, other: Any, *, alpha: Any = 1) -> Any:
+def _add_in_place(x: Tensor, other: Any, *, alpha: Any = 1) -> Any:
     whole = not isinstance(x, SparseTensor) and isinstance(other, SparseTensor)
     alike = whole and x.shape == other.shape and x.dtype is other.dtype
     if alike and x._meta.contiguous and not (x.requires_grad and grad_enabled()):
@@ -685,7 +722,7 @@ def _add_in_place(x: Any, other: Any, *, alpha: Any = 1) -> Any:
 
 
 def _into(function: Rule) -> Rule:
-    def in_place(x: Any, *args: object, **kwargs: object) -> object:
+    def in_place(x: Tensor, *args: object, **kwargs: object) -> object:
         result = function(x, *args, **kwargs)
         if not isinstance(x, SparseTensor):
             return x.copy_(result)
@@ -813,13 +850,13 @@ def _unsqueeze(x: SparseTensor, dim: int) -> SparseTensor:
     return sparse(Pattern(sparse_coo, (places,), shape, p.coalesced), x._data)
 
 
-def _chosen(x: SparseTensor, mask: object) -> tuple[Any, Any]:
+def _chosen(x: SparseTensor, mask: object) -> tuple[Tensor, Tensor]:
     """Return the indices and values where `mask` is True."""
     return x._pattern.parts[0][:, mask], x._data[mask]
 
 
 @rule("select")
-def _select(x: SparseTensor, dim: int, index: int) -> Any:
+def _select(x: SparseTensor, dim: int, index: int) -> Tensor:
     at = wrap_dim("select", dim, x.ndim)
     front, p = len(x._pattern.batch), x._pattern
     if at >= front:
@@ -868,7 +905,7 @@ def narrowed(x: SparseTensor, dim: int, start: int, length: int) -> SparseTensor
 
 
 @rule("index_select")
-def _index_select(x: SparseTensor, dim: int, index: Any) -> SparseTensor:
+def _index_select(x: SparseTensor, dim: int, index: Tensor) -> SparseTensor:
     own = x._pattern
     x = coalesced(to_coo(x))
     p = x._pattern
@@ -1029,7 +1066,9 @@ def _norm(
     return flat_values(x).norm(2 if p is None or p == "fro" else p)
 
 
-def _softmax_of(input: SparseTensor, dim: int, dtype: Any, logarithm: bool) -> SparseTensor:
+def _softmax_of(
+    input: SparseTensor, dim: int, dtype: DTypeLike | None, logarithm: bool
+) -> SparseTensor:
     x = coalesced(to_coo(input))
     if dtype is not None:
         x = x.to(dtype)
@@ -1111,11 +1150,11 @@ def _equal(input: SparseTensor, other: SparseTensor) -> bool:
     return bool(same and a._data.equal(b._data))
 
 
-def _value_of(x: SparseTensor) -> Any:
+def _value_of(x: object) -> object:
     return x._data if isinstance(x, SparseTensor) else x
 
 
-def _gradient_of(x: object, g: Tensor) -> Tensor:
+def _gradient_of(x: object, g: Any) -> Any:
     """Return the gradient of a tensor as that of its values."""
     if isinstance(x, SparseTensor) and g is not None:
         return _at(g, x._pattern)

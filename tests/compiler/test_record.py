@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 
 from flowvm.compiler import record, waterfall
-from flowvm.vm.engine.engine import DEVICES, RUNNING, SCHEDULING, SEQUENTIAL, THREADED, engine
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.engine.natives import DEVICES, RUNNING, SCHEDULING, SEQUENTIAL, THREADED
 
 PROGRAM = """
 from flowvm.compiler import jit

@@ -420,8 +420,8 @@ def test_dropped_graphs_give_their_memory_back(device):
         flow.vm.sync()
         flow.compile(lambda x: x + 1)(flow.ones(1, device=device))  # lets go of what is dropped
         gc.collect()
-        engine.release_dead()
-        engine.wait_idle()
+        engine.storages.release_dead()
+        engine.waits.wait_idle()
 
     use()
     settle()

@@ -83,8 +83,8 @@ def test_the_sequential_engine_agrees(device, seed):
 def test_memory_is_reused_and_given_back(device):
     count = streams(0).counters
     flow.vm.sync()
-    engine.release_dead()
-    engine.wait_idle()
+    engine.storages.release_dead()
+    engine.waits.wait_idle()
     before = count[CTL.PEAK_BYTES] = int(count[CTL.LIVE_BYTES])
     x = flow.ones(1 << 19, device=device)
     for _ in range(8):
@@ -92,8 +92,8 @@ def test_memory_is_reused_and_given_back(device):
         x = x.reshape(-1)
     assert int(count[CTL.PEAK_BYTES]) - before < 50 << 20, "blocks were not reused"
     del x
-    engine.release_dead()
-    engine.wait_idle()
+    engine.storages.release_dead()
+    engine.waits.wait_idle()
     assert int(count[CTL.LIVE_BYTES]) == before
     reserved = int(count[CTL.RESERVED_BYTES])
     flow.cuda.empty_cache()

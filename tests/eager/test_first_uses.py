@@ -97,7 +97,7 @@ def test_storage_of_a_subclass_with_attributes_of_its_own():
             names.append(name)
             super().__setattr__(name, value)
 
-    x = new_tensor(engine.new_storage(), fresh()._meta, None, Noted)
+    x = new_tensor(engine.storages.new(), fresh()._meta, None, Noted)
     del names[:]
     assert x.storage() is x.storage()
     assert x.extra() is x.extra()

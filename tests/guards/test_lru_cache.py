@@ -13,7 +13,7 @@ from flowvm.meta import meta
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta
 from flowvm.meta.placements import broadcast, placed_device
-from flowvm.vm.engine import engine as engine_module
+from flowvm.vm.engine import entries
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import ENT
 
@@ -85,23 +85,23 @@ def test_bytes_are_bounded(cache):
 
 def test_entries_of_dropped_calls_are_used_again(monkeypatch):
     """Far more kinds of calls than are kept: the table stays small, and all keep their meaning."""
-    monkeypatch.setattr(engine_module, "NAMES", 50)
-    before = engine.entries_reused
+    monkeypatch.setattr(entries, "NAMES", 50)
+    before = engine.entries.reused
     with flow.config(kept_bytes=1 << 19):
         for n in range(1, 900):
             x = flow.ones(n)
             assert ((x * 2 + 1).sum().item()) == 3 * n
-    assert engine.entries_reused > before
-    held = [info for info, more in engine.entry_info if more]
-    assert len(held) < len(engine.entry_info) <= ENT.LENGTH
+    assert engine.entries.reused > before
+    held = [info for info, more in engine.entries.info if more]
+    assert len(held) < len(engine.entries.info) <= ENT.LENGTH
 
 
 def test_a_call_in_flight_keeps_its_entry(monkeypatch):
-    monkeypatch.setattr(engine_module, "NAMES", 0)
+    monkeypatch.setattr(entries, "NAMES", 0)
     big = flow.ones(700, 700)
     slow = big @ big @ big
     rows = [slow[:n].sum(0) for n in range(1, 60)]
-    engine.forget_entries()
+    engine.entries.forget()
     gc.collect()
     others = [flow.ones(n, 2) * n for n in range(1, 60)]  # they would take the numbers
     assert [r[0].item() for r in rows] == [490000.0 * n for n in range(1, 60)]

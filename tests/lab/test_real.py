@@ -88,7 +88,7 @@ def test_a_static_schedule_has_its_workers(like, streams):
     planned = lab.simulate(lab.Dag.of(like), len(streams), "heft")
     with flow.vm.schedule("heft", like=like, streams=streams) as sched:
         step()
-    lanes = [engine.streams and (0 if s is None else s.number) for s in streams]
+    lanes = [engine.streams.count and (0 if s is None else s.number) for s in streams]
     went = dict(zip(sched.order.numbers, sched.lanes, strict=True))
     assert [went[k] for k in range(len(went))] == [lanes[w] for w in planned.worker]
 

@@ -14,15 +14,26 @@ from flowvm import nn
 torch = pytest.importorskip("torch")
 common_modules = pytest.importorskip("torch.testing._internal.common_modules")
 
-# other families have tests of their own
-ELSEWHERE = (
-    "Transformer", "TransformerEncoder", "TransformerEncoderLayer", "TransformerDecoderLayer",
-    "MultiheadAttention", "RNN", "GRU", "LSTM", "RNNCell", "GRUCell", "LSTMCell",
-    "FractionalMaxPool2d", "FractionalMaxPool3d",
+SEQUENCES = (
+    "GRU", "GRUCell", "LSTM", "LSTMCell", "MultiheadAttention", "RNN", "RNNCell", "Transformer",
+    "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer",
 )  # fmt: skip
+RANDOM = ("FractionalMaxPool2d", "FractionalMaxPool3d")
 INFOS = {info.module_cls.__name__: info for info in common_modules.module_db}
 LOGARITHMS = ("KLDivLoss",)  # of negative numbers: whether a gradient beside NaN is one as well
+CASES = [
+    (name, dtype)
+    for name in INFOS
+    for dtype in ("float32", "float64")
+    if hasattr(nn, name) and name not in (*SEQUENCES, *RANDOM)
+    # whose target hangs on the input, which the gradient in float64 shows
+    if (name, dtype) != ("KLDivLoss", "float64")
+]
 MOST = 6  # samples of a module: the later ones vary what the first have shown
+MOST_OF_SEQUENCES = 16  # spread over all that there are
+# (relative, absolute); of ctc_loss it sums logarithms of some hundred, each rounded
+TOLERANCES = {"float32": (3e-4, 3e-5), "float64": (1e-7, 1e-8)}
+TOLERANCE_OF_CTC = {"float32": (3e-4, 1e-3), "float64": (1e-7, 1e-8)}
 
 
 def ours(x: Any, pairs: list[tuple[Any, Any]]) -> Any:
@@ -33,6 +44,12 @@ def ours(x: Any, pairs: list[tuple[Any, Any]]) -> Any:
             tensor.requires_grad_(True)
             pairs.append((x, tensor))
         return tensor
+    if isinstance(x, torch.nn.TransformerEncoderLayer):
+        return nn.TransformerEncoderLayer(
+            x.linear1.in_features, x.self_attn.num_heads, x.linear1.out_features, 0.0,
+            ours(x.activation, pairs), batch_first=x.self_attn.batch_first,
+            norm_first=x.norm_first, bias=x.linear1.bias is not None,
+        )  # fmt: skip
     if isinstance(x, torch.dtype):
         return getattr(flow, str(x).removeprefix("torch."))
     if isinstance(x, torch.device):
@@ -41,7 +58,8 @@ def ours(x: Any, pairs: list[tuple[Any, Any]]) -> Any:
         return type(x)(ours(item, pairs) for item in x)
     if isinstance(x, dict):
         return {key: ours(item, pairs) for key, item in x.items()}
-    return x
+    own = callable(x) and getattr(x, "__module__", "").startswith("torch")
+    return getattr(nn.functional, x.__name__) if own else x
 
 
 def tensors(result: Any) -> list[Any]:
@@ -50,11 +68,11 @@ def tensors(result: Any) -> list[Any]:
     return [] if result is None else [result]
 
 
-def same(mine: Any, theirs: Any, what: str, atol: float = 3e-5) -> None:
+def same(mine: Any, theirs: Any, what: str, tolerance: tuple[float, float]) -> None:
     assert tuple(mine.shape) == tuple(theirs.shape), what
     assert str(mine.dtype).rpartition(".")[2] == str(theirs.dtype).removeprefix("torch."), what
     np.testing.assert_allclose(
-        mine.detach().numpy(), theirs.detach().numpy(), rtol=3e-4, atol=atol, err_msg=what
+        mine.detach().numpy(), theirs.detach().numpy(), *tolerance, err_msg=what
     )
 
 
@@ -68,18 +86,17 @@ def gradients(lib: Any, outputs: list[Any], inputs: list[Any], seeds: list[Any])
     )
 
 
-def compare(name: str, info: Any, sample: Any, training: bool) -> None:
-    constructor = sample.constructor_input
-    theirs = info.module_cls(*constructor.args, **constructor.kwargs).train(training)
+def compare(name: str, info: Any, sample: Any, dtype: str, training: bool) -> None:
+    constructor, width = sample.constructor_input, getattr(torch, dtype)
+    theirs = info.module_cls(*constructor.args, **constructor.kwargs).to(width).train(training)
     args: list[tuple[Any, Any]] = []
-    mine = getattr(nn, name)(*ours(constructor.args, []), **ours(constructor.kwargs, [])).train(
-        training
-    )
-    assert repr(mine) == repr(theirs)
+    mine = getattr(nn, name)(*ours(constructor.args, []), **ours(constructor.kwargs, []))
+    mine = mine.to(getattr(flow, dtype)).train(training)
+    assert repr(mine) == repr(theirs).replace("NonDynamicallyQuantizableLinear", "Linear")
     if name.startswith("Lazy"):
         theirs(*sample.forward_input.args)
     assert list(mine.state_dict()) == list(theirs.state_dict())
-    mine.load_state_dict({key: t.numpy().copy() for key, t in theirs.state_dict().items()})
+    mine.load_state_dict({key: ours(t, []) for key, t in theirs.state_dict().items()})
     called = sample.forward_input
     actual = tensors(mine(*ours(called.args, args), **ours(called.kwargs, args)))
     expected = tensors(theirs(*called.args, **called.kwargs))
@@ -87,36 +104,51 @@ def compare(name: str, info: Any, sample: Any, training: bool) -> None:
     if name == "RReLU" and training:
         return
     for own, target in zip(actual, expected, strict=True):
-        same(own, target, "output")
-    seeds = [np.cos(np.arange(t.numel())).reshape(t.shape).astype(np.float32) for t in expected]
+        same(own, target, "output", TOLERANCES[dtype])
+    seeds = [np.cos(np.arange(t.numel())).reshape(t.shape).astype(dtype) for t in expected]
     slopes = gradients(flow, actual, [*(b for _, b in args), *mine.parameters()], seeds)
     right = gradients(torch, expected, [*(a for a, _ in args), *theirs.parameters()], seeds)
+    tolerance = (TOLERANCE_OF_CTC if name == "CTCLoss" else TOLERANCES)[dtype]
     for k, (own, target) in enumerate(zip(slopes, right, strict=True)):
-        if target is not None and not (name in LOGARITHMS and target.isnan().any()):
-            # ctc_loss sums logarithms of some hundred, each rounded
-            same(own, target, f"gradient {k}", 1e-3 if name == "CTCLoss" else 3e-5)
+        if own is None or target is None:
+            assert target is None or not target.any(), f"gradient {k}"
+            assert own is None or not own.numpy().any(), f"gradient {k}"
+        elif not (name in LOGARITHMS and target.isnan().any()):
+            same(own, target, f"gradient {k}", tolerance)
     for key, value in theirs.state_dict().items():
-        same(mine.state_dict()[key], value, key)
+        same(mine.state_dict()[key], value, key, TOLERANCES[dtype])
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in INFOS if hasattr(nn, name) and name not in ELSEWHERE]
-)
+def samples(name: str, dtype: str, training: bool) -> list[Any]:
+    """All samples of a module that are called."""
+    info = INFOS[name]
+    options = {"device": "cpu", "dtype": getattr(torch, dtype), "requires_grad": True}
+    every = info.module_inputs_func(info, training=training, **options)
+    return [sample for sample in every if sample.forward_input is not None]
+
+
+@pytest.mark.parametrize(("name", "dtype"), CASES)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.product(3)
-def test_samples(name: str) -> None:
-    info = INFOS[name]
+def test_samples(name: str, dtype: str) -> None:
     torch.manual_seed(0)
-    ran = 0
-    for training in (True, False) if info.train_and_eval_differ else (True,):
-        samples = info.module_inputs_func(
-            info, device="cpu", dtype=torch.float32, requires_grad=True, training=training
-        )
-        for sample in itertools.islice(samples, MOST):
-            if sample.forward_input is not None:
-                compare(name, info, sample, training)
-                ran += 1
-    assert ran
+    modes = (True, False) if INFOS[name].train_and_eval_differ else (True,)
+    for training in modes:
+        every = samples(name, dtype, training)
+        assert every
+        for sample in itertools.islice(every, MOST):
+            compare(name, INFOS[name], sample, dtype, training)
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+@pytest.mark.parametrize("name", SEQUENCES)
+@pytest.mark.filterwarnings("ignore")
+def test_samples_of_sequences(name: str, training: bool) -> None:
+    torch.manual_seed(0)
+    every = samples(name, "float64", training)
+    assert every
+    for sample in every[:: -(-len(every) // MOST_OF_SEQUENCES)]:
+        compare(name, INFOS[name], sample, "float64", training)
 
 
 @pytest.mark.parametrize("n", [2, 3])

@@ -77,7 +77,7 @@ NO_SAMPLES = {
     ),
     **dict.fromkeys(
         ("gru", "lstm", "lstm_cell", "rnn_relu", "rnn_tanh"),
-        "takes a layer's weights: tests/nn/test_rnn.py and test_sequence_samples.py",
+        "takes a layer's weights: tests/nn/test_rnn.py and test_module_samples.py",
     ),
 }  # fmt: skip
 

@@ -250,7 +250,7 @@ print((y * 2).tolist())
     [
         ("flow.ones(3)", "something was issued"),
         ("x.item() if x.numel() == 1 else x.tolist()", "something was waited for"),
-        ("engine.wait_idle()", "something was waited for"),
+        ("engine.waits.wait_idle()", "something was waited for"),
         ("gc.collect()", "a garbage collection"),
     ],
 )

@@ -222,7 +222,11 @@ def test_workers_read_ahead_and_no_further() -> None:
 def test_numpy_alone_starts_no_vm_in_a_worker() -> None:
     def state(samples: list[Any]) -> Any:
         batch = default(samples)
-        return batch, engine.running, sorted(thread.name for thread in threading.enumerate())
+        return (
+            batch,
+            engine.threads.running,
+            sorted(thread.name for thread in threading.enumerate()),
+        )
 
     default = flow.utils.data.default_collate
     assert flow.ones(2).tolist() == [1, 1]  # it runs here

@@ -14,8 +14,8 @@ def _idle_vm() -> Iterator[None]:
     yield
     for gate in Gate.every:
         gate.open()
-    if not engine.running:
+    if not engine.threads.running:
         return
-    assert engine.wait_idle(PATIENCE_S), "the test left the VM stuck"
+    assert engine.waits.wait_idle(PATIENCE_S), "the test left the VM stuck"
     for failure in engine.failures.all():
         failure.seen = True

@@ -278,8 +278,8 @@ class Gate:
 def alone() -> Iterator[None]:
     """Nothing that others left is released inside: it goes before, and no garbage is collected."""
     gc.collect()
-    engine.release_dead()
-    engine.wait_idle()
+    engine.storages.release_dead()
+    engine.waits.wait_idle()
     collects = gc.isenabled()
     gc.disable()
     try:

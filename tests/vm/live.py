@@ -23,7 +23,7 @@ _streams = [CALL_STREAM]
 def streams(count: int) -> list[int]:
     """`count` streams, the default one first; made once a process, since a stream stays."""
     while len(_streams) < count:
-        _streams.append(engine.new_stream(f"test{len(_streams)}"))
+        _streams.append(engine.streams.new(f"test{len(_streams)}"))
     return _streams[:count]
 
 

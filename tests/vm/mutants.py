@@ -66,7 +66,7 @@ for name, value in vars(machine).items():
 def forgetful_scheduler() -> Iterator[None]:
     """The VM that runs has a scheduler that can be told to forget, inside."""
     loop = address_of(forgetful_shell.scheduler_loop, "int64(int64, int64)")
-    plain = engine.call("scheduler_loop")
+    plain = engine.loops.function("scheduler_loop")
     _restart_with(ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(loop))
     try:
         yield
@@ -76,6 +76,6 @@ def forgetful_scheduler() -> Iterator[None]:
 
 
 def _restart_with(loop: object) -> None:
-    assert engine.stop(20), "a thread of the VM hangs"
+    assert engine.threads.stop(20), "a thread of the VM hangs"
     engine.loops.native["scheduler_loop"] = loop
-    engine.start()
+    engine.threads.start()

@@ -16,7 +16,7 @@ from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.plan.plan import compile_plan
 from flowvm.meta.meta import TensorMeta
-from flowvm.vm.engine.engine import no_op
+from flowvm.vm.engine.entries import no_op
 from tools.bench import compile as compiling
 from tools.bench import pipeline
 from tools.bench.kernels import Runner, Timing, runners, time_functions

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import flowvm as flow
 from flowvm.compiler import jit
-from flowvm.vm.engine.engine import engine, no_op
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.engine.entries import no_op
 from flowvm.vm.machine.lang import clock
 from flowvm.vm.machine.words import ENT, KIND, OPERAND
 from tools.bench.measure import Result
@@ -53,13 +54,13 @@ def policies(rounds: int) -> Iterator[Result]:
 def round_trip(rounds: int) -> Result:
     """Issue one instruction and wait for it."""
     kernel = jit.native(no_op, "int32(int64, int64, int64, int64)")
-    entry = engine.new_entry(KIND.OP_CALL, [OPERAND.MUT], kernel=kernel, info="bench")
+    entry = engine.entries.new(KIND.OP_CALL, [OPERAND.MUT], kernel=kernel, info="bench")
     storage = free_ids(1)[0]
     times = []
     for _ in range(1000 * rounds):
         start = time.perf_counter()
-        engine.issue(entry, [storage])
-        engine.wait_for([storage])
+        engine.records.issue(entry, [storage])
+        engine.waits.wait_for([storage])
         times.append(time.perf_counter() - start)
     median = statistics.median(times) * 1e6
     return Result("issue one and wait, median", "us", median, reach="at most 15", met=median <= 15)
@@ -95,7 +96,7 @@ def scaling(rounds: int) -> Iterator[Result]:
 def streams(rounds: int) -> Result:
     """Two independent chains of a 1 ms kernel: on two streams against one."""
     kernel = jit.native(spin_kernel, "int32(int64, int64, int64, int64)")
-    entry = engine.new_entry(KIND.OP_CALL, [OPERAND.MUT], kernel=kernel, info="spin")
+    entry = engine.entries.new(KIND.OP_CALL, [OPERAND.MUT], kernel=kernel, info="spin")
     a, b = free_ids(2)
     second = flow.Stream("bench")
 
@@ -103,8 +104,8 @@ def streams(rounds: int) -> Result:
         flow.vm.sync()
         start = time.perf_counter()
         for _ in range(50):
-            engine.issue(entry, [a])
-            engine.issue(entry | stream << ENT.BITS, [b])
+            engine.records.issue(entry, [a])
+            engine.records.issue(entry | stream << ENT.BITS, [b])
         flow.vm.sync()
         return time.perf_counter() - start
 

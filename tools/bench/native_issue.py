@@ -10,7 +10,8 @@ import numpy as np
 
 from flowvm.compiler import jit
 from flowvm.vm.callers.hot import hot
-from flowvm.vm.engine.engine import engine, no_op
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.engine.entries import no_op
 from flowvm.vm.machine.lang import address_of, load_acquire, sched_yield, store_release, words_at
 from flowvm.vm.machine.words import ARRAY, CTL, KIND, OPERAND, RING
 
@@ -35,16 +36,16 @@ def run(operands: np.ndarray, access: list[int]) -> float:
     """Seconds an instruction for a program: one row of storage ids an instruction."""
     count, width = map(int, operands.shape)
     kernel = jit.native(no_op, "int32(int64, int64, int64, int64)")
-    entry = engine.new_entry(KIND.OP_CALL, access, kernel=kernel, info="bench")
+    entry = engine.entries.new(KIND.OP_CALL, access, kernel=kernel, info="bench")
     address = address_of(issue_many, "int64(int64, int64, int64, int64, int64, int64)")
     call = ctypes.CFUNCTYPE(ctypes.c_int64, *([ctypes.c_int64] * 6))(address)
-    engine.sync()
+    engine.waits.sync()
     words = np.ascontiguousarray(operands, np.int64)
     first = next(iter(hot["counter"]))
     hot["counter"] = itertools.count(first + count)
     start = time.perf_counter()
     call(engine.base, first, count, entry, words.ctypes.data, width)
-    engine.wait_idle()
+    engine.waits.wait_idle()
     seconds = time.perf_counter() - start
     return seconds / count
 
@@ -56,7 +57,7 @@ def chain(count: int) -> np.ndarray:
 
 def free_ids(count: int) -> list[int]:
     """Ids of `count` storages that nothing else uses."""
-    return [engine.refill() for _ in range(count)]
+    return [engine.storages.refill() for _ in range(count)]
 
 
 def random_dag(count: int, live: int, seed: int) -> np.ndarray:

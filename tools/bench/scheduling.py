@@ -329,7 +329,7 @@ def off(rounds: int) -> Iterator[Result]:
         flow.vm.sync()
         return (time.perf_counter() - begun) / 20_000
 
-    plain = engine.call("scheduler_loop")
+    plain = engine.loops.function("scheduler_loop")
     with tempfile.TemporaryDirectory() as folder:
         loops = {"off": plain, "none": without_policies(folder)}
         seconds: dict[tuple[str, str], list[float]] = {}
@@ -346,9 +346,9 @@ def off(rounds: int) -> Iterator[Result]:
 
 
 def _restart_with(loop: Any) -> None:
-    assert engine.stop(20), "a thread of the VM hangs"
+    assert engine.threads.stop(20), "a thread of the VM hangs"
     engine.loops.native["scheduler_loop"] = loop
-    engine.start()
+    engine.threads.start()
 
 
 def results(rounds: int) -> Iterator[Result]:

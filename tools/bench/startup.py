@@ -49,7 +49,7 @@ import time
 import flowvm as flow
 from flowvm.vm.engine.engine import engine
 x = flow.ones(2, 2)
-while not engine.running:
+while not engine.threads.running:
     time.sleep(0.05)
     x + 1
 """

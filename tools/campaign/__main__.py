@@ -32,6 +32,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tools.campaign._patience import patience
+
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = ROOT / "build" / "campaign"
 CAMPAIGNS = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
@@ -77,6 +79,7 @@ def campaign(name: str) -> Any:
 
 def batch(name: str, first: int, count: int) -> int:
     """Check cases one after the other: a line in front of each and one behind."""
+    faulthandler.enable()  # a crash leaves its stacks in the log
     module = campaign(name)
     for seed in range(first, first + count):
         case = module.case(seed)
@@ -87,16 +90,14 @@ def batch(name: str, first: int, count: int) -> int:
 
 def checked(module: Any, case: Any) -> dict[str, Any]:
     """Run one case; return {"outcome": ..., "problem": ..., "amounts": {...}}."""
-    faulthandler.dump_traceback_later(getattr(module, "PATIENCE", PATIENCE), exit=True)
     amounts = getattr(module, "AMOUNTS", Counter())
     amounts.clear()
     outcome, problem = "failed", ""
     try:
-        outcome = module.check(case)
+        with patience(getattr(module, "PATIENCE", PATIENCE)):
+            outcome = module.check(case)
     except BaseException:
         problem = traceback.format_exc()
-    finally:
-        faulthandler.cancel_dump_traceback_later()
     return {"outcome": outcome, "problem": problem, "amounts": dict(amounts)}
 
 
@@ -177,20 +178,28 @@ def _watched(
         text = log.read_text(errors="replace")[-LOG:]
         report(at, f"the process ended with {code}\n{text}")
         return at + 1
+    if code < 0:  # and not 1, which errors make it that cases have left unread
+        outcomes["crashed behind the cases"] += 1
+        text = log.read_text(errors="replace")[-LOG:]
+        report(at - 1, f"the process ended with {code}, behind its last case\n{text}")
     return at
 
 
 def _report(name: str, seed: int, problem: str, findings: list[int]) -> None:
     findings.append(seed)
     print(f"\n--- seed {seed}\n{problem}", flush=True)
-    case = shrunk(name, campaign(name).case(seed))
+    case = campaign(name).case(seed)
+    if _fails(name, case):
+        case = shrunk(name, case)
+    else:
+        print("it does not fail alone, and so is not shrunk", flush=True)
     path = FOUND / f"test_{name}_{seed}.py"
     path.write_text(
         f'"""Found by `python -m tools.campaign {name} --seed {seed}`."""\n\n'
         f"from tools.campaign import {name}\n\n\n"
         f"def test_{name}_{seed}():\n    {name}.check({case!r})\n"
     )
-    print(f"shrunk to {json.dumps(case)[:1000]}\nwritten to {path}", flush=True)
+    print(f"the case is {json.dumps(case)[:1000]}\nwritten to {path}", flush=True)
 
 
 def shrunk(name: str, case: Any) -> Any:

@@ -195,7 +195,7 @@ class Run:
 
     def results(self) -> list[Any]:
         """Arrays, or the number of the call whose error was raised."""
-        engine.wait_idle()
+        engine.waits.wait_idle()
         return [_value(t) for t in (*self.program.variables, *self.inputs, *self.stored)]
 
     def check_restored(self) -> None:

@@ -64,7 +64,7 @@ def without(case: Case, k: int) -> Case:
 
 def check(case: Case) -> str:
     """Run out of memory, and check the state that is left."""
-    if not engine.running:
+    if not engine.threads.running:
         _counting()
     for name, n in case["programs"]:
         with contextlib.suppress(Exception):
@@ -116,7 +116,7 @@ def _program(name: str, n: int) -> None:
     elif name == "release":
         for k in range(n):
             flow.ones(k + 1)
-            engine.release_dead()  # by Python: native calls release on their own
+            engine.storages.release_dead()  # by Python: native calls release on their own
     else:
         with flow.stream(_stream):
             assert (flow.ones(1 << 14) * n).sum().item() == n << 14
@@ -186,7 +186,9 @@ class Counting:
 
 @functools.cache
 def _counting() -> Counting:
-    assert not engine.running, "the VM of this process runs already, with its own aligned_alloc"
+    assert not engine.threads.running, (
+        "the VM of this process runs already, with its own aligned_alloc"
+    )
     counting = Counting()
     jit.provide("aligned_alloc", ctypes.cast(counting.function, ctypes.c_void_p).value or 0)
     return counting

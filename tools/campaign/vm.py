@@ -354,8 +354,8 @@ def settle() -> None:
     for _ in range(2):
         with contextlib.suppress(flow.errors.FlowError):
             flow.vm.sync()
-        engine.release_dead()
-    engine.wait_idle()
+        engine.storages.release_dead()
+    engine.waits.wait_idle()
 
 
 def _word(index: int) -> int:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 else:
     frontend = lazy("flowvm.cuda.compiler.frontend")
 
-Kernel = Callable[..., Any]
+Kernel = Callable[..., object]
 # a number's dtype; an array's dtype, dimensions and layout; a NamedTuple and its numbers' dtypes
 Kind = str | tuple[str, int, str] | tuple[type, tuple[str, ...]]
 Signature = tuple[Kind, ...]
@@ -240,7 +240,7 @@ def _to_cache(digest: str, text: str, entry: str) -> None:
 # --- calls that may raise -----------------------------------------------------------------------
 
 
-def _attempt_python(function: Any, arguments: tuple[Any, ...]) -> tuple[bool, Any]:
+def _attempt_python(function: Any, arguments: tuple[object, ...]) -> tuple[bool, Any]:
     try:
         return True, function(*arguments)
     except (ArithmeticError, ValueError, LookupError):

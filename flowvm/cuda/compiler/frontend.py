@@ -56,8 +56,8 @@ class Frontend:
         self.target = cuda_target(_typing_context(self), _target_context)
         self.dispatcher_class = _dispatcher_class(self)
         self.overloaded_type = _overloaded_type(self)
-        self.dispatchers: dict[Any, Any] = {}
-        self.intrinsics: dict[Intrinsic, Any] = {}
+        self.dispatchers: dict[object, object] = {}
+        self.intrinsics: dict[Intrinsic, object] = {}
 
     @functools.lru_cache(maxsize=8)  # noqa: B019  the front end lives as long as the process
     def library(self, kernel: Any, signature: Any) -> tuple[Any, Any]:
@@ -204,7 +204,7 @@ def _numba_type(kind: Any) -> Any:
     return types.Array(scalar(dtype), dimensions, layout)
 
 
-def _typing_context(owner: Frontend) -> Any:
+def _typing_context(owner: Frontend) -> object:
     from numba.cuda import types
 
     base: Any = NUMBA_CUDA.TypingContext
@@ -239,7 +239,7 @@ def _target_context(typing: object) -> object:
             return builder.icmp_unsigned("!=", value, value.type(0))
 
     class TargetContext(base):  # type: ignore[misc]
-        data_model_manager: Any
+        data_model_manager: object
 
         def __init__(self) -> None:
             super().__init__(typing)
@@ -273,7 +273,7 @@ def _dispatcher_class(owner: Frontend) -> Any:
 
         targetdescr = owner.target
 
-        def compile_device(self, args: Any, return_type: Any = None) -> object:
+        def compile_device(self, args: Any, return_type: object = None) -> object:
             if args not in self.overloads:
                 with compiling(self):
                     compiled = owner.lower(self.py_func, args, return_type)
@@ -296,7 +296,7 @@ def _overloaded_type(owner: Frontend) -> Any:
             self.value = value
             super().__init__(f"overloaded({value.__name__}, {id(value)})")
 
-        def _chosen(self, args: Any) -> tuple[Any, tuple[Any, ...]]:
+        def _chosen(self, args: Any) -> tuple[Any, tuple[object, ...]]:
             name, implementation = self.value.choose([_name_of(a) for a in args])
             kind = getattr(types, "boolean" if name == "bool" else name)
             context = owner.target.typing_context
@@ -352,7 +352,7 @@ def _attempted(
     return status, result
 
 
-def define_attempt() -> Callable[..., Any]:
+def define_attempt() -> Callable[..., object]:
     """Define the lowering of `compilation.attempt`."""
     from numba.cuda import types
 
@@ -373,7 +373,7 @@ def define_attempt() -> Callable[..., Any]:
     return attempt
 
 
-def define_status() -> Callable[..., Any]:
+def define_status() -> Callable[..., object]:
     """Define the lowering of `compilation.status_of`."""
     from llvmlite import ir
     from numba.cuda import types

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from flowvm.private.code_types import Builder, CodeContext, Signature, Type, Value
 
 
-Lowered = Callable[..., Any]
+Lowered = Callable[..., object]
 
 
 def special(context: CodeContext, function: object, signature: Signature) -> Lowered | None:
@@ -64,7 +64,7 @@ class _Lowered:
 # --- indices --------------------------------------------------------------------------------------
 
 
-def _parts(kind: Any) -> tuple[Any, ...]:
+def _parts(kind: object) -> tuple[object, ...]:
     from numba.cuda import types
 
     return tuple(kind.types) if isinstance(kind, types.BaseTuple) else (kind,)
@@ -133,7 +133,7 @@ def _is_tuple(kind: object) -> bool:
     return isinstance(kind, types.BaseTuple)
 
 
-def _sliced(context: CodeContext, named: Any, signature: Signature) -> Lowered | None:
+def _sliced(context: CodeContext, named: object, signature: Signature) -> Lowered | None:
     """Return Numba's own lowering for indices with slices; their unsigned integers are converted
     first.
     """
@@ -159,7 +159,7 @@ def _sliced(context: CodeContext, named: Any, signature: Signature) -> Lowered |
     return lowered
 
 
-def _plain(kind: Any) -> Any:
+def _plain(kind: object) -> object:
     """An integer's type without a sign."""
     from numba.cuda import types
 
@@ -183,7 +183,7 @@ def _plain_value(context: CodeContext, builder: Builder, kind: Type, value: Valu
 # --- range ----------------------------------------------------------------------------------------
 
 
-def _range_begun(kind: object) -> Callable[..., Any]:
+def _range_begun(kind: object) -> Callable[..., object]:
     cgutils, imputils = NUMBA_CUDA.cgutils, NUMBA_CUDA.imputils
 
     def begun(

@@ -145,7 +145,7 @@ def _prepare(stream: int, runtime: Runtime, block: Array) -> None:
             events[:, place] = [runtime.event(timing=True) for _ in range(len(events))]
         block[DEV.BASE] = runtime.event(timing=True)
         _rings[stream] = np.zeros((REC.LENGTH, TIME.WORDS), np.int64)
-        engine.keep.append(_rings[stream])
+        engine.streams.keep.append(_rings[stream])
     if runtime not in _clocks:
         _clocks[runtime] = _Clock(
             runtime, handle, runtime.event(timing=True), runtime.event(timing=True)

@@ -156,7 +156,7 @@ def _forget_calls(used: Driver | None) -> None:
     """Forget lowered calls when the driver changes: they hold the old driver's handles."""
     global _last
     if used is not None and _last is not None and used is not _last:
-        engine.forget_entries()
+        engine.entries.forget()
     _last = used or _last
 
 
@@ -171,7 +171,7 @@ def _after_fork_in_child() -> None:
     if _driver is not None:
         for name in _driver.functions:
             _driver.functions[name] = lambda *args: refuse()
-        engine.forget_entries()  # so that calls are lowered anew, which raises the right error
+        engine.entries.forget()  # so that calls are lowered anew, which raises the right error
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -78,9 +78,9 @@ class Runtime:
             raise error_of(result, f"cuda:{index} cannot be used")
         self.context = int(context.value or 0)
         self._lock = threading.RLock()
-        self._functions: dict[tuple[Any, ...], int] = {}
+        self._functions: dict[tuple[object, ...], int] = {}
         self._loaded: dict[tuple[str, str], int] = {}  # (PTX, entry) -> handle
-        self._keep: list[Any] = []
+        self._keep: list[object] = []
 
     def enter(self) -> None:
         """Make the context current for this thread."""
@@ -112,7 +112,7 @@ class Runtime:
                 self._allow(handle, kernel, shared)
             return handle
 
-    def _compile(self, kernel: Callable[..., Any], signature: tuple[Any, ...]) -> int:
+    def _compile(self, kernel: Callable[..., object], signature: tuple[Any, ...]) -> int:
         fake = self.driver.fake
         if fake is not None and not fake.ptx:
             return int(fake.register(kernel, signature, self.index))
@@ -193,7 +193,7 @@ class _Log:
         self.values = (ctypes.c_void_p * 2)(ctypes.addressof(self.buffer), self.BYTES)
 
     @property
-    def options(self) -> tuple[Any, ...]:
+    def options(self) -> tuple[object, ...]:
         return 2, self.names, self.values
 
     def text(self) -> str:

@@ -163,7 +163,7 @@ def _stream(
     block = _block(runtime, priority, stages)
     if memory == STR.DEVICE_MEMORY and not stages:  # graphs are captured on another
         block[DEV.TWIN] = _twin(runtime, priority)
-    number = engine.new_device_stream(name, block, memory, counters)
+    number = engine.streams.new_device(name, block, memory, counters)
     _blocks[number] = runtime, block
     clocks.attach(number, runtime, block)
     return number
@@ -207,7 +207,7 @@ def _block(runtime: Runtime, priority: int, stages: bool) -> Words:
 
 def _permanent_address(words: Words) -> int:
     """Keep words for ever.  Return their address."""
-    engine.keep.append(words)
+    engine.streams.keep.append(words)
     return int(words.ctypes.data)
 
 

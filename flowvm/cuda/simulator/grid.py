@@ -111,7 +111,7 @@ def reached(kernel: object) -> list[Any]:
     return list(functions.values())
 
 
-def _visit(value: Any, functions: dict[int, Any]) -> None:
+def _visit(value: object, functions: dict[int, object]) -> None:
     if isinstance(value, pytypes.FunctionType):
         if id(value) in functions or _foreign(value):
             return
@@ -132,7 +132,7 @@ def _foreign(function: object) -> bool:
     return top in sys.stdlib_module_names or top in ("numpy", "numba", "llvmlite")
 
 
-def _named(function: Any) -> Iterator[Any]:
+def _named(function: Any) -> Iterator[object]:
     """Yield the values of the names in a function's code, and of the named attributes of
     modules.
     """
@@ -271,7 +271,7 @@ class _Shared:
 
     def __init__(self, dynamic: int) -> None:
         self.dynamic = np.empty(dynamic, np.uint8)
-        self.arrays: dict[Any, Any] = {}
+        self.arrays: dict[object, object] = {}
 
     def clear(self) -> None:
         """Fill shared memory with arbitrary bytes before a block begins."""
@@ -318,13 +318,13 @@ class _Strand:
         self.held: _Block
         self.greenlet: Any
 
-    def gather(self, value: object, whole: bool = False) -> dict[int, Any]:
+    def gather(self, value: object, whole: bool = False) -> dict[int, object]:
         """Wait for the rest of the warp or, `whole`, the block: what each lane (thread) brought."""
         return self.held.meet(self, value, -1 if whole else self.warp)
 
 
 def _run_straight(
-    kernel: Any, arguments: list[Any], module: Any, blocks: list[Triple], strands: list[_Strand]
+    kernel: Any, arguments: list[object], module: Any, blocks: list[Triple], strands: list[_Strand]
 ) -> None:
     for place in blocks:
         module.shared.clear()
@@ -336,7 +336,7 @@ def _run_straight(
 
 
 def _run_waiting(
-    kernel: Any, arguments: list[Any], module: Any, blocks: list[Triple], strands: list[_Strand]
+    kernel: Any, arguments: list[object], module: Any, blocks: list[Triple], strands: list[_Strand]
 ) -> None:
     try:
         from greenlet import greenlet
@@ -368,7 +368,7 @@ class _Block:
     def __init__(self, strands: list[_Strand]) -> None:
         self.ready = strands[::-1]  # last is next
         self.waiting: dict[int, list[_Strand]] = {}  # by warp, -1 for the block
-        self.brought: dict[int, dict[int, Any]] = {}
+        self.brought: dict[int, dict[int, object]] = {}
         self.members = {-1: len(strands)}  # live threads of each warp, and of the block
         for strand in strands:
             self.members[strand.warp] = self.members.get(strand.warp, 0) + 1
@@ -389,7 +389,7 @@ class _Block:
                 f"in a shuffle of warps {sorted(where for where in self.waiting if where >= 0)}"
             )
 
-    def meet(self, strand: _Strand, value: object, where: int) -> dict[int, Any]:
+    def meet(self, strand: _Strand, value: object, where: int) -> dict[int, object]:
         brought = self.brought.setdefault(where, {})
         brought[strand.number if where < 0 else strand.lane] = value
         if not self._let_go(where):

@@ -46,7 +46,7 @@ class Function:
     handle: int
     name: str
     device: int
-    kernel: Callable[..., Any] | None
+    kernel: Callable[..., object] | None
     signature: tuple[Any, ...]
     shared: int = MAX_SHARED  # bytes of dynamic shared memory that a launch may ask for
 
@@ -67,7 +67,7 @@ class _Bfloat:
     """The dtype of `Bfloats`, for kernels."""
 
     @staticmethod
-    def type(number: object) -> Any:
+    def type(number: object) -> object:
         """Return the number rounded to bfloat16."""
         return bfloat16.loaded(bfloat16.stored(np.array(number)))[()]
 
@@ -133,7 +133,7 @@ class Launch:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared: int
-    arguments: tuple[Any, ...]
+    arguments: tuple[object, ...]
 
     def check(self, memory: Memory) -> None:
         """Raise Fault if an array goes outside of its block of memory, or is misaligned."""
@@ -215,7 +215,7 @@ def _word(address: int) -> int:
     return ctypes.c_int64.from_address(address).value
 
 
-def _arguments(function: Function, addresses: list[int]) -> list[Any]:
+def _arguments(function: Function, addresses: list[int]) -> list[object]:
     values = []
     place = 0
     for kind in function.signature:

@@ -94,7 +94,7 @@ class Recorder(Simulator):
                     todo.append(number)
         return False
 
-    def called(self, name: str, method: Callable[..., int | None], args: tuple[Any, ...]) -> int:
+    def called(self, name: str, method: Callable[..., int | None], args: tuple[object, ...]) -> int:
         call = Call(len(self.calls), name, args, self._stream_of(name, args))
         self.calls.append(call)
         self.counts[name] += 1

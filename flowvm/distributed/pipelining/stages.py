@@ -7,7 +7,7 @@ steps send the tensors alone, and a sender whose shapes have changed says so.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.autograd.backward import backward
 from flowvm.eager.modes import recording
@@ -22,6 +22,9 @@ from flowvm.ops.shapes.create import tensor as new_tensor
 from flowvm.ops.shapes.fill import zeros_like
 from flowvm.ranks.world import Group
 
+if TYPE_CHECKING:
+    from flowvm.meta.device import Device
+
 HEADER = 64  # numbers: how many tensors, then of each a dtype, if it has a gradient, a shape
 
 
@@ -34,7 +37,7 @@ def _header(tensors: Sequence[Tensor], what: str) -> Tensor:
     return new_tensor(numbers + [0] * (HEADER - len(numbers)), dtype=int64)
 
 
-def _metas(header: Tensor, device: Any) -> list[tuple[TensorMeta, bool]]:
+def _metas(header: Tensor, device: Device) -> list[tuple[TensorMeta, bool]]:
     numbers = iter(header.tolist())
     metas = []
     for _ in range(next(numbers)):

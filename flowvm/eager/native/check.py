@@ -51,6 +51,7 @@ from flowvm.vm.machine.words import ACC, ARRAY, CTL, DEP, RING, STO
 if TYPE_CHECKING:
     from flowvm.eager.calls import Callee
     from flowvm.eager.native.objects import Call
+    from flowvm.meta.dtype import DType
 
 
 _NORESERVE = 0x4000  # of mmap's flags
@@ -72,7 +73,7 @@ class PlainLoan:
     __slots__ = ("__weakref__", "id", "storage")
 
     id: int
-    storage: Any
+    storage: object
 
 
 class PlainTensor:
@@ -81,10 +82,10 @@ class PlainTensor:
     __slots__ = ("__weakref__", "_extra", "_kin", "_meta", "_node", "_pending", "_ref", "_storage")
 
     _ref: int
-    _meta: Any
-    _node: Any
+    _meta: object
+    _node: object
     _storage: Any
-    _kin: Any
+    _kin: object
 
     def bump(self) -> None:
         """As Tensor's."""
@@ -193,7 +194,7 @@ def like(value: object) -> Any:
     return plain_tensor(value._ref, value._meta, value._node, version, type(value))
 
 
-def facts_of(value: Any) -> Any:
+def facts_of(value: object) -> object:
     """A call's result, as something that can be compared."""
     if isinstance(value, PlainTensor):
         return value._ref, id(value._meta), facts_of(value._node), facts_of(value._storage)
@@ -207,12 +208,12 @@ def facts_of(value: Any) -> Any:
     return id(value)
 
 
-def outcome_of(call: Any, args: tuple[Any, ...]) -> Any:
+def outcome_of(call: Any, args: tuple[object, ...]) -> Any:
     """Return the outcome of a call.  Both calls are made here, so their lines are equal."""
     return call(*args)
 
 
-def native_for(op: Callee, twin: Callable[..., Any], shared: Table, address: int) -> Call:
+def native_for(op: Callee, twin: Callable[..., object], shared: Table, address: int) -> Call:
     """The native call of `op`."""
     call, site = new_call(twin, None), site_table(op, twin, shared)
     activate(call, site.words, address, site)
@@ -221,7 +222,7 @@ def native_for(op: Callee, twin: Callable[..., Any], shared: Table, address: int
 
 def trouble(address: int) -> str:
     """Return the difference of the native call at `address` from its twin, or ""."""
-    meta: Any = ("meta",)
+    meta: object = ("meta",)
     other: Any = ("other",)
     edge, entry_word = object(), (7 << 40) + 3
     x, y = plain_tensor(11, meta), plain_tensor(12 + (64 << 20), other, kind=PlainParameter)
@@ -269,7 +270,7 @@ def trouble_at_pins(address: int) -> str:
     op: SimpleNamespace = callee("x")
     meta: Any = ("meta",)
     op.cache[meta,] = CallEntry(7, (meta,), False, "")
-    lines, misses = Mode[Any](None), list[Any]()
+    lines, misses = Mode[object](None), list[object]()
     apart = Apart()
     apart.names.update(user_files=set(), user_lines=lines.local, internal_files={})
     apart.names["pinned"] = lines.inside
@@ -283,7 +284,7 @@ def trouble_at_pins(address: int) -> str:
     x, outer, inner = plain_tensor(11, meta), [object(), -1000], [object(), -2000]
     before = [getrefcount(value) for value in (*outer, *inner)]
 
-    def places() -> list[Any]:
+    def places() -> list[object]:
         pairs = []
         for _ in range(_TIMES):
             apart.names["counter"] = itertools.count(RING.SLOTS)
@@ -321,14 +322,14 @@ def trouble_at_traces(address: int) -> str:
     """Return the trouble with a call that follows a trace of one view, made by `view_of`."""
     apart, meta, form, op = Apart(), ("meta",), ("seen",), object()
     edge = object.__new__(Node)
-    apart.names["unrecorded"], attrs, cache = set(), ("attribute",), dict[Any, Any]()
+    apart.names["unrecorded"], attrs, cache = set(), ("attribute",), dict[object, object]()
     step = Table(
         STEP, None, KIND=VIEW, SITE=op, MADE=form, OFFSET=64, ATTRS=attrs, INPUTS=1, ARGUMENTS=1
     )
     trace = Table(TRACE, step, list(step.words), STEPS=1, TENSORS=1, RESULT=1)
     for key in ((0, None, meta, 1), (1, None, meta, 1)):
         cache[key] = (trace.address, trace)
-    shared, misses = shared_table(apart.names), list[Any]()
+    shared, misses = shared_table(apart.names), list[object]()
     facts = {"TWIN": misses.append, "FUNCTION": misses.append, "KIND": FRONT, "CACHE": cache}
     site = Table(SITE, shared, SHARED=shared.address, CONVERTED=1, **facts)
     call = new_call(misses.append, None)
@@ -358,11 +359,11 @@ def trouble_at_regions(address: int) -> str:
     """Return the trouble with a function that is called where nothing is recorded: the modes inside
     of it, and behind it.
     """
-    mode, value, notes = Mode[Any](None), object(), list[Any]()
+    mode, value, notes = Mode[object](None), object(), list[object]()
     apart = Apart()
     apart.names.update(unrecorded=mode.inside, recording=mode.local, FORGET=value)
 
-    def inside(fails: bool) -> Any:
+    def inside(fails: bool) -> object:
         notes.append((mode.now(), len(mode.inside)))
         with mode.within("inner"):
             notes.append(mode.now())
@@ -395,14 +396,14 @@ def trouble_at_modules(address: int) -> str:
     """Return the trouble with the notes of module calls: of one in another, of one that fails, and
     of one that still runs.
     """
-    apart, scopes, notes, value = Apart(), Scopes(), list[Any](), object()
+    apart, scopes, notes, value = Apart(), Scopes(), list[object](), object()
     apart.names["counter"] = itertools.count(1000)
 
     class Called:
         def __init__(self, inner: object = None) -> None:
             self.inner = inner
 
-        def forward(self, fails: bool) -> Any:
+        def forward(self, fails: bool) -> object:
             next(apart.names["counter"])
             if self.inner is not None:
                 call(self.inner, fails)
@@ -414,7 +415,7 @@ def trouble_at_modules(address: int) -> str:
 
     inner = Called()
     outer = Called(inner)
-    known, added = {id(outer): 7}, list[Any]()
+    known, added = {id(outer): 7}, list[object]()
 
     def add(module: object) -> int:
         added.append((module, scopes.outermost()))
@@ -453,11 +454,11 @@ def trouble_at_modules(address: int) -> str:
     return "" if counts[1] == counts[2] else f"references before and after modules: {counts}"
 
 
-def trouble_at_values(address: int, codes: dict[Any, int]) -> str:
+def trouble_at_values(address: int, codes: dict[DType, int]) -> str:
     """Return the trouble with values that are read in place, of each dtype, unfinished ones and
     poisoned ones.
     """
-    apart, misses = Apart(), list[Any]()
+    apart, misses = Apart(), list[object]()
     memory = mmap.mmap(-1, 8 * ARRAY.WORDS, mmap.MAP_PRIVATE | _NORESERVE)  # few pages are touched
     m = memoryview(memory).cast("q")
     apart.names["control"], storage = memoryview(memory), 21
@@ -500,11 +501,11 @@ def trouble_at_values(address: int, codes: dict[Any, int]) -> str:
     return ""
 
 
-def trouble_at_equality(address: int, known: dict[Any, tuple[int, int, int, int]]) -> str:
+def trouble_at_equality(address: int, known: dict[DType, tuple[int, int, int, int]]) -> str:
     """Return the trouble with tensors that are compared in place, of each dtype: equal ones, NaN,
     zeros of both signs, differences in each place, and addresses of halves of words.
     """
-    apart, misses = Apart(), list[Any]()
+    apart, misses = Apart(), list[object]()
     memory = mmap.mmap(-1, 8 * ARRAY.WORDS, mmap.MAP_PRIVATE | _NORESERVE)  # few pages are touched
     m = memoryview(memory).cast("q")
     apart.names["control"] = memoryview(memory)
@@ -564,11 +565,11 @@ def trouble_at_equality(address: int, known: dict[Any, tuple[int, int, int, int]
     return "what is not done is compared"
 
 
-def trouble_at_constants(address: int, codes: dict[Any, int]) -> str:
+def trouble_at_constants(address: int, codes: dict[DType, int]) -> str:
     """Return the trouble with tensors of numbers, of each dtype: their memory, and what they and
     what is known of them hold.
     """
-    apart, misses = Apart(), list[Any]()
+    apart, misses = Apart(), list[object]()
     memory = mmap.mmap(-1, 8 * ARRAY.WORDS, mmap.MAP_PRIVATE | _NORESERVE)  # few pages are touched
     m = memoryview(memory).cast("q")
     apart.names["control"] = memoryview(memory)
@@ -639,9 +640,9 @@ def trouble_at_constants(address: int, codes: dict[Any, int]) -> str:
     return "" if apart.finished == ["dead"] else "what is dead is not released"
 
 
-def trouble_at_arrays(address: int, dtypes: dict[Any, tuple[Any, int]]) -> str:
+def trouble_at_arrays(address: int, dtypes: dict[DType, tuple[np.dtype[np.generic], int]]) -> str:
     """Return the trouble with arrays on tensors' memory, of each dtype, and what they hold."""
-    apart, misses = Apart(), list[Any]()
+    apart, misses = Apart(), list[object]()
     memory = mmap.mmap(-1, 8 * ARRAY.WORDS, mmap.MAP_PRIVATE | _NORESERVE)  # few pages are touched
     m = memoryview(memory).cast("q")
     apart.names["control"], storage = memoryview(memory), 21
@@ -664,12 +665,12 @@ def trouble_at_arrays(address: int, dtypes: dict[Any, tuple[Any, int]]) -> str:
         same = view.__array_interface__ == expected.__array_interface__
         if not same or view.flags.num != expected.flags.num or not np.array_equal(view, expected):
             return f"a {dtype} tensor gives {view.__array_interface__} {view.flags}"
-        base: Any = view.base
+        base: object = view.base
         if not isinstance(base, PlainLoan) or (base.storage, base.id) != (tensor._storage, storage):
             return f"an array is on {base!r}"
     if (lent[storage], lent[0]) != (len(dtypes), len(dtypes)) or misses:
         return f"{apart.lent.tolist()} are lent, and {misses} left to the twin"
-    held, counts = (tensor, tensor._meta, kind, tensor._storage, storage, None), list[Any]()
+    held, counts = (tensor, tensor._meta, kind, tensor._storage, storage, None), list[object]()
     for _ in range(3):
         for _ in range(_TIMES):
             call(tensor)
@@ -685,7 +686,7 @@ def trouble_at_arrays(address: int, dtypes: dict[Any, tuple[Any, int]]) -> str:
 
 def trouble_at_death(address: int) -> str:
     """Return the trouble with the native call at `address` that is `Tensor.__del__`."""
-    apart, misses = Apart(), list[Any]()
+    apart, misses = Apart(), list[object]()
     tensors = plain_tensor(1, None), plain_tensor(2, None, version=1), PlainTensor(), object()
     owns_nothing = PlainTensor()
     owns_nothing._storage = None

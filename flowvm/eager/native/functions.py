@@ -42,8 +42,10 @@ from flowvm.vm.workers import zones
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from flowvm.eager.tensor import Tensor
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+
+Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def backward_loop(function: Function, gradients: Callable[..., object]) -> Function:
@@ -54,7 +56,7 @@ def backward_loop(function: Function, gradients: Callable[..., object]) -> Funct
 
 
 def whole_backward(
-    function: Function, gradients: Callable[..., object], ones: dict[Any, Any]
+    function: Function, gradients: Callable[..., object], ones: dict[object, Tensor]
 ) -> Function:
     """`function(tensor, ...)`, which goes back from a tensor: natively from its beginning
     (`flowvm.eager.native.backward`) where all is usual.  `ones` has what that begins with.
@@ -81,7 +83,7 @@ def unrecorded(function: Function) -> Function:
     return call  # type: ignore[no-any-return]
 
 
-def module_call(function: Function, hooked: list[Any], leave: Callable[..., None]) -> Function:
+def module_call(function: Function, hooked: list[object], leave: Callable[..., None]) -> Function:
     """`Module.__call__`, which calls the module's `forward` natively where `hooked` is empty or the
     module has no hooks, and tells `leave` of a FlowError that comes from there.
     """
@@ -99,9 +101,9 @@ def noted_module_call(
     function: Function,
     plain: Callable[..., object],
     leave: Callable[..., None],
-    hooked: list[Any],
+    hooked: list[bool],
     known: dict[int, int],
-    add: Callable[[Any], int],
+    add: Callable[..., int],
 ) -> Function:
     """`plain`, which `module_call` made, as `function` calls it: natively, and noted in the NOTES
     of the engine.  `known` has the numbers of modules' paths by their addresses, `add` makes one.
@@ -141,7 +143,7 @@ def value_method(function: Function, how: int) -> Function:
     return call  # type: ignore[no-any-return]
 
 
-def constant_call(function: Function, elsewhere: Sequence[set[Any]]) -> Function:
+def constant_call(function: Function, elsewhere: Sequence[set[object]]) -> Function:
     """`function(data, *, dtype=None, ...)`, which makes a tensor of data: natively
     (`flowvm.eager.native.constants`) of numbers, where both sets `elsewhere` are empty.
     """
@@ -151,7 +153,7 @@ def constant_call(function: Function, elsewhere: Sequence[set[Any]]) -> Function
     on_default_dtype.append(layouts.clear)
 
     @functools.wraps(function)
-    def learn(*args: Any, **kwargs: Any) -> Any:
+    def learn(*args: object, **kwargs: object) -> Any:
         result = function(*args, **kwargs)
         if len(args) == 1 and kwargs.keys() <= {"dtype"}:
             _learn_layout(layouts, args[0], kwargs.get("dtype"), getattr(result, "_meta", None))
@@ -173,7 +175,7 @@ _MOST_LAYOUTS = 256  # of a dtype
 def _learn_layout(
     layouts: dict[DType | None, dict[int, tuple[TensorMeta, int]]],
     data: Any,
-    dtype: Any,
+    dtype: object,
     meta: object,
 ) -> None:
     """Remember the meta of a tensor that was made of numbers, if others of that layout have it."""
@@ -222,7 +224,7 @@ def calls_for_each(
     are left: see `flowvm.ops.declare.update.each`.
     """
 
-    def rest(tensors: list[Any], state: object, *numbers: object) -> list[Any]:
+    def rest(tensors: list[object], state: object, *numbers: object) -> list[object]:
         return tensors
 
     if not install.is_enabled():
@@ -237,7 +239,7 @@ def calls_for_each(
 
 
 def _with_gradients(
-    function: Function, kind: int, gradients: Callable[..., object], cache: Mapping[Any, object]
+    function: Function, kind: int, gradients: Callable[..., object], cache: Mapping[object, object]
 ) -> Function:
     if not install.is_enabled():
         return function

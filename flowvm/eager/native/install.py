@@ -78,14 +78,14 @@ class Operator(Callee, Protocol):
     site: Any  # for traces, once there is one
 
     @property
-    def twin(self) -> Callable[..., Any]:
+    def twin(self) -> Callable[..., object]:
         """The Python function that issues its calls."""
 
 
 _making = held_at_fork(threading.RLock())  # tables and compiled code, by a first call
 
 
-def callable_of(op: Operator) -> Callable[..., Any]:
+def callable_of(op: Operator) -> Callable[..., object]:
     """Return the callable of `op`: its twin, or a native call."""
     if not is_enabled():
         return op.twin
@@ -94,7 +94,7 @@ def callable_of(op: Operator) -> Callable[..., Any]:
     return new_call(op.twin, functools.partial(_begin_behind, op))
 
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def fronted(function: Function, op: Callable[[], Operator]) -> Function:
@@ -193,7 +193,7 @@ def _begin_front_behind(op: Callable[[], Operator], call: Call) -> None:
 def _look() -> bool:
     """Return True if calls are native from this one on."""
     behind.calls += 1
-    if behind.calls < FIRST or behind.is_requested or engine.uncompiled:
+    if behind.calls < FIRST or behind.is_requested or engine.threads.uncompiled:
         return False
     behind.is_requested = True
     if not _load_prepared():

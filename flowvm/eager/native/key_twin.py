@@ -17,11 +17,11 @@ from flowvm.vm.callers.hot import hot
 
 def dict_key_of(
     args: tuple[Any, ...], names: tuple[str, ...], tensors: list[Tensor]
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     """As `key.dict_key_of`: the key, and in `tensors` those among the arguments; LookupError where
     an argument is none that keys have.
     """
-    parts: list[Any] = []
+    parts: list[object] = []
     mask = 0
 
     def add(x: Tensor) -> None:
@@ -65,7 +65,7 @@ def is_tensor(x: object) -> bool:
     return x.__class__ is Tensor or x.__class__ is hot.get("Parameter")
 
 
-def parts_of(x: object) -> list[Any]:
+def parts_of(x: object) -> list[object]:
     """Return the parts of a key for an argument that is no tensor: of slices, and of tuples that
     have some, as `key.put_part` puts them.
     """
@@ -99,11 +99,11 @@ def _is_plain(x: object) -> bool:
     return x.__class__ is int or x is None or x is Ellipsis
 
 
-def _plain(x: Any) -> Any:
+def _plain(x: object) -> object:
     if not _is_plain(x):
         raise LookupError
     return x
 
 
-def _slice(x: slice) -> list[Any]:
+def _slice(x: slice) -> list[object]:
     return [SLICED, _plain(x.start), _plain(x.stop), _plain(x.step)]

@@ -38,10 +38,10 @@ class Call(Unique):
 
     __slots__ = ("__weakref__", "begin", "references", "twin", "words")
 
-    twin: Callable[..., Any]
-    words: Any
-    references: Any
-    begin: Callable[[Any], None] | None
+    twin: Callable[..., object]
+    words: object
+    references: object
+    begin: Callable[[object], None] | None
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         begin = self.begin
@@ -57,7 +57,7 @@ class Call(Unique):
             raise AttributeError(name)
         return getattr(self.twin, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name in Call.__slots__:
             object.__setattr__(self, name, value)
         else:
@@ -100,7 +100,7 @@ class _Spec(ctypes.Structure):
     )
 
 
-_specifications: list[Any] = []  # what a class made of a specification may look at
+_specifications: list[object] = []  # what a class made of a specification may look at
 CALLED_AT = Call.__basicsize__  # bytes into an object: the address of what CPython calls
 SITE_AT = CALLED_AT + 8  # the address of its SITE
 
@@ -131,17 +131,17 @@ def native_class() -> type[Call]:
     return kind
 
 
-def _of_twin(name: str) -> Callable[[Any], Any]:
+def _of_twin(name: str) -> Callable[[Any], object]:
     # a twin whose text was generated has no module
     lacking = "flowvm.ops" if name == "__module__" else None
     return lambda self: getattr(self.twin, name) or lacking
 
 
-def _to_twin(name: str) -> Callable[[Any, Any], None]:
+def _to_twin(name: str) -> Callable[[Any, object], None]:
     return lambda self, value: setattr(self.twin, name, value)
 
 
-def new_call(twin: Callable[..., object], begin: Callable[[Any], None] | None) -> Call:
+def new_call(twin: Callable[..., object], begin: Callable[[object], None] | None) -> Call:
     """A native call, which is its twin until `activate`."""
     call: Call = native_class()()
     object.__setattr__(call, "twin", twin)  # not by the class's own: an import makes many
@@ -149,7 +149,7 @@ def new_call(twin: Callable[..., object], begin: Callable[[Any], None] | None) -
     return call
 
 
-def activate(call: Call, site: Any, address: int, references: Any) -> None:
+def activate(call: Call, site: Any, address: int, references: object) -> None:
     """From now on `call` is the function at `address`, with `site`, an array of words."""
     call.words, call.references = site, references
     ctypes.c_ssize_t.from_address(id(call) + SITE_AT).value = ctypes.addressof(site)

@@ -64,7 +64,7 @@ OPEN_LIST, OPEN_TUPLE, CLOSE, SLICED = object(), object(), object(), object()
 
 
 # of the dtypes that native calls read
-CODES: dict[Any, int] = {
+CODES: dict[DType, int] = {
     getattr(dtypes, name): code
     for name, code in {
         "bool_": 1 | BOOLEAN,
@@ -83,7 +83,7 @@ CODES: dict[Any, int] = {
 
 
 # of the dtypes of arrays that native calls make
-ARRAYS: dict[Any, tuple[Any, int]] = {
+ARRAYS: dict[DType, tuple[np.dtype[np.generic], int]] = {
     dtype: (dtype.storage, dtype.itemsize)
     for dtype in dtypes.ALL_DTYPES
     if dtype is not dtypes.bfloat16
@@ -111,7 +111,7 @@ _INFINITIES = {
     dtypes.float64: 0x7FF0_0000_0000_0000,
 }
 # of the dtypes that native calls compare; a complex number is two
-EQUALS: dict[Any, tuple[int, int, int, int]] = {
+EQUALS: dict[DType, tuple[int, int, int, int]] = {
     dtype: _equality(dtype.itemsize, dtype.real.itemsize, _INFINITIES.get(dtype.real, 0))
     for dtype in dtypes.ALL_DTYPES
 }
@@ -273,7 +273,7 @@ def _address(view: Any) -> int:
 _new_tuple = tuple.__new__
 
 
-def _copy(x: Any, source: Any) -> Any:
+def _copy(x: Any, source: object) -> Any:
     """A method that is declared later."""
     return x.copy_(source)
 

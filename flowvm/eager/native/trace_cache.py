@@ -55,7 +55,7 @@ from flowvm.vm.callers.lines import INTERNAL
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import OPERAND
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., object])
 _BYTES = 4000  # of a trace, with its key, about
 _SEEN, _NONE = (LEARN, None), (REFUSED, None)
 
@@ -149,10 +149,10 @@ def _value(values: dict[int, int], x: Tensor) -> int:
 
 
 def _words(
-    step: Any, values: dict[int, int], references: list[Any], explained: dict[int, Any]
+    step: object, values: dict[int, int], references: list[object], explained: dict[int, object]
 ) -> Any:
     """A step's words; its outputs are values from now on."""
-    facts: dict[str, Any]
+    facts: dict[str, object]
     if isinstance(step, Call):
         op, inputs = step.op, [_value(values, x) for x in step.inputs]
         if op.writes or op.unsized or not takes(op):
@@ -222,13 +222,13 @@ class TraceCache:
     """
 
     def __init__(
-        self, function: Callable[..., object], kind: int, elsewhere: Sequence[set[Any]] = ()
+        self, function: Callable[..., object], kind: int, elsewhere: Sequence[set[object]] = ()
     ) -> None:
         self.function = function
         self.kind = kind
         self.elsewhere = elsewhere
         self.lru = LRUCache("traces")
-        engine.on_entries_full.append(self.lru.forget)
+        engine.entries.on_full.append(self.lru.forget)
 
     def table(self) -> Table:
         """The SITE of a call that follows them."""
@@ -258,7 +258,7 @@ class TraceCache:
         self.lru.replace(key, _NONE if trace is None else (trace.address, trace))
         return result
 
-    def _key(self, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
+    def _key(self, args: Any, kwargs: Any, tensors: list[Tensor]) -> object:
         if self.kind == FRONT:
             return dict_key_of((*args, *kwargs.values()), tuple(kwargs), tensors)
         node, g = args
@@ -288,7 +288,7 @@ def is_flowvms(function: object) -> bool:
     return all(is_flowvms(value) for value in cells if isinstance(value, FunctionType))
 
 
-def steady(function: Function, elsewhere: Sequence[set[Any]] = ()) -> Function:
+def steady(function: Function, elsewhere: Sequence[set[object]] = ()) -> Function:
     """The function, which is steady: its calls follow their traces, if calls are to be native.
 
     `elsewhere` as TraceCache has it, of a function that makes tensors.
@@ -308,10 +308,10 @@ def traces_of(gradients: Callable[..., object]) -> TraceCache:
     return _of_gradients[gradients]
 
 
-_of_gradients: dict[Any, TraceCache] = {}
+_of_gradients: dict[object, TraceCache] = {}
 
 
-def _followed(function: Function, kind: int, elsewhere: Sequence[set[Any]] = ()) -> Function:
+def _followed(function: Function, kind: int, elsewhere: Sequence[set[object]] = ()) -> Function:
     if not install.is_enabled():
         return function
     traces = TraceCache(function, kind, elsewhere)

@@ -30,7 +30,7 @@ class TensorMetadata(NamedTuple):
     stride: tuple[int, ...]
     memory_format: MemoryFormat | None
     is_quantized: bool
-    qparams: dict[str, Any]
+    qparams: dict[str, object]
 
 
 def _facts(value: object) -> object:

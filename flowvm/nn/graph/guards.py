@@ -314,7 +314,7 @@ def change_text(label: str, then: object, now: object) -> str:
         return f"{label} {before} -> {after}"
     if not isinstance(now, Tensor):
         return f"{label} is another {after}"
-    engine.wait_idle(SOON)  # what was issued a moment ago is in the record then
+    engine.waits.wait_idle(SOON)  # what was issued a moment ago is in the record then
     writer = writer_of(engine, now._ref)
     return f"{label} was replaced by another tensor {now._meta!r}" + f" (of {writer})" * bool(
         writer

@@ -569,7 +569,7 @@ class _Reader:
                 f"{'in the saved graph and do not here' if apart else 'here and did not then'}"
             )
         if nbytes > max((o._ref >> OPERAND.STORAGE_BITS) + o._meta.span for o in tensors):
-            engine.wait_for([t._ref])  # memory has a size when there is some
+            engine.waits.wait_for([t._ref])  # memory has a size when there is some
             if nbytes > int(engine.words[STO.AT + storage.id * STO.WORDS + STO.BYTES]):
                 raise ArgumentError(
                     f"{self.graph.name}: the saved graph uses {nbytes} bytes of the memory of "

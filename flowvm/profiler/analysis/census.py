@@ -25,7 +25,7 @@ import numpy as np
 
 from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor
-from flowvm.guards.collection import live_objects
+from flowvm.guards.collection import Uncollected, live_objects
 from flowvm.private.cpython import LOCALS, getrefcount
 from flowvm.profiler.run.run import Run
 from flowvm.vm.callers.lines import is_internal, short_position
@@ -169,7 +169,7 @@ def census() -> list[Held]:
     ]  # fmt: skip
 
 
-def held_of(run: Run, snapshot: Snapshot) -> list[list[Any]]:
+def held_of(run: Run, snapshot: Snapshot) -> list[list[object]]:
     """List the tensors alive at the end of a run just collected from `snapshot`, the largest first.
 
     Of each: tensor of the run (-1 where it has none), bytes, kind, what keeps it alive, its memory.
@@ -187,7 +187,7 @@ def held_of(run: Run, snapshot: Snapshot) -> list[list[Any]]:
     return [row for row in holders if row[0] != -2]
 
 
-def purposes_of(run: Run, snapshot: Snapshot) -> list[list[Any]]:
+def purposes_of(run: Run, snapshot: Snapshot) -> list[list[object]]:
     """List the purposes of the tensors of a run just collected from `snapshot`, dead ones too:
     tensor, kind, owner.
     """
@@ -287,28 +287,30 @@ class Names:
                 waiting += node.edges
 
 
-def _variables() -> Iterator[list[tuple[str, Any]]]:
+def _variables() -> Iterator[list[tuple[str, object]]]:
     """The variables of each running function, innermost first, and the globals of each module."""
     frames: list[FrameType] = []
     mine = threading.get_ident()  # whose frames include this one: no cycle may come of it
-    others = [f for thread, f in sys._current_frames().items() if thread != mine]
-    for top in [sys._getframe(1), *others]:
-        frame: FrameType | None = top
-        while frame is not None:
-            if not is_internal(frame.f_code.co_filename) and frame not in frames:
-                frames.append(frame)
-            frame = frame.f_back
+    with Uncollected():
+        others = [f for thread, f in sys._current_frames().items() if thread != mine]
+        for top in [sys._getframe(1), *others]:
+            frame: FrameType | None = top
+            while frame is not None:
+                if not is_internal(frame.f_code.co_filename) and frame not in frames:
+                    frames.append(frame)
+                frame = frame.f_back
     for frame in frames:
         code = frame.f_code
         if code.co_name != "<module>":
-            named = _locals(frame)
+            with Uncollected():
+                named = _locals(frame)
             yield [(f"{_named(name, value)} in {code.co_name}()", value) for name, value in named]
     for space in {id(f.f_globals): f.f_globals for f in frames}.values():
         module, held = space.get("__name__", "?"), list(space.items())
         yield [(f"{_named(n, v)} in {module}", v) for n, v in held if not n.startswith("__")]
 
 
-def _locals(frame: FrameType) -> list[tuple[str, Any]]:
+def _locals(frame: FrameType) -> list[tuple[str, object]]:
     """The variables of a running function.
 
     Up to Python 3.12 they are copied to a dict that lives as long as the function runs, and would

@@ -18,7 +18,7 @@ from flowvm.errors import ArgumentError
 from flowvm.meta.arrays import Array
 
 LONGEST = 2000  # letters of an expression: nobody writes more, and Python cannot parse any depth
-_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+_ARITHMETIC: dict[type[ast.operator], Callable[[object, object], object]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
     ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Pow: operator.pow,
 }  # fmt: skip
@@ -47,7 +47,7 @@ class _Expression:
         self.text, self.names, self.column, self.count = text, names, column, count
         self.known: dict[str, Array] = {}
 
-    def wrong(self, what: str, node: ast.AST | None = None, at: int = 0, to: int = 1) -> Any:
+    def wrong(self, what: str, node: ast.AST | None = None, at: int = 0, to: int = 1) -> object:
         """ArgumentError with a caret under what is wrong."""
         if node is not None:
             line = self.text.encode()
@@ -114,7 +114,7 @@ class _Expression:
             self.wrong("query: this is a text, and a number is needed", node)
         return np.asarray(value, np.int64) if _is_truth(value) else value
 
-    def _computed(self, node: ast.BinOp) -> Any:
+    def _computed(self, node: ast.BinOp) -> object:
         left, right = self._number(node.left), self._number(node.right)
         if isinstance(node.op, ast.Pow):
             left, right = np.float64(left), np.float64(right)  # a float has no million digits

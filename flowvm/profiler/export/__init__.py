@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowvm.errors import ArgumentError
 from flowvm.files.writer import put
 from flowvm.loading.lazy import lazy
 from flowvm.loading.listing import listing
 from flowvm.profiler.grammar import Link, Node
+from flowvm.profiler.views.facts import ProfileLike
 
 if TYPE_CHECKING:
     from flowvm.profiler.export import chrome, drawings, html, speedscope, svg, tabular
+    from flowvm.profiler.export.html import PageProfile
 else:
     chrome = lazy("flowvm.profiler.export.chrome")
     drawings = lazy("flowvm.profiler.export.drawings")
@@ -29,43 +31,43 @@ __all__ = ["FORMATS", "WRITERS", "ending_of", "export"]
 __dir__ = listing(globals())
 
 
-def _chrome(profile: object, path: Path, edges: str) -> None:
+def _chrome(profile: ProfileLike, path: Path, edges: str) -> None:
     chrome.write(profile, path, edges)
 
 
-def _dot(profile: object, path: Path, edges: str) -> None:
+def _dot(profile: ProfileLike, path: Path, edges: str) -> None:
     put(path, drawings.dot(profile), "export")
 
 
-def _mermaid(profile: object, path: Path, edges: str) -> None:
+def _mermaid(profile: ProfileLike, path: Path, edges: str) -> None:
     put(path, drawings.mermaid(profile), "export")
 
 
-def _html(profile: object, path: Path, edges: str) -> None:
+def _html(profile: PageProfile, path: Path, edges: str) -> None:
     put(path, html.html(profile), "export")
 
 
-def _speedscope(profile: object, path: Path, edges: str) -> None:
+def _speedscope(profile: ProfileLike, path: Path, edges: str) -> None:
     speedscope.write(profile, path)
 
 
-def _svg(profile: object, path: Path, edges: str) -> None:
+def _svg(profile: ProfileLike, path: Path, edges: str) -> None:
     put(path, svg.svg(profile), "export")
 
 
-def _csv(profile: Any, path: Path, edges: str) -> None:
+def _csv(profile: ProfileLike, path: Path, edges: str) -> None:
     put(path, tabular.table(profile.to_columns()), "export")
 
 
-def _edges(profile: Any, path: Path, edges: str) -> None:
+def _edges(profile: ProfileLike, path: Path, edges: str) -> None:
     put(path, tabular.table(profile.to_edges()), "export")
 
 
-def _graphml(profile: object, path: Path, edges: str) -> None:
+def _graphml(profile: ProfileLike, path: Path, edges: str) -> None:
     put(path, tabular.graphml(profile), "export")
 
 
-def _save(profile: Any, path: Path, edges: str) -> None:
+def _save(profile: ProfileLike, path: Path, edges: str) -> None:
     profile.save(path)
 
 
@@ -87,7 +89,7 @@ WRITERS: dict[str, Callable[[list[Node], list[Link]], str]] = {
     ".dot": _draw_dot,
     ".mmd": _draw_mermaid,
 }
-FORMATS: dict[str, tuple[Callable[[Any, Path, str], None], str]] = {
+FORMATS: dict[str, tuple[Callable[[PageProfile, Path, str], None], str]] = {
     ".json": (_chrome, "Chrome trace, for Perfetto (ui.perfetto.dev) or chrome://tracing"),
     ".json.gz": (_chrome, "the same, compressed"),
     ".speedscope.json": (_speedscope, "flame graphs by time, bytes and stream, for speedscope.app"),
@@ -112,7 +114,12 @@ def ending_of(path: str | Path) -> str:
     return ending
 
 
-def export(profile: Any, path: str | Path, edges: str = "gating", against: Any = None) -> Path:
+def export(
+    profile: PageProfile,
+    path: str | Path,
+    edges: str = "gating",
+    against: PageProfile | None = None,
+) -> Path:
     """Write a Profile in the format that the name's ending says; the path.
 
     edges   of a Chrome trace: "gating" (for each instruction the one it waited for longest), "all"

@@ -34,6 +34,7 @@ from flowvm.profiler.grammar import ACCESS
 from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.rows import distinct
 from flowvm.profiler.run.spaces import spaces_of
+from flowvm.profiler.views.facts import ProfileLike
 from flowvm.profiler.views.spots import origin_of
 from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.machine.words import KIND, STR
@@ -45,7 +46,7 @@ PATH, PYTHON, SPANS, STREAMS, WAITS, TASKS, HELPERS = 1, 10, 500, 1000, 3000, 40
 BESIDE = 20  # tracks of one stream
 
 
-def write(profile: object, path: Path, edges: str = "gating") -> None:
+def write(profile: ProfileLike, path: Path, edges: str = "gating") -> None:
     """Write the trace; compressed if the name ends in .gz."""
     write_events(",\n".join(_Trace(profile, edges).lines()), path)
 
@@ -57,7 +58,7 @@ def write_events(listed: str, path: Path) -> None:
     put(path, gzip.compress(text.encode(), 5) if packed else text, "export")
 
 
-def events(profile: object, edges: str = "gating") -> list[dict[str, Any]]:
+def events(profile: ProfileLike, edges: str = "gating") -> list[dict[str, Any]]:
     """The events of a Profile: names of tracks first, then by time.
 
     ArgumentError if `edges` is none of EDGES.
@@ -77,7 +78,7 @@ def _picked(texts: Sequence[str], numbers: Array) -> list[str]:
 class _Trace:
     """The events of a Profile as text, group after group, and what they are ordered by."""
 
-    def __init__(self, profile: Any, edges: str) -> None:
+    def __init__(self, profile: ProfileLike, edges: str) -> None:
         if edges not in EDGES:
             raise ArgumentError(f"edges={edges!r}: one of {', '.join(EDGES)}")
         self.profile, self.run = profile, profile.run

@@ -7,14 +7,13 @@ is still larger is an error.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from flowvm.errors import ArgumentError
 from flowvm.files.printable import printable
 from flowvm.profiler.grammar import ACCESS, Link, Node, ms
 from flowvm.profiler.run.run import Run
+from flowvm.profiler.views.facts import ProfileLike
 from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.machine.words import KIND
 
@@ -23,7 +22,7 @@ COLOURS = {"const": "#0e7490", "mut": "#b45309", "mut2": "#a21caf"}
 _STYLES = {"const": "solid", "mut": "bold", "mut2": "dashed"}
 
 
-def by_instruction(profile: Any) -> tuple[list[Node], list[Link]]:
+def by_instruction(profile: ProfileLike) -> tuple[list[Node], list[Link]]:
     """Instructions and edges, without releases."""
     run: Run = profile.run
     shown = np.flatnonzero(~np.isin(run.kind, (KIND.RELEASE, KIND.BARRIER)))
@@ -56,7 +55,7 @@ def by_instruction(profile: Any) -> tuple[list[Node], list[Link]]:
     return nodes, links
 
 
-def by_line(profile: Any) -> tuple[list[Node], list[Link]]:
+def by_line(profile: ProfileLike) -> tuple[list[Node], list[Link]]:
     """The user's lines instead: instructions of a line and a stream are one."""
     run: Run = profile.run
     groups: dict[tuple[str, str], list[int]] = {}
@@ -83,7 +82,7 @@ def by_line(profile: Any) -> tuple[list[Node], list[Link]]:
     return nodes, sorted(links)
 
 
-def dot(profile: object) -> str:
+def dot(profile: ProfileLike) -> str:
     """The DAG of a Profile for Graphviz: a cluster for each stream."""
     return dot_of(*by_instruction(profile))
 
@@ -113,7 +112,7 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def mermaid(profile: object) -> str:
+def mermaid(profile: ProfileLike) -> str:
     """The DAG of a Profile for Mermaid, by lines where it is too large by instructions.
 
     ArgumentError if it is too large even so.

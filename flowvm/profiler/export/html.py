@@ -11,8 +11,9 @@ import base64
 import dataclasses
 import json
 import zlib
+from collections.abc import Sequence
 from importlib import resources
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -27,10 +28,15 @@ from flowvm.profiler.grammar import CAUSES, Screen, counted, ms
 from flowvm.profiler.run.devices import TIMED, said_of
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import spaces_of
-from flowvm.profiler.views.flame import BY
+from flowvm.profiler.views.diff import Diff
+from flowvm.profiler.views.facts import PartLike, ProfileLike
+from flowvm.profiler.views.flame import BY, Flame
 from flowvm.profiler.views.holders import NEVER
+from flowvm.profiler.views.memory import MemoryView
 from flowvm.profiler.views.memory_parts import PARTS, course_of, in_words
+from flowvm.profiler.views.plan import PlanView
 from flowvm.profiler.views.roofline import roofline_plot
+from flowvm.profiler.views.summary import Summary
 from flowvm.profiler.views.verdict import WORDS
 from flowvm.vm.machine.words import KIND
 
@@ -46,7 +52,38 @@ MOST_DRAWN = 300  # tasks or actors
 MOMENTS = 600  # of a memory that are drawn
 
 
-def html(profile: Any, against: Any = None) -> str:
+class PagePart(PartLike, Protocol):
+    """A part of a profile, as far as the page goes."""
+
+    @property
+    def profile(self) -> PageProfile:
+        """The profile of this process alone."""
+
+
+class PageProfile(ProfileLike, Protocol):
+    """A profile, as far as the page goes."""
+
+    @property
+    def parts(self) -> Sequence[PagePart]:
+        """The processes of the run."""
+
+    def summary(self, by: str = ..., sort: str = ...) -> Summary:
+        """Return the profile's first screen."""
+
+    def memory(self, device: str | None = ...) -> MemoryView:
+        """Return the bytes of one memory over time."""
+
+    def flame(self, by: str = ...) -> Flame:
+        """Return a flame graph by time or bytes."""
+
+    def plan(self, name: str | None = ...) -> PlanView:
+        """Return a view of a graph's replays."""
+
+    def diff(self, after: Any, by: str = ...) -> Diff:
+        """Compare with another profile of the same class."""
+
+
+def html(profile: PageProfile, against: PageProfile | None = None) -> str:
     """The page of a Profile, beside that of an earlier one where `against` is given."""
     page = _Page(profile, against)
     data = json.dumps(printable_tree(page.data() | page.packed()), separators=(",", ":"))
@@ -83,7 +120,7 @@ def _staged(title: str, rows: list[list[Any]], edges: list[list[int]]) -> str:
     return svg_of(nodes, links, title.partition(":")[0], "made by this pass")
 
 
-def _bound(profile: Any, summaries: list[Any]) -> list[tuple[str, float, str]]:
+def _bound(profile: ProfileLike, summaries: list[Summary]) -> list[tuple[str, float, str]]:
     """List the owners of the path: a word, its share, and the cause whose colour it has; for one
     process as finely as its summary, for several by cause.
     """
@@ -98,20 +135,20 @@ def _bound(profile: Any, summaries: list[Any]) -> list[tuple[str, float, str]]:
 class _Page:
     """The data of the page's program."""
 
-    def __init__(self, profile: Any, against: Any = None) -> None:
+    def __init__(self, profile: PageProfile, against: PageProfile | None = None) -> None:
         self.profile = profile
         self.against = against
         self.run: Run = profile.run
         self.columns: dict[str, Array] = {}
         self.kinds: dict[str, str] = {}
 
-    def put(self, name: str, kind: str, values: Any) -> None:
+    def put(self, name: str, kind: str, values: object) -> None:
         """A column, of kind f (float64), i (int32) or b (bytes)."""
         array = np.ascontiguousarray(values, KINDS[kind])
         self.columns[name] = array
         self.kinds[name] = kind
 
-    def packed(self) -> dict[str, Any]:
+    def packed(self) -> dict[str, object]:
         """The columns as one text, behind each other as `counts` says.  First bytes of a column's
         numbers stand together, then second ones, and so on: neighbours are alike, which packs well.
         """
@@ -125,7 +162,7 @@ class _Page:
             "counts": {name: len(column) for name, column in self.columns.items()},
         }
 
-    def whole(self, name: str, values: Any) -> None:
+    def whole(self, name: str, values: object) -> None:
         """A column of whole numbers, as int32 where they are small enough."""
         array = np.asarray(values)
         small = not array.size or max(abs(int(array.min())), abs(int(array.max()))) < 1 << 31
@@ -136,7 +173,7 @@ class _Page:
         since: Array = nanoseconds - self.run.begun
         return since
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> dict[str, object]:
         run, profile = self.run, self.profile
         self._instructions()
         lanes = lanes_of(self)
@@ -209,7 +246,7 @@ class _Page:
         plot = roofline_plot(self.profile)
         return plot.svg() if plot.drawn else ""
 
-    def _memory(self, number: int, profile: Any, space: str) -> dict[str, Any]:
+    def _memory(self, number: int, profile: PageProfile, space: str) -> dict[str, object]:
         """Return the uses of a memory over time, in as many columns as a screen has, and its
         holders at any moment; `profile` is of the process that it belongs to.
         """
@@ -240,19 +277,19 @@ class _Page:
             "advice": view.advice,
         }
 
-    def _beside(self, tables: dict[str, Any]) -> dict[str, Any] | None:
+    def _beside(self, tables: dict[str, Any]) -> dict[str, object] | None:
         """Return the changes since the earlier run, for each of the tables."""
         if self.against is None:
             return None
-        diffs = {by: self.against.diff(self.profile, by).to_dict() for by in tables}
+        diffs: dict[str, Any] = {by: self.against.diff(self.profile, by).to_dict() for by in tables}
         for one in diffs.values():
             del one["changes"][MOST_LINES:]
         return diffs
 
-    def _flames(self) -> dict[str, Any]:
+    def _flames(self) -> dict[str, object]:
         """Return the data of `p.flame`: each frame's name once, the stacks, the time of each."""
         names: dict[str, int] = {}
-        flames: dict[str, Any] = {}
+        flames: dict[str, object] = {}
         for by in BY:
             stacks = self.profile.flame(by).stacks
             flames[by] = [
@@ -285,7 +322,7 @@ class _Page:
         longest[profile.floor.path] = 1
         self.put("longest", "b", longest)
 
-    def _plans(self) -> list[dict[str, Any]]:
+    def _plans(self) -> list[dict[str, object]]:
         """List the tasks that each graph's launches ran; a device's tasks have no times."""
         run = self.run
         rows: dict[str, dict[int, list[int]]] = {}
@@ -297,7 +334,7 @@ class _Page:
                 rows.setdefault(name, {})
         return [self._plan(name, tasks) for name, tasks in rows.items()]
 
-    def _plan(self, name: str, tasks: dict[int, list[int]]) -> dict[str, Any]:
+    def _plan(self, name: str, tasks: dict[int, list[int]]) -> dict[str, object]:
         run = self.run
         rows = []
         for number, own in sorted(tasks.items()):
@@ -309,7 +346,7 @@ class _Page:
                 "stream": run.streams[run.task_stream[own[0]]],
                 "line": run.lines[run.task_line[own[0]]],
             })  # fmt: skip
-        about: dict[str, Any] = {"actors": [], "notes": []}
+        about: dict[str, object] = {"actors": [], "notes": []}
         launches = np.unique(run.task_launch[[k for own in tasks.values() for k in own]])
         if name in run.info.get("plans", {}):
             view = self.profile.plan(name)

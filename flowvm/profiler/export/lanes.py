@@ -6,8 +6,6 @@ their helpers, the tasks of its graphs.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from flowvm.meta.arrays import Array
@@ -16,13 +14,14 @@ from flowvm.profiler.analysis.waits import STATES
 from flowvm.profiler.export.time_machine import Columns
 from flowvm.profiler.grammar import CAUSES
 from flowvm.profiler.run.columns import CAUSES as HOST_CAUSES
+from flowvm.profiler.views.facts import PartLike
 from flowvm.profiler.views.ranks import ranks_summary
 
 ALL_STATES = tuple(dict.fromkeys((*STATES, *CAUSES)))
 
 
 def _lane(
-    page: Columns, lanes: list[dict[str, Any]], name: str, kind: str, **columns: object
+    page: Columns, lanes: list[dict[str, object]], name: str, kind: str, **columns: object
 ) -> None:
     """A lane of the timeline: intervals that begin and end in order."""
     key = f"lane{len(lanes)}"
@@ -31,7 +30,7 @@ def _lane(
     lanes.append({"name": name, "kind": kind, "key": key})
 
 
-def lanes_of(page: Columns) -> list[dict[str, Any]]:
+def lanes_of(page: Columns) -> list[dict[str, object]]:
     """List the lanes of all processes, one process behind the other."""
     lanes: list[dict[str, object]] = []
     for number, part in enumerate(page.profile.parts):
@@ -41,7 +40,7 @@ def lanes_of(page: Columns) -> list[dict[str, Any]]:
     return lanes
 
 
-def _lanes_of(page: Columns, part: Any, lanes: list[dict[str, Any]]) -> None:
+def _lanes_of(page: Columns, part: PartLike, lanes: list[dict[str, object]]) -> None:
     run, first = part.profile.run, part.first
     own = f"{part.name} ".lstrip()
     path = part.profile.observed
@@ -92,7 +91,7 @@ def _lanes_of(page: Columns, part: Any, lanes: list[dict[str, Any]]) -> None:
         )  # fmt: skip
 
 
-def ranks_of(page: Columns) -> dict[str, Any]:
+def ranks_of(page: Columns) -> dict[str, object]:
     """Return the ranks' times of computing, exchanging and being late; put the parts of
     collectives.
     """

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,18 +21,19 @@ from flowvm.meta.arrays import Array
 from flowvm.profiler.export.intervals import beside
 from flowvm.profiler.run.rows import distinct
 from flowvm.profiler.run.run import Run
+from flowvm.profiler.views.facts import ProfileLike
 from flowvm.version import VERSION
 from flowvm.vm.machine.words import KIND
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
-def write(profile: object, path: Path) -> None:
+def write(profile: ProfileLike, path: Path) -> None:
     """Write the flame graphs of a Profile."""
     put(path, json.dumps(flames(profile), separators=(",", ":")), "export")
 
 
-def flames(profile: object) -> dict[str, Any]:
+def flames(profile: ProfileLike) -> dict[str, object]:
     """The file's contents."""
     return _Flames(profile).contents()
 
@@ -41,7 +41,7 @@ def flames(profile: object) -> dict[str, Any]:
 class _Flames:
     """Frames, each once, and rows: a stack, when it ran, where, how many bytes it was about."""
 
-    def __init__(self, profile: Any) -> None:
+    def __init__(self, profile: ProfileLike) -> None:
         self.run: Run = profile.run
         self.frames: dict[tuple[str, str, int], int] = {}
         self.stacks: dict[tuple[int, ...], int] = {}
@@ -106,7 +106,7 @@ class _Flames:
 
     # --- profiles ---------------------------------------------------------------------------------
 
-    def contents(self) -> dict[str, Any]:
+    def contents(self) -> dict[str, object]:
         """The file, but for its text."""
         frames = [
             {"name": name, "file": file, "line": line} if file else {"name": name}
@@ -128,7 +128,7 @@ class _Flames:
         np.add.at(sums, self.rows[:, 0], weights)
         return sums
 
-    def _weighted(self, name: str, unit: str, sums: Array) -> dict[str, Any]:
+    def _weighted(self, name: str, unit: str, sums: Array) -> dict[str, object]:
         """Every stack once, with the sum of its weights."""
         return {
             "type": "sampled", "name": name, "unit": unit, "startValue": 0,
@@ -136,7 +136,7 @@ class _Flames:
             "weights": sums.tolist(),
         }  # fmt: skip
 
-    def _streams(self) -> list[dict[str, Any]]:
+    def _streams(self) -> list[dict[str, object]]:
         profiles, begun = [], self.run.begun
         stacks = list(self.stacks)
         for stream in np.unique(self.rows[:, 1]).tolist():

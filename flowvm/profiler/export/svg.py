@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import Any
 from xml.sax import saxutils
 
 from flowvm.files.printable import printable
 from flowvm.profiler.export.drawings import COLOURS, by_instruction, by_line
 from flowvm.profiler.grammar import Link, Node, counted, ms
+from flowvm.profiler.views.facts import ProfileLike
 from flowvm.vm.machine.edges import HAZARDS
 
 MOST = 300  # instructions; more are no picture any more
@@ -192,7 +192,7 @@ text { font: 11.5px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fi
 """
 
 
-def svg(profile: Any) -> str:
+def svg(profile: ProfileLike) -> str:
     """The DAG of a Profile as an SVG picture, by lines where there are more than MOST of them."""
     nodes, links = by_instruction(profile)
     what = "instructions"

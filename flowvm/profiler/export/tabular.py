@@ -15,13 +15,14 @@ from flowvm.errors import ConfigError
 from flowvm.files.printable import printable
 from flowvm.meta.arrays import Array
 from flowvm.profiler.views.edges import edges_of
+from flowvm.profiler.views.facts import ProfileLike
 from flowvm.profiler.views.query import columns_of
 
 if TYPE_CHECKING:
     from types import ModuleType
 
 
-def _instructions(profile: Any) -> dict[str, Array]:
+def _instructions(profile: ProfileLike) -> dict[str, Array]:
     """Columns of instructions alone, without the tasks of replays, which have no edges here."""
     return {name: column[: len(profile.run)] for name, column in columns_of(profile).items()}
 
@@ -35,7 +36,7 @@ def table(columns: dict[str, Array]) -> str:
     return out.getvalue()
 
 
-def _plain(column: Array) -> list[Any]:
+def _plain(column: Array) -> list[object]:
     if column.dtype == object:
         return [printable(str(value)) for value in column.tolist()]
     if column.dtype.kind == "f":
@@ -46,7 +47,7 @@ def _plain(column: Array) -> list[Any]:
 _TYPES = {"O": "string", "i": "long", "u": "long", "f": "double", "b": "boolean"}
 
 
-def graphml(profile: object) -> str:
+def graphml(profile: ProfileLike) -> str:
     """Instructions and edges as GraphML, for networkx, igraph, Gephi, yEd."""
     nodes, edges = _instructions(profile), edges_of(profile)
     lines = [
@@ -94,7 +95,7 @@ def _needed(name: str, instead: str) -> ModuleType:
         ) from error
 
 
-def networkx(profile: Any) -> Any:
+def networkx(profile: ProfileLike) -> Any:
     """A DiGraph of networkx: nodes are numbers of instructions, with their columns; of several
     edges between two the last is kept.  ConfigError where that is not installed.
     """
@@ -110,7 +111,7 @@ def networkx(profile: Any) -> Any:
     return graph
 
 
-def pandas(profile: Any, of: str) -> Any:
+def pandas(profile: ProfileLike, of: str) -> Any:
     """A DataFrame of instructions or edges.  ConfigError where pandas is not installed."""
     library = _needed("pandas", "p.to_columns() and p.to_edges() have the same as NumPy arrays")
     return library.DataFrame(edges_of(profile) if of == "edges" else columns_of(profile))

@@ -15,6 +15,7 @@ from flowvm.profiler.analysis.moments import NEVER, actors_of
 from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import spaces_of
+from flowvm.profiler.views.facts import ProfileLike
 from flowvm.profiler.views.moment import EVENTS, WAITS
 from flowvm.profiler.views.plan import label
 from flowvm.vm.machine.words import KIND
@@ -24,17 +25,20 @@ from flowvm.vm.watch.flight import TIMES
 class Columns(Protocol):
     """The data of the page, column by column (`flowvm.profiler.export.html`)."""
 
-    profile: Any
     run: Run
 
-    def put(self, name: str, kind: str, values: Any) -> None: ...
+    @property
+    def profile(self) -> ProfileLike:
+        """The profile on the page."""
 
-    def whole(self, name: str, values: Any) -> None: ...
+    def put(self, name: str, kind: str, values: object) -> None: ...
+
+    def whole(self, name: str, values: object) -> None: ...
 
     def since(self, nanoseconds: Array) -> Array: ...
 
 
-def rewinding(page: Columns) -> dict[str, Any]:
+def rewinding(page: Columns) -> dict[str, object]:
     """Put the columns that moments are made of; everything else about them."""
     run, times = page.run, page.profile.moments.times
     # when each instruction came to its first stage, and how long after one to the next: small
@@ -81,7 +85,7 @@ def rewinding(page: Columns) -> dict[str, Any]:
     }
 
 
-def _actors(plan: dict[str, Any]) -> list[dict[str, Any]]:
+def _actors(plan: dict[str, Any]) -> list[dict[str, object]]:
     """A Plan's actors as the page knows them."""
     titles = [task[0] for task in plan["tasks"]]
     return [

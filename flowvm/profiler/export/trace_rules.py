@@ -105,7 +105,7 @@ def _cover(spans: list[tuple[int, int, str]]) -> tuple[list[int], list[int]]:
 
 
 def _flow_problems(
-    key: object, pair: list[Event], covers: dict[tuple[Any, Any], tuple[list[int], list[int]]]
+    key: object, pair: list[Event], covers: dict[tuple[object, object], tuple[list[int], list[int]]]
 ) -> Iterator[str]:
     if [e["ph"] for e in pair] not in (["s", "f"], ["f", "s"]):
         yield f"flow {key} is not one s and one f"

@@ -58,7 +58,7 @@ class live:  # noqa: N801 - used like a function
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> live:
-        engine.start()
+        engine.threads.start()
         self._stop.clear()
         self._thread = threading.Thread(target=self._run, name="flowvm-live", daemon=True)
         self._thread.start()
@@ -97,7 +97,9 @@ def in_notebook() -> bool:
     return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
 
 
-def _renderer(seconds: float) -> tuple[Callable[[], Any], Callable[[Any], Any], Any, float]:
+def _renderer(
+    seconds: float,
+) -> tuple[Callable[[], object], Callable[[object], object], Any, float]:
     """Return the functions to call first, with each view, and last; and the seconds between
     views.
     """
@@ -142,7 +144,7 @@ class serve:  # noqa: N801 - used like a function
     def __init__(self, port: int = 0) -> None:
         if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 1 << 16:
             raise ArgumentError(f"serve(port={port!r}): 0 (any that is free) to 65535")
-        engine.start()
+        engine.threads.start()
         arguments = ["top", str(os.getpid()), "--web", "--port", str(port)]
         try:
             self._process = _started(processes.own("flowvm.commands.cli:main", *arguments))

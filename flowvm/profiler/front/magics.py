@@ -96,7 +96,7 @@ def _usage(error: Exception) -> Exception:
 
 
 def _measure(
-    shell: Any, source: str, arguments: argparse.Namespace, recorded: dict[str, Any]
+    shell: Any, source: str, arguments: argparse.Namespace, recorded: dict[str, object]
 ) -> None:
     """`recorded` are the variables that hold what was recorded before, and what that is."""
     with profile(level=arguments.level) as recording:

@@ -561,8 +561,8 @@ class profile(Profile, Switched):  # noqa: N801 - used like a function, as PyTor
         self._keeping: Keeping | None = None
 
     def _switch(self) -> profile:
-        engine.wait_idle()
-        self._uncompiled = engine.uncompiled
+        engine.waits.wait_idle()
+        self._uncompiled = engine.threads.uncompiled
         self._level._switch()
         self._since = int(engine.words[CTL.RECEIVED])
         if self._most > REC.LENGTH:
@@ -587,12 +587,14 @@ class profile(Profile, Switched):  # noqa: N801 - used like a function, as PyTor
     ) -> None:
         engine.flight.begin_wait()  # what is lost from now on is not the run's
         until = time.monotonic_ns()
-        engine.wait_idle()
+        engine.waits.wait_idle()
         issuing = engine.flight.issuing
         load = cores.between(self._cores, cores.reading(), issuing)
         snapshot = self._keeping.whole() if self._keeping is not None else None
         self.run = _collected(self._since, self._begun, until, load, snapshot)
-        if self._uncompiled or engine.uncompiled:  # the first instruction may have been inside
+        if (
+            self._uncompiled or engine.threads.uncompiled
+        ):  # the first instruction may have been inside
             self.run.info["uncompiled"] = True
         if kind is not None:
             self.run.info["raised"] = kind.__name__
@@ -651,7 +653,7 @@ def last(count: int | None = None) -> Profile:
         raise ArgumentError(f"last({count}): ask for at least one instruction")
     until = time.monotonic_ns()
     received = int(engine.words[CTL.RECEIVED])
-    engine.wait_idle()
+    engine.waits.wait_idle()
     since = 0 if count is None else max(0, received - count)
     return Profile(_collected(since, 0, until))
 

@@ -26,7 +26,7 @@ else:
 
 # value -> (every rank's value, what is added to every rank's clock); the last one is asked: ranks
 # that were launched together enter themselves (`flowvm.ranks.world`)
-gathering: list[Callable[[Any], tuple[list[Any], list[int]]]] = [lambda value: ([value], [0])]
+gathering: list[Callable[[object], tuple[list[Any], list[int]]]] = [lambda value: ([value], [0])]
 
 
 class Ranks:

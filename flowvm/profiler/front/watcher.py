@@ -39,7 +39,7 @@ UNCOMPILED = (
 )
 
 
-def _own(question: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
+def _own(question: dict[str, object]) -> tuple[dict[str, object], list[tuple[int, bytes]]]:
     """The answer of this process to itself."""
     header, parts = window.answer(engine, question)
     header["fronts"] = {str(k): v for k, v in header["fronts"].items()}
@@ -98,7 +98,7 @@ class Watcher:
             if not self._take(more)["names"]:
                 break
         self.dump = header.get("dump", "")
-        fields: dict[str, Any] = header
+        fields: dict[str, object] = header
         return fields
 
     def _take(self, question: dict[str, Any]) -> dict[str, Any]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from flowvm.errors import ArgumentError
-from flowvm.profiler.export.html import html
+from flowvm.profiler.export.html import PageProfile, html
 from flowvm.profiler.grammar import counted
 
 
@@ -16,7 +14,7 @@ class Widget:
     server.
     """
 
-    def __init__(self, profile: Any, height: int, against: Any) -> None:
+    def __init__(self, profile: PageProfile, height: int, against: PageProfile | None) -> None:
         if not isinstance(height, int) or height < 100:
             raise ArgumentError(f"widget: height is pixels, 100 or more, got {height!r}")
         self._profile, self._height, self._against = profile, height, against

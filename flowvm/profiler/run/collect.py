@@ -56,7 +56,7 @@ class _Call(NamedTuple):
 def _call(entry: int) -> _Call:
     at = ENT.AT + entry * ENT.WORDS
     words = engine.words[at : at + ENT.WORDS].tolist()
-    info = engine.entry_info[entry][0] if entry < len(engine.entry_info) else None
+    info = engine.entries.info[entry][0] if entry < len(engine.entries.info) else None
     kind = words[ENT.KIND]
     name = getattr(info, "name", None) or _NAMES.get(kind, str(info))
     metas = getattr(info, "metas", ())
@@ -81,7 +81,7 @@ class _Table:
 
     def __init__(self) -> None:
         self.rows: list[str] = []
-        self.numbers: dict[Any, int] = {}
+        self.numbers: dict[object, int] = {}
 
     def number(self, text: str) -> int:
         if text not in self.numbers:
@@ -97,7 +97,7 @@ class _Lines(_Table):
         super().__init__()
         self.sources: dict[str, str] = {}  # what stands in them
         self.spots: dict[tuple[str, int, int, str], int] = {}  # text, columns, function
-        self.spot_numbers: dict[Any, int] = {}
+        self.spot_numbers: dict[object, int] = {}
 
     def at(self, code: Any, last: int) -> int:
         key = (id(code), last)
@@ -122,7 +122,7 @@ def collect(
     snapshot: Snapshot,
     begun: int = 0,
     samples: Sequence[Sample] = (),
-    load: Mapping[str, Any] | None = None,
+    load: Mapping[str, object] | None = None,
 ) -> Run:
     """A Run of what was seen, from `begun`, by default the first event, to the last event; with
     `samples` of what issuing threads were doing, and `load`: who had the cores.
@@ -184,7 +184,7 @@ def collect(
     _add_tasks(run, snapshot, names, lines, modules)
     _add_shares(run, snapshot)
     plans, backward = _plans(calls, entries, lines)
-    infos = [engine.entry_info[e][0] if e < len(engine.entry_info) else None for e in entries]
+    infos = [engine.entries.info[e][0] if e < len(engine.entries.info) else None for e in entries]
     uses = uses_of(snapshot, [infos[k] for k in which])
     run.use_of, run.use_tensor = uses[:, 0].astype(np.int32), run.tensor[uses[:, 1]]
     run.use_writes, run.use_times = uses[:, 2].astype(bool), uses[:, 3:]
@@ -197,7 +197,7 @@ def collect(
     ran = _ran(run, snapshot, lines)
     run.names, run.lines, run.modules = names.rows, lines.rows, modules.rows
     run.spots = [list(spot) for spot in lines.spots]
-    run.streams = [engine.stream_name(s) for s in range(engine.streams)]
+    run.streams = [engine.streams.name(s) for s in range(engine.streams.count)]
     run.info = {
         "machine": platform.machine(),
         "level": int(engine.words[CTL.LEVEL]),
@@ -205,7 +205,7 @@ def collect(
         "sources": lines.sources,
         "bare": int(snapshot.bare.sum()),
         "live": {space.name: space.live for space in spaces(engine)},
-        "spaces": [space_of(engine, s) for s in range(engine.streams)],
+        "spaces": [space_of(engine, s) for s in range(engine.streams.count)],
         "clocks": snapshot.devices.notes,
         "plans": plans,
         "passes": _passes(calls, entries),
@@ -224,7 +224,7 @@ def collect(
     return run
 
 
-def _ran(run: Run, snapshot: Snapshot, lines: _Lines) -> list[list[Any]]:
+def _ran(run: Run, snapshot: Snapshot, lines: _Lines) -> list[list[object]]:
     """Return the places at which other Python threads ran while issuing ones did not: line,
     expression, the thread's name, and nanoseconds, most first.
     """
@@ -277,12 +277,12 @@ def _sizes(
 
 def _plans(
     calls: list[_Call], entries: Array, lines: _Lines
-) -> tuple[dict[str, Any], dict[str, list[int]]]:
+) -> tuple[dict[str, object], dict[str, list[int]]]:
     """Return the facts about the Plans that were launched, by name, and their backward actors."""
-    columns: dict[str, Any] = {}
+    columns: dict[str, object] = {}
     backward: dict[str, list[int]] = {}
     for call, entry in zip(calls, entries.tolist(), strict=True):
-        info = engine.entry_info[entry][0] if call.kind == KIND.LAUNCH else None
+        info = engine.entries.info[entry][0] if call.kind == KIND.LAUNCH else None
         if info is None or not hasattr(info, "described"):
             continue
         both = zip(info.recorded, info.nodes, info.described["tasks"], strict=True)
@@ -296,21 +296,21 @@ def _plans(
     return columns, backward
 
 
-def _of_plans(calls: list[_Call], entries: Array, name: str) -> dict[str, Any]:
+def _of_plans(calls: list[_Call], entries: Array, name: str) -> dict[str, object]:
     """Return a fact about the Plans that were launched, where it is known."""
     infos = (
-        (call.name, engine.entry_info[entry][0])
+        (call.name, engine.entries.info[entry][0])
         for call, entry in zip(calls, entries.tolist(), strict=True)
         if call.kind == KIND.LAUNCH
     )
     return {plan: fact for plan, info in infos if (fact := getattr(info, name, None))}
 
 
-def _passes(calls: list[_Call], entries: Array) -> dict[str, Any]:
+def _passes(calls: list[_Call], entries: Array) -> dict[str, object]:
     """Return the passes' reports on the graphs of these Plans, where they are known."""
-    passes: dict[str, Any] = {}
+    passes: dict[str, object] = {}
     for call, entry in zip(calls, entries.tolist(), strict=True):
-        info = engine.entry_info[entry][0] if call.kind == KIND.LAUNCH else None
+        info = engine.entries.info[entry][0] if call.kind == KIND.LAUNCH else None
         report = info.passes() if info is not None and hasattr(info, "passes") else None
         if report is not None:
             passes[call.name] = report
@@ -329,7 +329,7 @@ def _add_tasks(run: Run, snapshot: Snapshot, names: _Table, lines: _Lines, modul
     )
     rows = []
     for i, task in zip(place[inside].tolist(), number[inside].tolist(), strict=True):
-        info = engine.entry_info[int(snapshot.entry[i])][0]
+        info = engine.entries.info[int(snapshot.entry[i])][0]
         name, scope, _, metas = info.recorded[task]
         _, code, last, _ = info.nodes[task]
         nbytes = sum(meta.nbytes for meta in metas)

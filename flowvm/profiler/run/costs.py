@@ -27,7 +27,8 @@ from flowvm.errors import ArgumentError
 from flowvm.guards.regions import reverting
 from flowvm.meta.arrays import Array
 from flowvm.profiler.grammar import Column, Screen, View, ms, table
-from flowvm.vm.engine.engine import engine, no_op
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.engine.entries import no_op
 from flowvm.vm.machine.machine import start
 from flowvm.vm.machine.words import ARRAY, CTL, ENT, REC, RING
 from flowvm.vm.watch.flight import Flight, every
@@ -211,13 +212,13 @@ def overhead(fn: Callable[[], object] | None = None, rounds: int = 20) -> Overhe
     count = 0
     try:
         fn()
-        engine.wait_idle()
+        engine.waits.wait_idle()
         for k in range(rounds):
             for level in np.roll(LEVELS, k).tolist():
                 flight.set_level(level)
                 first, begun = int(engine.words[CTL.RECEIVED]), time.perf_counter_ns()
                 fn()
-                engine.wait_idle()
+                engine.waits.wait_idle()
                 times[k, level] = time.perf_counter_ns() - begun
                 count = int(engine.words[CTL.RECEIVED]) - first
     finally:

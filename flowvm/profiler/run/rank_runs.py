@@ -124,7 +124,7 @@ class _Placing:
         flat: list[int] = np.column_stack(both).ravel().tolist()
         return flat
 
-    def info(self, streams: int, tensors: int) -> dict[str, Any]:
+    def info(self, streams: int, tensors: int) -> dict[str, object]:
         """Return the other facts of the rank's run."""
         info = self.run.info
         spaces = info.get("spaces") or [HOST] * len(self.run.streams)

@@ -157,7 +157,7 @@ def _multiplied(threads: int) -> float:
     own, and one on each thread.
     """
 
-    def product() -> Callable[[], Any]:
+    def product() -> Callable[[], object]:
         a = np.ones((SIDE, SIDE), np.float32)
         return functools.partial(np.matmul, a, a.copy(), out=np.empty_like(a))
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 import functools
 import os
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import CodeType
 from typing import Any, Protocol
 
 import numpy as np
 
-from flowvm.meta.arrays import Array
 from flowvm.private.cpython import calls_nothing, stored_from
 from flowvm.profiler.run.columns import CAUSES, SAMPLED
 from flowvm.profiler.run.loss_places import Off
@@ -54,7 +53,7 @@ Frames = tuple[tuple[CodeType | None, int], ...]
 class Lines(Protocol):
     """Numbers of lines and expressions (`flowvm.profiler.run.collect`)."""
 
-    def at(self, code: Any, last: int) -> int: ...
+    def at(self, code: object, last: int) -> int: ...
     def spot(self, code: Any, last: int) -> int: ...
 
 
@@ -219,11 +218,3 @@ def _waits(inner: list[tuple[CodeType, int]]) -> bool:
     """Return True if the innermost frame waits for another thread, or sleeps."""
     file = inner[0][0].co_filename if inner else ""
     return os.path.basename(file) in _WAITING or file.endswith(_APART)
-
-
-def states_of(run: Run) -> Iterator[tuple[str, Array]]:
-    """Each of SAMPLED with the samples of it, where there are any."""
-    for k, state in enumerate(SAMPLED):
-        of = np.flatnonzero(run.sample_state == k)
-        if len(of):
-            yield state, of

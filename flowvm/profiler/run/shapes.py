@@ -20,7 +20,7 @@ def shapes_of(run: Run) -> dict[int, list[list[int]]]:
     for i, (seq, entry) in enumerate(
         zip(snapshot.seq.tolist(), snapshot.entry.tolist(), strict=True)
     ):
-        info = engine.entry_info[entry][0] if entry < len(engine.entry_info) else None
+        info = engine.entries.info[entry][0] if entry < len(engine.entries.info) else None
         metas = getattr(info, "metas", ())
         reads = constant[firsts[i] : firsts[i + 1]]
         if len(reads) == len(metas):

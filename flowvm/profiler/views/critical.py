@@ -7,7 +7,6 @@ one operator are one row.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from flowvm.profiler.analysis.host_time import HOSTED, during, text_of
 from flowvm.profiler.analysis.paths import Segment
@@ -27,6 +26,7 @@ from flowvm.profiler.grammar import (
 )
 from flowvm.profiler.run.devices import said_of
 from flowvm.profiler.run.run import Run
+from flowvm.profiler.views.facts import ProfileLike
 from flowvm.profiler.views.verdict import WORDS
 from flowvm.vm.machine.words import KIND
 
@@ -111,7 +111,7 @@ def _named(piece: Piece) -> str:
     return f"#{piece.first} {piece.op}" + (f" ×{piece.count:,}" if piece.count > 1 else "")
 
 
-def critical(profile: Any) -> Critical:
+def critical(profile: ProfileLike) -> Critical:
     """The critical path of a Profile."""
     run: Run = profile.run
     pieces: list[Piece] = []

@@ -9,7 +9,6 @@ by name every instruction that was waited for.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -30,6 +29,7 @@ from flowvm.profiler.grammar import (
 )
 from flowvm.profiler.run.devices import said_of
 from flowvm.profiler.run.run import Run
+from flowvm.profiler.views.facts import ProfileLike
 from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.machine.words import INS, KIND
 from flowvm.vm.watch.lanes import draw_lanes
@@ -162,7 +162,7 @@ def _cells(row: DagRow) -> list[str | Span]:
 
 
 def dag(
-    profile: Any,
+    profile: ProfileLike,
     around: int | None = None,
     depth: int = 2,
     releases: bool = False,
@@ -201,7 +201,7 @@ def dag(
     return Dag(tuple(run.streams[s] for s in streams), tuple(rows), hidden, hint, said_of(run))
 
 
-def on_path(profile: Any, path: str) -> set[int]:
+def on_path(profile: ProfileLike, path: str) -> set[int]:
     """The instructions that a path ran.  ArgumentError: none of PATHS."""
     if path not in PATHS:
         raise ArgumentError(f"path={path!r}: one of {', '.join(PATHS)}")
@@ -226,7 +226,7 @@ def near(run: Run, centre: int, depth: int) -> Array:
 
 
 def _row(
-    profile: Any, i: int, lane_of: dict[int, int], row_of: dict[int, int], marked: set[int]
+    profile: ProfileLike, i: int, lane_of: dict[int, int], row_of: dict[int, int], marked: set[int]
 ) -> DagRow:
     run: Run = profile.run
     first, last = int(run.offsets[i]), int(run.offsets[i + 1])

@@ -19,6 +19,7 @@ from flowvm.meta.arrays import Array
 from flowvm.profiler.grammar import ACCESS, Column, Drawn, Link, Node, Screen, counted, ms, table
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.views.dag import PATHS, near, on_path
+from flowvm.profiler.views.facts import ProfileLike
 from flowvm.profiler.views.spots import spot_of
 from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.machine.words import KIND
@@ -147,7 +148,12 @@ _COLUMNS = [
 
 
 def collapsed(
-    profile: Any, by: str, around: int | None, depth: int, limit: int | None, path: str = PATHS[0]
+    profile: ProfileLike,
+    by: str,
+    around: int | None,
+    depth: int,
+    limit: int | None,
+    path: str = PATHS[0],
 ) -> Collapsed:
     """The DAG of a Profile by lines or modules; see `flowvm.profiler.views.dag.dag`.
 
@@ -243,7 +249,7 @@ def _steps(run: Run) -> Array:
 
 
 def _group(
-    profile: Any,
+    profile: ProfileLike,
     name: str,
     lane: int,
     own: list[int],

@@ -8,6 +8,7 @@ from typing import Any
 
 from flowvm.profiler.analysis.tables import Row
 from flowvm.profiler.grammar import CAUSES, Column, Screen, Span, View, flowed, ms, percent, table
+from flowvm.profiler.views.facts import ProfileLike
 
 MOST_ROWS = 15
 
@@ -71,7 +72,7 @@ class Diff(View):
         return screen
 
 
-def diff(before: Any, after: Any, by: str = "op") -> Diff:
+def diff(before: ProfileLike, after: ProfileLike, by: str = "op") -> Diff:
     """Compare two Profiles, the largest change of running time first.
 
     by   "op", "line", "module" or "stream"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from flowvm.meta.arrays import Array
 from flowvm.profiler.grammar import ACCESS
 from flowvm.profiler.run.run import Run
+from flowvm.profiler.views.facts import ProfileLike
 from flowvm.vm.machine.edges import HAZARDS
 
 # of an edge: what it is
@@ -22,7 +21,7 @@ EDGES: dict[str, str] = {
 }
 
 
-def edges_of(profile: Any) -> dict[str, Array]:
+def edges_of(profile: ProfileLike) -> dict[str, Array]:
     """All of EDGES, an element an edge; instructions have their numbers."""
     run: Run = profile.run
     names = np.array([ACCESS[k][2] for k in range(len(ACCESS))], object)

@@ -169,9 +169,9 @@ class _Past:
             return f"forgotten: the recorder has lost the first {forgotten:,} instructions"
         return "from Python: a number, a list or an array"
 
-    def info(self, i: int) -> Any:
+    def info(self, i: int) -> object:
         entry = int(self.snapshot.entry[i])
-        return engine.entry_info[entry][0] if entry < len(engine.entry_info) else None
+        return engine.entries.info[entry][0] if entry < len(engine.entries.info) else None
 
     def state(self, i: int) -> str:
         """done, failed, poisoned, or what it does now."""

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from flowvm.meta.arrays import Array
+from flowvm.profiler.analysis.across import Tied
 from flowvm.profiler.analysis.bounds import on_free_cores
 from flowvm.profiler.analysis.host_time import Spent
-from flowvm.profiler.analysis.paths import Floor, Segment
-from flowvm.profiler.analysis.tables import Row
-from flowvm.profiler.analysis.waits import Lane
+from flowvm.profiler.analysis.moments import Moments
+from flowvm.profiler.analysis.paths import Floor, Segment, WhatIf
+from flowvm.profiler.analysis.tables import Memory, Row
+from flowvm.profiler.analysis.waits import Lane, Order, Waits
 from flowvm.profiler.grammar import ms
 from flowvm.profiler.run.roof import Roofline
 from flowvm.profiler.run.run import Run
+from flowvm.profiler.views.holders import Holdings
 from flowvm.profiler.views.verdict import Part
 
 
@@ -53,6 +59,64 @@ class Summed(Protocol):
         """Return the rows of a table by operator, line, module or stream."""
 
     def __len__(self) -> int: ...
+
+
+class PartLike(Protocol):
+    """A `Part` of a profile, as far as views and files go."""
+
+    @property
+    def name(self) -> str:
+        """The rank's name; empty where there is one process."""
+
+    @property
+    def profile(self) -> ProfileLike:
+        """The profile of this process alone."""
+
+    @property
+    def first(self) -> int:
+        """The number of its first instruction in the whole run."""
+
+
+class ProfileLike(Summed, Protocol):
+    """A profile, as far as views and files go."""
+
+    @property
+    def parts(self) -> Sequence[PartLike]:
+        """The processes of the run."""
+
+    @property
+    def tied(self) -> Tied | None:
+        """The collectives that ranks made together."""
+
+    @property
+    def order(self) -> Order:
+        """The instructions that stood in front of each instruction."""
+
+    @property
+    def waits(self) -> Waits:
+        """The waits of each instruction between its issue and its start."""
+
+    @property
+    def moments(self) -> Moments:
+        """The events of all instructions, in the order of time."""
+
+    def memory_of(self, space: str = ...) -> Memory:
+        """Return the bytes over time of one memory."""
+
+    def holdings_of(self, space: str = ...) -> Holdings:
+        """Return the holders of one memory, at any moment."""
+
+    def what_if(self, op: str | Callable[[str], bool], factor: float = ...) -> WhatIf:
+        """Return the floor if an operator took `factor` times as long."""
+
+    def to_columns(self) -> dict[str, Array]:
+        """Return every instruction as columns."""
+
+    def to_edges(self) -> dict[str, Array]:
+        """Return every edge as columns."""
+
+    def save(self, path: str | Path) -> None:
+        """Write the run to one file."""
 
 
 def roof_share(roof: Roofline | None, row: Row) -> float:

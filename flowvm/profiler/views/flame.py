@@ -24,6 +24,7 @@ from flowvm.meta.arrays import Array
 from flowvm.profiler.grammar import Screen, Span, View, bar, cropped, ms, percent, size
 from flowvm.profiler.run.columns import SAMPLED
 from flowvm.profiler.run.run import Run
+from flowvm.profiler.views.facts import ProfileLike
 from flowvm.profiler.views.verdict import WORDS
 from flowvm.version import VERSION
 from flowvm.vm.machine.words import KIND, OPERAND
@@ -124,7 +125,7 @@ def _tree(
             yield from _tree(below[name], total, depth + 1)
 
 
-def flame(profile: Any, by: str = "time") -> Flame:
+def flame(profile: ProfileLike, by: str = "time") -> Flame:
     """The flame graph of a Profile; ArgumentError: `by` is none of BY."""
     if by not in BY:
         raise ArgumentError(f"by={by!r}: a flame graph is by one of {', '.join(BY)}")

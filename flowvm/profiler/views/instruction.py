@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from flowvm.profiler.analysis.shares import Helped, helpers_of
 from flowvm.profiler.grammar import ACCESS, Screen, View, cropped, ms, rate, size
 from flowvm.profiler.run.devices import TIMED, steps_of
 from flowvm.profiler.run.run import Run
+from flowvm.profiler.views.facts import ProfileLike
 from flowvm.profiler.views.query import KINDS
 from flowvm.profiler.views.spots import Origin, Spot, origin_of, spot_of
 from flowvm.profiler.views.why import steps
@@ -120,7 +120,7 @@ class Instr(View):
 class Instrs:
     """The instructions of a Profile by number: `p.instr[311]`."""
 
-    def __init__(self, profile: Any) -> None:
+    def __init__(self, profile: ProfileLike) -> None:
         self._profile = profile
 
     def __len__(self) -> int:
@@ -142,7 +142,7 @@ class Instrs:
         return f"<{len(run)} instructions, #{run.seq[0]} to #{run.seq[-1]}: p.instr[{run.seq[-1]}]>"
 
 
-def _instruction(profile: Any, i: int) -> Instr:
+def _instruction(profile: ProfileLike, i: int) -> Instr:
     run: Run = profile.run
     first, last = int(run.offsets[i]), int(run.offsets[i + 1])
     operands = [

@@ -30,6 +30,7 @@ from flowvm.profiler.grammar import (
 from flowvm.profiler.run.kinds import KINDS, OTHER, held_before
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import allocation_times, inside, space_named, spaces_of
+from flowvm.profiler.views.facts import ProfileLike
 from flowvm.profiler.views.memory_parts import PARTS, course_of, in_words, kinds_in, together
 from flowvm.vm.watch.spaces import HOST
 
@@ -189,7 +190,7 @@ def _coarser(course: Array, columns: int) -> Array:
     return sizes
 
 
-def memory_view(profile: Any, device: DeviceLike | None = None) -> MemoryView:
+def memory_view(profile: ProfileLike, device: DeviceLike | None = None) -> MemoryView:
     """The memory of a Profile: of a device, by default the first in use, else the host.
 
     ArgumentError: nothing of that device is in the run.
@@ -314,7 +315,7 @@ def _during(run: Run, moment: int, space: str) -> str:
     return f"#{run.seq[i]} {run.names[run.op[i]]}  {run.lines[run.line[i]]}".rstrip()
 
 
-def _waits_for(profile: Any, releases: Array, nbytes: Array) -> str:
+def _waits_for(profile: ProfileLike, releases: Array, nbytes: Array) -> str:
     """Name the instruction for which most of the bytes to be released wait."""
     run: Run = profile.run
     total: dict[str, int] = {}

@@ -133,7 +133,7 @@ def _makers() -> dict[int, tuple[str, str]]:
         if key not in lines:
             lines[key] = short_position(*key)
         entry = int(snapshot.entry[i])
-        info = engine.entry_info[entry][0] if entry < len(engine.entry_info) else None
+        info = engine.entries.info[entry][0] if entry < len(engine.entries.info) else None
         owners[storage] = (str(getattr(info, "name", "")), lines[key])
     return owners
 

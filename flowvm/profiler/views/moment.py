@@ -12,7 +12,6 @@ oldest first, and what stands behind another that conflicts with it has to wait.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.rank_runs import title
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import spaces_of
+from flowvm.profiler.views.facts import PartLike, ProfileLike
 from flowvm.profiler.views.holders import Holder
 from flowvm.profiler.views.plan import label
 from flowvm.vm.machine.edges import HAZARDS
@@ -261,7 +261,7 @@ def _named(some: tuple[Named, ...]) -> str:
 
 
 def resolve_moment(
-    profile: Any, t: float | None, instr: int | None, when: str
+    profile: ProfileLike, t: float | None, instr: int | None, when: str
 ) -> tuple[int, int | None]:
     """The number of the moment that `Profile.at` is asked for, and its time if that was given (ns).
 
@@ -288,7 +288,7 @@ def resolve_moment(
     return number, None
 
 
-def next_of(profile: Any, number: int, steps: int, to: str) -> int:
+def next_of(profile: ProfileLike, number: int, steps: int, to: str) -> int:
     """The number of the moment that `Profile.step` goes to.  ArgumentError: there is no such."""
     if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)):
         raise ArgumentError(f"step({steps!r}): how many events further on, below 0: back")
@@ -302,7 +302,7 @@ def _stage(call: str, argument: str, name: str) -> int:
     return TIMES.index(name)
 
 
-def moment(profile: Any, number: int, time: int | None = None) -> Moment:
+def moment(profile: ProfileLike, number: int, time: int | None = None) -> Moment:
     """Return the state of a Profile's run behind `number` events: at a time (ns), or when the last
     of them happened.
     """
@@ -356,7 +356,7 @@ class _Names:
         return tuple(self(int(i)) for i in some)
 
 
-def _python(part: Any, names: _Names, states: Array, now: int) -> tuple[str, str]:
+def _python(part: PartLike, names: _Names, states: Array, now: int) -> tuple[str, str]:
     """Return the name and the activity of a process's Python."""
     run, who = part.profile.run, f"{part.name} Python".lstrip()
     inside = np.flatnonzero((run.wait_times[:, 0] <= now) & (now < run.wait_times[:, 1]))

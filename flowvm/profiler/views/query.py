@@ -24,6 +24,7 @@ from flowvm.profiler.analysis.tables import BY
 from flowvm.profiler.grammar import Column, Screen, View, counted, cropped, ms, rate, size, table
 from flowvm.profiler.run.devices import said_of
 from flowvm.profiler.run.run import Run
+from flowvm.profiler.views.facts import ProfileLike
 from flowvm.vm.machine.words import KIND
 
 MOST_ROWS = 20
@@ -156,7 +157,7 @@ def _cells(row: Matched, where: bool) -> list[Any]:
 class _Table:
     """The columns of a Profile by name, each made when it is asked for; tasks follow."""
 
-    def __init__(self, profile: Any) -> None:
+    def __init__(self, profile: ProfileLike) -> None:
         self.profile, self.run = profile, profile.run
         self.count = len(self.run) + len(self.run.task_launch)
 
@@ -220,13 +221,13 @@ class _Table:
         return np.concatenate((own, rest))
 
 
-def columns_of(profile: Any) -> dict[str, Array]:
+def columns_of(profile: ProfileLike) -> dict[str, Array]:
     """All of COLUMNS, an element an instruction, then one for each task of graphs' replays."""
     of = _Table(profile)
     return {name: of.column(name) for name in COLUMNS}
 
 
-def query(profile: Any, text: str, limit: int | None = MOST_ROWS) -> Query:
+def query(profile: ProfileLike, text: str, limit: int | None = MOST_ROWS) -> Query:
     """The instructions of a Profile that an expression is true of, those that ran longest first.
 
     text    see the module; COLUMNS are what it may name

@@ -24,6 +24,7 @@ from flowvm.profiler.analysis.across import (
 from flowvm.profiler.analysis.host_time import inside
 from flowvm.profiler.grammar import Column, Screen, View, flowed, ms, percent, size, table
 from flowvm.profiler.run.run import Run
+from flowvm.profiler.views.facts import ProfileLike
 from flowvm.profiler.views.verdict import WORDS
 
 WORTH = 0.01  # of the wall time: less waiting is not worth a line
@@ -139,7 +140,7 @@ def ranks_summary(profiles: Sequence[Any], shifts: Sequence[int]) -> RanksSummar
     return RanksSummary(tuple(rows), tuple(sentences), late=tuple(late))
 
 
-def _lateness(row: RankRow, profile: Any, shift: int, together: Tied) -> str:
+def _lateness(row: RankRow, profile: ProfileLike, shift: int, together: Tied) -> str:
     """Describe the lateness of a rank: its length, and the rank's work meanwhile; "" if others did
     not wait for it.
     """

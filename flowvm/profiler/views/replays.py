@@ -10,6 +10,7 @@ from flowvm.errors import ArgumentError
 from flowvm.meta.arrays import Array
 from flowvm.profiler.grammar import ms, percent
 from flowvm.profiler.run.run import Run
+from flowvm.profiler.views.facts import ProfileLike
 from flowvm.profiler.views.plan import ActorRow, PlanView, TaskRow, label
 from flowvm.vm.machine.words import KIND
 from flowvm.vm.watch.device_times import HOST
@@ -18,7 +19,7 @@ MOST_LAUNCHES = 2000  # that a what-if plays through
 WORTH = 0.02  # a what-if below is not worth a line
 
 
-def plan_of(profile: Any, name: str | None = None) -> PlanView:
+def plan_of(profile: ProfileLike, name: str | None = None) -> PlanView:
     """The replays of a Plan in a Profile.  ArgumentError: there is no such, or none."""
     run: Run = profile.run
     plans = run.info.get("plans", {})

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from xml.sax import saxutils
 
 from flowvm.errors import ArgumentError
@@ -18,7 +17,7 @@ from flowvm.files.writer import put
 from flowvm.profiler.analysis.tables import BY, Row
 from flowvm.profiler.grammar import Column, Screen, Span, View, ms, percent, rate, table
 from flowvm.profiler.run.roof import Roofline, of_run
-from flowvm.profiler.views.facts import roof_share
+from flowvm.profiler.views.facts import ProfileLike, roof_share
 
 MOST = 26  # operators, each with a letter
 HIGH, WIDEST = 14, 72  # lines and columns of the plot in a terminal
@@ -223,7 +222,7 @@ def _escape(text: str) -> str:
     return saxutils.escape(printable(text))
 
 
-def roofline_plot(profile: Any, by: str = "op") -> RooflinePlot:
+def roofline_plot(profile: ProfileLike, by: str = "op") -> RooflinePlot:
     """Return the plot of a profile's operators, lines or modules; what ran on a device has no place
     below the host's roof.  ArgumentError: `by` is none of the tables.
     """

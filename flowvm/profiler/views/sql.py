@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from flowvm.errors import ArgumentError
 from flowvm.profiler.grammar import Column, Screen, View, counted, table
 from flowvm.profiler.views.edges import edges_of
+from flowvm.profiler.views.facts import ProfileLike
 from flowvm.profiler.views.query import columns_of
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Rows(View):
     """Result of a query: names of columns, and all rows as tuples."""
 
     columns: tuple[str, ...]
-    rows: tuple[tuple[Any, ...], ...]
+    rows: tuple[tuple[object, ...], ...]
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         return iter(self.rows)
@@ -62,7 +63,7 @@ def _text(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def sql(profile: Any, text: str) -> Rows:
+def sql(profile: ProfileLike, text: str) -> Rows:
     """The rows of a query.  ArgumentError: SQLite does not understand it."""
     tables = {"instructions": columns_of(profile), "edges": edges_of(profile)}
     with closing(sqlite3.connect(":memory:")) as base:
@@ -85,6 +86,6 @@ def sql(profile: Any, text: str) -> Rows:
     return Rows(tuple(column[0] for column in cursor.description or ()), tuple(rows))
 
 
-def _values(column: Array) -> list[Any]:
+def _values(column: Array) -> list[object]:
     """As SQLite has them: what never happened is null."""
     return [None if value != value else value for value in column.tolist()]

@@ -23,6 +23,7 @@ from flowvm.profiler.grammar import ACCESS, CAUSES, Line, Screen, View, counted,
 from flowvm.profiler.run.columns import CAUSES as HOST_CAUSES
 from flowvm.profiler.run.devices import said_of
 from flowvm.profiler.run.run import Run
+from flowvm.profiler.views.facts import ProfileLike
 from flowvm.profiler.views.verdict import WORDS
 from flowvm.vm.machine.edges import HAZARDS
 
@@ -123,7 +124,7 @@ def _merged(cells: tuple[tuple[str, bool], ...], columns: int) -> list[tuple[str
 
 
 def timeline(
-    profile: Any,
+    profile: ProfileLike,
     t: tuple[float, float] | None = None,
     lanes: list[str] | None = None,
     follow: int | None = None,
@@ -329,7 +330,7 @@ def waited_for(run: Run, source: int, target: int) -> str:
     return f"t{run.tensor[flat]} ({access} #{own}) ◄{line[0]} {producer} ({hazard})"
 
 
-def _gaps(profile: Any, begin: int, end: int, threshold: int) -> list[Gap]:
+def _gaps(profile: ProfileLike, begin: int, end: int, threshold: int) -> list[Gap]:
     run, before = profile.run, profile.order
     spans = []
     for lane in profile.lanes:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flowvm.profiler import markup
 from flowvm.profiler.analysis.tables import Row
 from flowvm.profiler.grammar import Column, Screen, Span, View, ms, percent, size, table
 from flowvm.profiler.run.roof import of_run
 from flowvm.profiler.terminal import WIDE
+from flowvm.profiler.views.facts import ProfileLike
 
 UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -105,7 +106,7 @@ def _many(count: float) -> str:
     return f"{count:.0f}" if count else "-"
 
 
-def tree(profile: Any, known: Mapping[str, Known] | None = None) -> ModuleTree:
+def tree(profile: ProfileLike, known: Mapping[str, Known] | None = None) -> ModuleTree:
     """The modules of a Profile; `known` what a model says of them, by the path in that model."""
     roof, known = of_run(profile.run), known or {}
     own = {k.recorded: path for path, k in known.items()}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from flowvm.profiler.grammar import ACCESS, Screen, View, ms
 from flowvm.profiler.run.devices import TIMED, steps_of
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.views.explanation import explain
+from flowvm.profiler.views.facts import ProfileLike
 from flowvm.profiler.views.spots import Origin, Spot, origin_of, spot_of
 from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.machine.words import KIND
@@ -163,7 +163,7 @@ def find(run: Run, what: object) -> int:
     )
 
 
-def why(profile: Any, what: Any, depth: int = DEPTH) -> Why:
+def why(profile: ProfileLike, what: object, depth: int = DEPTH) -> Why:
     """Explain the start of an instruction of a Profile.
 
     what   its number; the name of an operator: the one of those that waited longest; or a tensor:
@@ -175,7 +175,7 @@ def why(profile: Any, what: Any, depth: int = DEPTH) -> Why:
     return _why(profile, i, depth, True)
 
 
-def _why(profile: Any, i: int, depth: int, whole: bool) -> Why:
+def _why(profile: ProfileLike, i: int, depth: int, whole: bool) -> Why:
     run: Run = profile.run
     before, waits = profile.order, profile.waits
     issued = int(run.time("issued")[i])
@@ -223,7 +223,7 @@ def _why(profile: Any, i: int, depth: int, whole: bool) -> Why:
     )  # fmt: skip
 
 
-def _slowest(profile: Any, i: int) -> str:
+def _slowest(profile: ProfileLike, i: int) -> str:
     """Name the instruction that ran longest in the chain of waits in front of an instruction."""
     run: Run = profile.run
     before, ran = profile.order, run.time("ended") - run.time("started")
@@ -263,7 +263,9 @@ def _blocks(run: Run, i: int) -> tuple[tuple[str, ...], int]:
     return tuple(rows[:MOST]), max(0, len(rows) - MOST)
 
 
-def _what_if(profile: Any, i: int, gating: list[Producer]) -> tuple[tuple[str, int, int], ...]:
+def _what_if(
+    profile: ProfileLike, i: int, gating: list[Producer]
+) -> tuple[tuple[str, int, int], ...]:
     run: Run = profile.run
     now = profile.floor.length
     names = dict.fromkeys([run.names[run.op[i]], *(p.op for p in gating)])

@@ -83,7 +83,7 @@ class DataLoader(Generic[T_co]):
         timeout: float = 0,
         worker_init_fn: Callable[[int], Any] | None = None,
         multiprocessing_context: Any = None,
-        generator: Any = None,
+        generator: Generator | None = None,
         *,
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
@@ -204,7 +204,7 @@ for _kind in (Pass, Prefetcher, map):
     _BaseDataLoaderIter.register(_kind)
 
 
-def _base_seed(generator: Any) -> int:
+def _base_seed(generator: Generator | None) -> int:
     """A number for a pass, of the generator's seed and how often it has drawn."""
     if not isinstance(generator, (Generator, type(None))):
         raise ArgumentTypeError(

@@ -11,11 +11,14 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, AssertedError, OutOfRangeError
+
+if TYPE_CHECKING:
+    from flowvm.ops.random.generator import Generator
 
 # public: utils.data
 
@@ -208,7 +211,9 @@ def batch_getter(dataset: Any) -> Callable[[Sequence[int]], Any] | None:
 
 
 def random_split(
-    dataset: Dataset[T_co], lengths: Sequence[int] | Sequence[float], generator: Any = None
+    dataset: Dataset[T_co],
+    lengths: Sequence[int] | Sequence[float],
+    generator: Generator | None = None,
 ) -> list[Subset[T_co]]:
     """Split a dataset at random into parts of the given lengths, or fractions that sum to 1.
 

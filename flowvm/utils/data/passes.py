@@ -147,9 +147,9 @@ class Pass:
 
 def _let_go() -> None:
     """Give the memory of unused batches back to the workers."""
-    engine.release_dead()
+    engine.storages.release_dead()
     with engine.lock:
-        engine.reclaim()
+        engine.storages.reclaim()
 
 
 def _error(failure: Failure, worker: Worker, number: int) -> Exception:

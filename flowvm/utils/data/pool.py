@@ -31,7 +31,7 @@ from flowvm.utils.data.fetch import Recipe
 from flowvm.utils.data.messages import Answer, Task, fetch, post
 from flowvm.utils.data.segments import Borrowed
 from flowvm.utils.data.worker import PATIENCE_S, serve
-from flowvm.vm.engine.engine import engine
+from flowvm.vm.callers import interrupt
 
 LOOK_S: Final = 0.5  # between two looks whether a silent worker is alive
 SPARE: Final = 4  # segments of a worker beside the ones of its batches in advance
@@ -122,7 +122,7 @@ class Pool:
         base_seed: int,
         init: Callable[[int], object] | None,
     ) -> None:
-        engine.install_interrupt()  # for the worker's end, which may run in a finalizer
+        interrupt.install()  # for the worker's end, which may run in a finalizer
         self.recipe = recipe
         self.depth = count * ahead
         self.epoch = 0

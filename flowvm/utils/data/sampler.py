@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from itertools import chain
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -28,7 +28,7 @@ AT_ONCE = 1 << 16  # independent draws
 
 
 def _drawn(
-    count: int, most: int, draw: Callable[[int, Generator], list[int]], generator: Any
+    count: int, most: int, draw: Callable[[int, Generator], list[int]], generator: Generator | None
 ) -> Iterator[int]:
     """Return `count` indices from calls of `draw(count, generator)`, of `most` each; the last call
     draws the rest.  The first call is made now, the others when they are needed.  All of them draw
@@ -91,7 +91,7 @@ class RandomSampler(Sampler[int]):
         data_source: Sized,
         replacement: bool = False,
         num_samples: int | None = None,
-        generator: object = None,
+        generator: Generator | None = None,
     ) -> None:
         if num_samples is not None and (not isinstance(num_samples, int) or num_samples <= 0):
             raise ArgumentError(f"num_samples should be a positive integer, got {num_samples!r}")
@@ -160,7 +160,7 @@ class WeightedRandomSampler(Sampler[int]):
         weights: Sequence[float] | Tensor,
         num_samples: int,
         replacement: bool = True,
-        generator: Any = None,
+        generator: Generator | None = None,
     ) -> None:
         if not isinstance(num_samples, int) or num_samples <= 0:
             raise ArgumentError(f"num_samples should be a positive integer, got {num_samples!r}")

@@ -56,56 +56,56 @@ class IssueGlobals(TypedDict, total=False):
     write_hole: Callable[..., None]
     getframe: Callable[[int], FrameType]
     releases: Sequence[int]  # the entries that release so many storages
-    adopted: dict[int, Any]  # not empty while storages have memory that is not the VM's
+    adopted: dict[int, object]  # not empty while storages have memory that is not the VM's
     stream_of: dict[int, int]  # not empty while storages are of other streams
     lent: memoryview  # how many have the memory of each storage; the first: their sum
     lent_at: int  # its address
     settle: Callable[[int], None]  # called with a record while some memory is lent
     Loan: type
     # calls and tensors
-    new: Callable[[type], Any]  # object.__new__
+    new: Callable[[type], object]  # object.__new__
     Tensor: type
     Storage: type
     Parameter: type
-    as_number: Callable[[Any], float]
+    as_number: Callable[[object], float]
     flow_error: type[Exception]
     cut: Callable[[BaseException], None]  # takes flowvm's frames out of a traceback
-    written: Callable[[Any], Callable[..., Any]]  # the function of an operator, now written
-    fallback: Callable[..., Any]
-    miss: Callable[..., Any]
+    written: Callable[..., Callable[..., object]]  # the function of an operator, now written
+    fallback: Callable[..., object]
+    miss: Callable[..., object]
     unsized: Callable[..., None]
     # modes: sets that are empty while no thread is in such a region
-    departed: set[Any]  # captures, records a trace, or issues to another stream
-    unrecorded: set[Any]  # says whether it records
-    autocast: set[Any]
-    pinned: set[Any]  # pins the user's line
+    departed: set[object]  # captures, records a trace, or issues to another stream
+    unrecorded: set[object]  # says whether it records
+    autocast: set[object]
+    pinned: set[object]  # pins the user's line
     changed: object  # another one after each change that compiled graphs watch
     depart: Callable[..., int]  # the entry word of a call while `departed`
-    convert: Callable[..., Any]  # the inputs of a call as autocast wants them
+    convert: Callable[..., object]  # the inputs of a call as autocast wants them
     grad_enabled: Callable[[], bool]
-    recorder: Callable[[], Any]
+    recorder: Callable[[], object]
     trace_recorder: Callable[[], Any]
-    recording: Any  # what the threads' with statements say of recording
+    recording: object  # what the threads' with statements say of recording
     Recording: type
     FORGET: tuple[bool, bool]
     user_files: set[str]
     internal_files: dict[str, bool]
-    find_user: Callable[[FrameType], Any]
-    user_lines: Any  # what the threads' with statements say of the user's place
+    find_user: Callable[[FrameType], object]
+    user_lines: object  # what the threads' with statements say of the user's place
     # autograd
     Node: type
     OutputEdge: type
     AccumulateGrad: type
-    askers: dict[Any, Any]  # not empty while somebody is to be told of nodes
-    fitted: Callable[..., Any]
+    askers: dict[object, Callable[..., None]]  # not empty while somebody is to be told of nodes
+    fitted: Callable[..., object]
     arrive: Callable[..., None]
     add_in_place: Callable[..., None]
     explain: Callable[..., None]
     go_on: Callable[..., None]
     BackwardRun: type
-    started: set[Any]  # not empty while backward begins with something else than ones
+    started: set[object]  # not empty while backward begins with something else than ones
     # global tensors
-    globally: Callable[..., Any]
+    globally: Callable[..., object]
     global_alias: Callable[..., None]
     global_links: Callable[..., Any]
     global_view: Callable[..., Any]
@@ -116,7 +116,7 @@ class IssueGlobals(TypedDict, total=False):
 
 
 # a plain dict, because CPython reads globals fastest from one
-issue_globals: dict[str, Any] = {"__builtins__": builtins}
+issue_globals: dict[str, object] = {"__builtins__": builtins}
 hot = cast(IssueGlobals, issue_globals)
 
 # further counters of `flow.vm.stats()`, from rooms above

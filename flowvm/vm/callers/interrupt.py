@@ -100,6 +100,7 @@ class _LibraryFiles(dict[str, bool]):
 
 _LIBRARY: dict[str, bool] = _LibraryFiles()  # by the name of a file
 _TAKES = {contextlib.__file__: False, functools.__file__: False}  # files whose methods take no lock
+_is_installed = [False]
 raised = [0]  # the number of Ctrl-C that became a KeyboardInterrupt
 _late: list[float] = []  # the moments at which it was put off in a finalizer of the program's
 _stuck: list[tuple[int, int]] = []  # the place at which it was put off last, once for each time
@@ -140,6 +141,17 @@ def interrupt(signum: int, frame: FrameType | None) -> None:
     _late.clear()
     raised[0] += 1
     signal.default_int_handler(signum, frame)
+
+
+def install() -> None:
+    """Delay a Ctrl-C where it would be lost, unless the program has a handler.  Once: whoever sets
+    Python's own handler again has it.
+    """
+    if _is_installed[0] or threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
+        _is_installed[0] = True
 
 
 def _puts_off(frame: FrameType) -> bool:

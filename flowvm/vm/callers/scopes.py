@@ -24,6 +24,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
+from flowvm.guards.collection import Uncollected
 from flowvm.meta.arrays import Array
 from flowvm.vm.callers.lines import NO_ORIGIN, UNKNOWN, Backward, apart, behind
 from flowvm.vm.machine.record import Record, field, record
@@ -79,7 +80,7 @@ class Places(TypedDict):
     indices into `modules`, whose first name is "".
     """
 
-    codes: list[Any]
+    codes: list[object]
     lasts: list[int]
     forward: dict[int, Place]
     module: Array
@@ -152,7 +153,8 @@ class Scopes:
         rows = np.roll(rows, -count, axis=0) if count > CALLS else rows[:count]
         rows = rows[rows[:, OVER.LAST] > oldest]
         now = whole[NOTES.RUNNING : NOTES.OVER].reshape(NESTED, OPEN.WORDS)
-        alive = list(sys._current_frames())
+        with Uncollected():
+            alive = list(sys._current_frames())
         now = now[(now[:, OPEN.TICKET] > 0) & np.isin(now[:, OPEN.THREAD], alive)]
         now = now[np.argsort(-now[:, OPEN.TICKET])]
         notes = [(first, last, t, self.names[n]) for first, last, t, n in rows.tolist()]
@@ -182,7 +184,7 @@ class Scopes:
             known += mine > 0
         return np.where(known == 1, paths, 0), list(numbers)
 
-    def places(self, codes: list[Any], lasts: list[int], seqs: Array, oldest: int) -> Places:
+    def places(self, codes: list[object], lasts: list[int], seqs: Array, oldest: int) -> Places:
         """Return the places of instructions whose codes and offsets are in two rings, from `oldest`
         on.
         """
@@ -222,7 +224,7 @@ def _changes(calls: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
     return changes
 
 
-def call_of(codes: list[Any], lasts: list[int], seq: int, oldest: int) -> Place:
+def call_of(codes: list[object], lasts: list[int], seq: int, oldest: int) -> Place:
     """The user's call that issued `seq`; of a gradient that is differentiated, the first one."""
     for k in range(seq, max(seq - NEAR, oldest - 1), -1):
         code, last, origin = apart(codes[k & REC.MASK], lasts[k & REC.MASK])

@@ -29,6 +29,7 @@ from flowvm.vm.callers.tracebacks import on_interrupted, users
 from flowvm.vm.engine.failures import Failure, Failures
 from flowvm.vm.engine.persistent import persistent
 from flowvm.vm.machine.words import CTL, ERR, STO
+from flowvm.vm.watch.protocol import ThreadTable, Waiter
 
 if TYPE_CHECKING:
     from flowvm.vm.watch import in_flight
@@ -73,14 +74,15 @@ class Cancelling(Protocol):
 
     m: Any
     words: Any
-    running: bool
     failures: Failures
 
-    def fill_hole(self, seq: int) -> None:
-        """Publish an instruction that does nothing."""
+    @property
+    def threads(self) -> ThreadTable:
+        """Scheduler, workers and helpers."""
 
-    def wait_idle(self, seconds: float | None = None) -> bool:
-        """Wait until everything is done."""
+    @property
+    def waits(self) -> Waiter:
+        """The waits of issuing threads."""
 
 
 def cancel(
@@ -91,11 +93,11 @@ def cancel(
     """
     words = vm.words
     before = int(words[CTL.N_CANCELLED]), int(words[CTL.N_KEPT])
-    if not vm.running or words[CTL.RECEIVED] == words[CTL.HEAD]:
+    if not vm.threads.running or words[CTL.RECEIVED] == words[CTL.HEAD]:
         return Cancelled(0, 0)
     _publish(vm, how, code, last, dict(persistent()))
     if seconds:
-        vm.wait_idle(seconds)
+        vm.waits.wait_idle(seconds)
     return Cancelled(int(words[CTL.N_CANCELLED]) - before[0], int(words[CTL.N_KEPT]) - before[1])
 
 
@@ -108,7 +110,7 @@ def _publish(
         for seq in hot["counter"]:  # noqa: B007 - not next(): see the engine
             break
     finally:
-        vm.fill_hole(seq)
+        hot["fill_hole"](seq)
     error = CancelledError(f"never computed: {how} came before it had started")
     with vm.failures.lock:
         vm.failures.by_seq[seq] = Failure(seq, "cancel", error, code, last, seen=True)

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -121,23 +121,23 @@ class Stepping(Switched):
         self.storage = storage  # kept alive: its number would be another's
         self.every = op is None and line is None and storage is None and not nan
         self.thread, self.inside, self.stops = 0, False, 0
-        self._before: Any = None
-        self._wish = vm.run_sequentially()
+        self._before: object = None
+        self._wish = vm.sequential.region()
 
     def _switch(self) -> Stepping:
         self.thread = threading.get_ident()
-        self._before = self.vm.stepping
+        self._before = self.vm.sequential.stepping
         self._wish._switch()
-        self.vm.stepping = self
+        self.vm.sequential.stepping = self
         return self
 
     def _on_exit(self, *error: object) -> None:
-        if self.vm.stepping is self:
-            self.vm.wait_idle()
+        if self.vm.sequential.stepping is self:
+            self.vm.waits.wait_idle()
 
     def _undo(self) -> None:
-        if self.vm.stepping is self:
-            self.vm.stepping = self._before
+        if self.vm.sequential.stepping is self:
+            self.vm.sequential.stepping = self._before
         self._wish._undo()
 
     def run(self, drain: Callable[[], None]) -> None:
@@ -191,14 +191,14 @@ class Stepping(Switched):
         kind = int(m[entry + ENT.KIND])
         if kind in (KIND.TOUCH, KIND.BARRIER, KIND.RELEASE, KIND.RESTORE):
             return None
-        info = self.vm.entry_info[m[record + RING.ENTRY] & ENT.MASK][0]
+        info = self.vm.entries.info[m[record + RING.ENTRY] & ENT.MASK][0]
         frame = _user_frame()
         line = "" if frame is None else short_position(frame.f_code, frame.f_lasti)
         count = count_of(m, slot, entry)
         return _Found(
             seq,
             getattr(info, "name", "") or NAMES.get(kind, str(info)),
-            self.vm.stream_name(m[record + RING.ENTRY] >> ENT.BITS),
+            self.vm.streams.name(m[record + RING.ENTRY] >> ENT.BITS),
             line,
             frame,
             tuple(int(operand_of(m, slot, entry, k)) for k in range(count)),
@@ -236,7 +236,7 @@ class Stepping(Switched):
             if not kind.startswith(access):
                 continue
             if meta is not None and kind == "mut2" and over:
-                meta = meta.with_shape((self.vm.rows(operand), *meta.shape[1:]))
+                meta = meta.with_shape((self.vm.storages.rows(operand), *meta.shape[1:]))
             value = None if meta is None else self.value(operand, meta)
             shown.append(StepOperand(name, kind, operand & OPERAND.STORAGE_MASK, meta, value))
         return tuple(shown)
@@ -245,7 +245,7 @@ class Stepping(Switched):
         """Return a copy of the numbers of an operand; None if it has no memory yet, or a
         device's.
         """
-        address = self.vm.pointer(operand)
+        address = self.vm.storages.pointer(operand)
         at_start = address - (operand >> OPERAND.STORAGE_BITS)
         if meta.device.type != "cpu" or at_start == 0:
             return None

@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from types import CodeType, FunctionType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowvm.errors import Status, VMError, exception_for
 from flowvm.files.printable import printable
@@ -62,7 +62,7 @@ class Failure:
     operands: str = ""
     captured: bool = False  # no failure, as long as its missing value is not needed
     scope: str = ""  # path of the module, of a graph's task
-    info: Any = None  # the entry's
+    info: object = None  # the entry's
     note: str = ""  # the text added to the exception
     traceback: TracebackType | None = None  # of a Python callback that raised: the user's frames
     forward: tuple[CodeType | None, int] = (None, 0)  # of a graph's task: the forward call
@@ -137,7 +137,7 @@ class Failures:
 
     def _read(self, report: list[int]) -> None:
         seq, status = report[ERR.SEQ], report[ERR.STATUS]
-        info = self.vm.entry_info[(report[ERR.ENTRY] - ENT.AT) // ENT.WORDS][0]
+        info = self.vm.entries.info[(report[ERR.ENTRY] - ENT.AT) // ENT.WORDS][0]
         name = str(getattr(info, "name", info))
         exception = self.raised.pop(seq, None)
         traceback = None

@@ -25,14 +25,18 @@ import time
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from flowvm.config import config
 from flowvm.guards.forks import Held
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.interrupt import protected
+from flowvm.vm.engine.failures import Failures
+from flowvm.vm.engine.loops import Loops
+from flowvm.vm.engine.records import Records
+from flowvm.vm.engine.threads import Threads
+from flowvm.vm.engine.waits import Waits
 from flowvm.vm.machine.words import CTL, POL, RING, STR
-from flowvm.vm.watch.flight import Recorded
-from flowvm.vm.watch.narrate import Narrator
+from flowvm.vm.watch.flight import Flight
 from flowvm.vm.watch.pending import issued
+from flowvm.vm.watch.watchdog import Watch
 
 PATIENCE_S = 60.0  # that a fork waits for the VM and for locks
 TRY_S = 1.0  # that it waits with the gate closed, before it lets the others go on for a while
@@ -70,24 +74,38 @@ class Gate:
         self.opened.set()
 
 
-class Forked(Recorded, Protocol):
-    """The interface of an engine that forks need."""
+class Forked(Protocol):
+    """The parts of an engine that a fork brings to rest, or makes anew."""
 
-    failures: Any
-    watch: Any
-    local: threading.local
-    broken: str
-    configured: bool
-    narrator: Narrator
-    loops: Any
-    uncompiled: bool
+    words: memoryview
 
     @property
-    def sequential(self) -> int:
-        """The number of reasons to run instructions at once."""
+    def failures(self) -> Failures:
+        """Errors of instructions."""
 
-    def wait_idle(self, seconds: float | None = None) -> bool:
-        """Wait until everything issued so far is done."""
+    @property
+    def flight(self) -> Flight:
+        """The recorder."""
+
+    @property
+    def watch(self) -> Watch:
+        """The watchdog."""
+
+    @property
+    def loops(self) -> Loops:
+        """The native functions."""
+
+    @property
+    def threads(self) -> Threads:
+        """Scheduler, workers and helpers."""
+
+    @property
+    def records(self) -> Records:
+        """The writer of records."""
+
+    @property
+    def waits(self) -> Waits:
+        """The waits of issuing threads."""
 
 
 class Forking:
@@ -135,16 +153,16 @@ class Forking:
 
     def _rest(self, deadline: float) -> bool:
         """Come to rest, with the gate closed and locks held.  Return True if that succeeded."""
-        while not self.vm.broken:
-            if self.vm.running and not self._quiet():
-                self.vm.wait_idle(max(0.0, deadline - time.monotonic()))
+        while not self.vm.threads.broken:
+            if self.vm.threads.running and not self._quiet():
+                self.vm.waits.wait_idle(max(0.0, deadline - time.monotonic()))
             late = time.monotonic() > deadline - TRY_S
             until = deadline if late else time.monotonic() + TRY_S
             if self.held.take(False, until) or late:
                 self.gate = hot["counter"] = Gate(iter(hot["counter"]))
-                at_once = self.vm.sequential or self.vm.uncompiled
-                if not self._quiet() and (self.vm.running or at_once):
-                    self.vm.wait_idle(TRY_S)
+                at_once = self.vm.threads.vetoes or self.vm.threads.uncompiled
+                if not self._quiet() and (self.vm.threads.running or at_once):
+                    self.vm.waits.wait_idle(TRY_S)
                 if (self.held.take(True, until) and self._quiet()) or late:
                     break
             self._let_go()
@@ -177,10 +195,10 @@ class Forking:
         starts its threads on demand.
         """
         vm, words = self.vm, self.vm.words
-        vm.broken, self.why, self.interrupted = vm.broken or self.why, "", False
-        vm.local = threading.local()
-        vm.threads, vm.running = [], False
-        for stream in range(vm.streams):
+        vm.threads.after_fork_in_child(self.why)
+        self.why, self.interrupted = "", False
+        vm.waits.after_fork_in_child()
+        for stream in range(words[CTL.USED_STREAMS]):
             at = STR.AT + stream * STR.WORDS
             words[at + STR.SLEEPS] = words[at + STR.TEAM_SLEEPS] = 0
             words[at + STR.TEAM] = words[at + STR.TAKEN] = 0
@@ -191,7 +209,7 @@ class Forking:
         self.gate = None  # the threads that wait at it do not exist here
         self.held.let_go(in_child=True)
         hot["counter"] = itertools.count(received)
-        hot["limit"] = 0 if vm.broken else received  # 0: nothing is read natively
+        hot["limit"] = 0 if vm.threads.broken else received  # 0: nothing is read natively
         words[CTL.SEEN] = received
         vm.flight.after_fork_in_child()
         vm.watch.after_fork_in_child()
@@ -200,7 +218,4 @@ class Forking:
         words[CTL.STOP] = words[CTL.ROOM_SLEEPS] = words[CTL.TAKEN] = 0
         words[CTL.SCHEDULER_SLEEPS] = CTL.ABSENT
         words[POL.KIND] = words[POL.PULLED] = 0  # whose block it is may not be here
-        vm.narrator = Narrator(vm)
-        if not vm.sequential:  # the child may start its VM with other settings
-            vm.configured = False
-            config.lock("")
+        vm.records.after_fork_in_child()

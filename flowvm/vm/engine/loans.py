@@ -43,7 +43,7 @@ class Loan:
     __slots__ = ("__array_interface__", "__weakref__", "id", "storage")
 
     @protected
-    def __init__(self, lending: Lending, storage: Any, interface: dict[str, Any]) -> None:
+    def __init__(self, lending: Lending, storage: Any, interface: dict[str, object]) -> None:
         self.storage, self.__array_interface__ = storage, interface
         lending.begin(storage.id)
         self.id: int = storage.id
@@ -120,7 +120,7 @@ class Lending:
         with self.engine.lock:
             ids = [i for i in self._lent_of(seq) if not self._is_alone(i)]
         if ids and self.engine.words[CTL.HEAD] <= seq:
-            self.engine.wait_done(ids)
+            self.engine.waits.wait_done(ids)
 
     def _lent_of(self, seq: int) -> set[int]:
         """Return the lent storages that instruction `seq` accesses; none if nobody waits for its

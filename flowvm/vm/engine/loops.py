@@ -2,7 +2,7 @@
 
 Compiling them takes some ten seconds, once on a machine.  Nothing waits for that: helper processes
 make the missing ones (`flowvm.compiler.helpers`).  Until then the functions run as Python, on the
-thread that issues (`Engine.start`).
+thread that issues (`Threads.start`).
 
 Where there can be no processes, or they fail, a thread of this one compiles.
 """
@@ -20,6 +20,8 @@ from typing import Any
 from flowvm.compiler import helpers
 from flowvm.compiler.helpers import Helper
 from flowvm.config import say
+from flowvm.guards.apart import apart
+from flowvm.guards.collection import Uncollected
 from flowvm.vm.machine.lang import Uncompiled, address_of, cached_address
 
 LOOK_S = 0.05  # between two looks whether the helpers are done
@@ -34,7 +36,7 @@ class Loops:
 
     def __init__(
         self,
-        room: Any,
+        room: object,
         signatures: Mapping[str, str],
         groups: tuple[tuple[str, ...], ...],
         last: Iterable[str],
@@ -52,6 +54,7 @@ class Loops:
         self.makers: list[Helper] = []
         self.thread: threading.Thread | None = None
         self.looked = 0.0
+        self.draining = 0  # the thread on which uncompiled code runs instructions
 
     def ready(self, names: Iterable[str]) -> bool:
         """Return True if all of these functions are native.  If not, have them compiled from now
@@ -90,6 +93,22 @@ class Loops:
     def all_cached(self, names: Iterable[str]) -> bool:
         """Return True if these functions are native or can be loaded; nothing is compiled."""
         return all(name in self.native or self._take(name) for name in names)
+
+    def in_python(self, function: Callable[..., object], *args: object) -> Any:
+        """Run a function of the machine as Python, where no signal handler runs (`apart`).
+
+        No garbage is collected from before that thread begins: a finalizer that computes would wait
+        there for the lock that this thread holds.
+        """
+        with Uncollected():
+            return apart(self._drained, function, *args)
+
+    def _drained(self, function: Callable[..., object], *args: object) -> object:
+        self.draining = threading.get_ident()
+        try:
+            return function(*args)
+        finally:
+            self.draining = 0
 
     def compiled(self, name: str) -> Callable[..., int]:
         """Return the native function; compile it now, on this thread, if necessary."""

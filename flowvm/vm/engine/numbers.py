@@ -36,7 +36,7 @@ class Numbers:
                 number = self._reused()
                 if number < 0:
                     raise
-        engine.user_streams[number - FIRST_USER_STREAM] = name
+        engine.streams.user_names[number - FIRST_USER_STREAM] = name
         return number
 
     def lend(self, number: int, owner: object) -> None:

@@ -15,17 +15,21 @@ knows of the error.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from flowvm.vm.callers.interrupt import waiting
+from flowvm.vm.engine.entries import Entries
 from flowvm.vm.engine.failures import Failures
 from flowvm.vm.engine.persistent import holders, persistent, storage_of
+from flowvm.vm.engine.records import Records
+from flowvm.vm.engine.storages import Storages
 from flowvm.vm.machine.words import CTL, ERR, KIND, OPERAND, STO
 from flowvm.vm.watch.pending import issued
+from flowvm.vm.watch.protocol import ThreadTable, Waiter
 
 PATIENCE = 0.15  # seconds for issued instructions to end, before persistent tensors are restored
 MOST = 24  # storages of one Restore
@@ -34,32 +38,34 @@ NEVER = -(1 << 62)  # TORN of storages that no Restore may touch, such as the or
 
 
 class Restoring(Protocol):
-    """The interface of an engine that this module needs."""
+    """The parts of an engine that restore."""
 
     m: Any
     words: Any
-    running: bool
-    next_storage: int
-    failures: Failures
 
-    def new_entry(self, kind: int, access: Sequence[int], *, scalars: int = 0, info: Any) -> int:
-        """An entry."""
+    @property
+    def failures(self) -> Failures:
+        """Errors of instructions."""
 
-    def issue(
-        self,
-        entry: int,
-        operands: Sequence[int],
-        scalars: Sequence[int] = (),
-        *,
-        traced: bool = False,
-    ) -> int:
-        """Issue an instruction."""
+    @property
+    def entries(self) -> Entries:
+        """What all calls of a kind have in common."""
 
-    def wait_idle(self, seconds: float | None = None) -> bool:
-        """Wait until everything is done."""
+    @property
+    def records(self) -> Records:
+        """The writer of records."""
 
-    def release_dead(self) -> None:
-        """Release storages that nobody has any more."""
+    @property
+    def storages(self) -> Storages:
+        """The ids of memories."""
+
+    @property
+    def threads(self) -> ThreadTable:
+        """Scheduler, workers and helpers."""
+
+    @property
+    def waits(self) -> Waiter:
+        """The waits of issuing threads."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +151,7 @@ class Restorer:
         """Wait a moment for the instructions before `until`.  Return True if they have ended."""
         words, deadline = self.vm.words, time.monotonic() + PATIENCE
         while words[CTL.HEAD] < until:
-            if not self.vm.running or time.monotonic() > deadline:
+            if not self.vm.threads.running or time.monotonic() > deadline:
                 return False
             time.sleep(0.0002)
         return True
@@ -159,15 +165,15 @@ class Restorer:
     @waiting
     def restore(self) -> Restored:
         """Lift the poison of all whole storages, and wait for that."""
-        self.vm.release_dead()
-        self.vm.wait_idle()
+        self.vm.storages.release_dead()
+        self.vm.waits.wait_idle()
         poison, torn = self._poisoned()
         whole = np.flatnonzero((poison != 0) & (torn == 0)).tolist()
         self._issue(whole, 0)
         unmade = set(np.flatnonzero((poison != 0) & (torn < 0)).tolist())
         if unmade:
             _forget(unmade.__contains__)
-        self.vm.wait_idle()
+        self.vm.waits.wait_idle()
         after, torn = self._poisoned()
         return Restored(int((after[whole] == 0).sum()), tuple(self._lost(after, torn)))
 
@@ -191,7 +197,7 @@ class Restorer:
 
     def _poisoned(self) -> tuple[Any, Any]:
         """Return STO.POISON and STO.TORN of all storages, now."""
-        count = self.vm.next_storage
+        count = self.vm.storages.next_id
         table = self.vm.m[STO.AT : STO.AT + count * STO.WORDS].reshape(count, STO.WORDS)
         return table[:, STO.POISON].copy(), table[:, STO.TORN].copy()
 
@@ -203,9 +209,9 @@ class Restorer:
             entry = self.entries.get(len(some))
             if entry is None:
                 access = [int(OPERAND.MUT)] * len(some)
-                entry = self.vm.new_entry(KIND.RESTORE, access, scalars=1, info="restore")
+                entry = self.vm.entries.new(KIND.RESTORE, access, scalars=1, info="restore")
                 self.entries[len(some)] = entry
-            self.vm.issue(entry, some, (cause,), traced=True)
+            self.vm.records.issue(entry, some, (cause,), traced=True)
 
 
 def _forget(lost: Callable[[int], bool]) -> None:
@@ -221,7 +227,7 @@ def _descriptions(storages: Collection[int]) -> tuple[dict[int, str], dict[int, 
     """
     names: dict[int, str] = {}
     texts: dict[int, str] = {}
-    things: dict[Any, list[Any]] = {}
+    things: dict[Any, list[object]] = {}
     for thing, holder in holders():
         if holder.names is not None:
             things.setdefault(holder.names, []).append(thing)

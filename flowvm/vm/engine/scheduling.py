@@ -58,13 +58,13 @@ class Rule(NamedTuple):
     kind: int
     table: Array | None = None
     wraps: bool = False
-    policy: Any = None
+    policy: object = None
     native: tuple[int, Array] | None = None
     why: str = ""
 
 
 # (policy, seed, like, streams) -> Rule; set by whoever knows policies by name
-planners: list[Callable[[Any, int | None, Any, Sequence[int]], Rule]] = []
+planners: list[Callable[[object, int | None, object, Sequence[int]], Rule]] = []
 
 
 class Order:
@@ -137,17 +137,17 @@ class Scheduling(Switched):
 
     def _switch(self) -> Scheduling:
         vm = self.vm
-        if vm.sequential:
+        if vm.threads.vetoes:
             raise ModeError(
                 "schedule: the sequential engine runs what is issued in program order; leave "
                 "flow.vm.sequential() first"
             )
         if vm.words[POL.KIND] != 0:
             raise ModeError("schedule: another policy is on; leave its block first")
-        vm.need_threads()
-        vm.start()
-        vm.release_dead()
-        vm.at_rest(self._begin)
+        vm.threads.compile_all()
+        vm.threads.start()
+        vm.storages.release_dead()
+        vm.waits.at_rest(self._begin)
         self._is_on = True
         return self
 
@@ -166,7 +166,7 @@ class Scheduling(Switched):
         words[POL.TOLD] = words[POL.ENDED_ON] = words[POL.PASSER] = -1
         at_once = rule.kind in (POL.ARRIVAL, POL.LATEST, POL.KEYED) and not self.gather
         words[POL.PULLED] = int(at_once and words[CTL.SCHEDULE] != 0)
-        ranks = (words[STR.AT + k * STR.WORDS + STR.PRIORITY] for k in range(vm.streams))
+        ranks = (words[STR.AT + k * STR.WORDS + STR.PRIORITY] for k in range(vm.streams.count))
         words[POL.RANKED] = int(any(ranks))
         if rule.native is not None:
             address, self._state = rule.native
@@ -180,11 +180,11 @@ class Scheduling(Switched):
             self._asking.start()
         words[POL.KIND] = rule.kind  # last: from here on it counts
 
-    def _on_exit(self, *error: Any) -> None:
+    def _on_exit(self, *error: object) -> None:
         if not self._is_on:
             return
-        self.vm.release_dead()
-        self.vm.wait_idle()
+        self.vm.storages.release_dead()
+        self.vm.waits.wait_idle()
         count = min(int(self.vm.words[POL.LOGGED]), LOG_ROWS)
         self.astray = int(self.vm.words[POL.ASTRAY])
         rows = self._log[:count]
@@ -196,7 +196,7 @@ class Scheduling(Switched):
     def _undo(self) -> None:
         failed = wrong = 0
         if self._is_on:
-            self.vm.at_rest(self._end)
+            self.vm.waits.at_rest(self._end)
             failed, wrong = int(self.vm.words[POL.FAILED]), int(self.vm.words[POL.WRONG])
         self._is_on = False
         if self._asking is not None:
@@ -229,13 +229,13 @@ _WRONG = {
 
 def lanes_of(vm: Any, streams: Sequence[int]) -> list[int]:
     """The streams that are workers to a policy that is asked."""
-    return list(streams) or [CALL_STREAM, *range(FIRST_USER_STREAM, vm.streams)]
+    return list(streams) or [CALL_STREAM, *range(FIRST_USER_STREAM, vm.streams.count)]
 
 
 class Replay(Scheduling):
     """`with flow.vm.replay(order):`, see there."""
 
-    def __init__(self, vm: Any, order: Order, streams: Sequence[int]) -> None:
+    def __init__(self, vm: object, order: Order, streams: Sequence[int]) -> None:
         rows = max(order.numbers, default=-1) + 1
         table = np.full((rows, 2), -1, np.int64)
         table[:, 0] = len(order) + np.arange(rows)
@@ -268,7 +268,7 @@ def _at(order: Order, place: int) -> str:
 
 
 def _name(vm: Any, entry: int) -> str:
-    info = vm.entry_info[entry][0] if entry < len(vm.entry_info) else None
+    info = vm.entries.info[entry][0] if entry < len(vm.entries.info) else None
     kind = int(vm.words[ENT.AT + entry * ENT.WORDS + ENT.KIND])
     return str(getattr(info, "name", None) or NAMES.get(kind, str(info)))
 

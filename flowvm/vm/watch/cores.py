@@ -11,7 +11,7 @@ import ctypes
 import os
 import threading
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -109,7 +109,7 @@ def _everything() -> int:
     return (sum(ticks) - idle) * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
 
 
-def between(before: Reading, after: Reading, issuing: set[int]) -> dict[str, Any]:
+def between(before: Reading, after: Reading, issuing: set[int]) -> dict[str, object]:
     """Return the use of the cores between two readings, as plain values: `cores` that this process
     may use, `wall`, `others` (nanoseconds of other processes, -1: not known), and of each thread
     its name, kind (one of KINDS), nanoseconds on a core and ready without.  `issuing` are numbers

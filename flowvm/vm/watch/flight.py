@@ -194,14 +194,14 @@ class Flight:
         self.exact, self.noted = EXACT_EVERY, 0  # between two looks; when the last one was
         # an instruction, and a moment at which it had been issued
         self.anchors: collections.deque[tuple[int, int]] = collections.deque(maxlen=WAITS)
-        self.stacks: dict[int, tuple[tuple[Any, int], ...]] = {}
+        self.stacks: dict[int, tuple[tuple[object, int], ...]] = {}
         self.keeping: Looking | None = None  # of a profile that wants more than the ring holds
         # each stack that was kept: by itself, and by its number, which is asked for once a level
-        self.alike: dict[Any, Any] = {}
-        self.numbers: dict[int, tuple[tuple[Any, int], ...]] = {}
+        self.alike: dict[object, Any] = {}
+        self.numbers: dict[int, tuple[tuple[object, int], ...]] = {}
         self.keep: Callable[[int], None] | None = None  # at level 3, `hot` has it as `make_room`
         self.due = [0]  # instructions below it need no note, at level 3 only their stacks
-        self.outside: dict[Any, bool] = {}  # code objects: whether they are not flowvm's own
+        self.outside: dict[object, bool] = {}  # code objects: whether they are not flowvm's own
         self.scopes = Scopes()
         self.on_level: list[Callable[[int], None]] = []  # called with a new level
         # set by the device rooms: the known times of instructions of these numbers
@@ -224,16 +224,16 @@ class Flight:
         words = self.vm.words
         self.in_nanoseconds = int(words[CTL.RECEIVED])
         self.zero = self.clocks()
-        for stream in range(self.vm.streams):
+        for stream in range(self.vm.streams.count):
             words[STR.AT + stream * STR.WORDS + STR.STAMP] = 0
         words[CTL.NOW] = 0
 
     def set_level(self, level: int) -> None:
         """Set the level of recording."""
         vm = self.vm
-        if vm.running:
-            vm.wait_idle()  # afterwards no worker has a stamp in hand
-        for stream in range(vm.streams):
+        if vm.threads.running:
+            vm.waits.wait_idle()  # afterwards no worker has a stamp in hand
+        for stream in range(vm.streams.count):
             vm.words[STR.AT + stream * STR.WORDS + STR.STAMP] = 0
         vm.words[CTL.LEVEL] = level
         self.due[0], self.keep = 0, None
@@ -446,7 +446,7 @@ class Flight:
     def _reading(self) -> tuple[int, int, int]:
         """Return the nanoseconds that it took to read both clocks, and the two values."""
         pair, begun = np.zeros(2, np.int64), time.monotonic_ns()
-        self.vm.call("read_clocks")(pair.ctypes.data)
+        self.vm.loops.function("read_clocks")(pair.ctypes.data)
         return time.monotonic_ns() - begun, int(pair[0]), int(pair[1])
 
     def look(self, since: int = 0, until: int | None = None) -> Snapshot:
@@ -526,7 +526,7 @@ class Flight:
     def _tasks(self, first: int) -> Array:
         """Return the tasks of launches `first` and later that are remembered."""
         tasks = []
-        for stream in range(self.vm.streams):
+        for stream in range(self.vm.streams.count):
             at = TSK.AT + stream * TSK.WORDS
             rows = self._rows(at, at + TSK.ROWS, TSK.ROWS_LENGTH, RAN.WORDS, RAN.MARK)
             rows = rows[rows[:, RAN.LAUNCH] >= first]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from flowvm.files.printable import printable
+from flowvm.guards.collection import Uncollected
 from flowvm.vm.callers.hot import FRAMES, hot
 from flowvm.vm.callers.lines import apart, is_internal, short_position
 from flowvm.vm.machine.machine import access_of, count_of, entry_of, operand_of
@@ -119,7 +120,7 @@ def begun(vm: Recorded) -> int:
     """
     seq = int(vm.words[CTL.RECEIVED])
     at = INS.AT + (seq & RING.SLOT_MASK) * INS.WORDS
-    return seq + (vm.at_once and vm.words[at + INS.SEQ] == seq)
+    return seq + (vm.sequential.at_once and vm.words[at + INS.SEQ] == seq)
 
 
 def fronts(vm: Recorded) -> dict[int, int]:
@@ -128,7 +129,7 @@ def fronts(vm: Recorded) -> dict[int, int]:
     if (received := int(words[CTL.RECEIVED])) < begun(vm):
         at = INS.AT + (received & RING.SLOT_MASK) * INS.WORDS
         by_stream[int(words[at + INS.STREAM])] = received
-    for stream in range(vm.streams):
+    for stream in range(vm.streams.count):
         at = STR.AT + stream * STR.WORDS
         finished = int(words[at + STR.DONE])
         if words[at + STR.TAIL] > finished:
@@ -189,7 +190,7 @@ def _described(
     words, slot = vm.words, seq & RING.SLOT_MASK
     kind, stream = int(words[ins + INS.KIND]), int(words[ins + INS.STREAM])
     entry = int(words[RING.AT + slot * RING.WORDS + RING.ENTRY]) & ENT.MASK
-    info = vm.entry_info[entry][0] if entry < len(vm.entry_info) else None
+    info = vm.entries.info[entry][0] if entry < len(vm.entries.info) else None
     waits = [_wait(vm, seq, source) for source in sources]
     head = int(words[CTL.HEAD])
     if kind == KIND.BARRIER and head < seq:
@@ -201,7 +202,7 @@ def _described(
         seq,
         getattr(info, "name", None) or NAMES.get(kind, Kind(kind).name.lower()),
         "running" if first == seq else State(state).name.lower(),
-        vm.stream_name(stream) if stream < vm.streams else str(stream),
+        vm.streams.name(stream) if stream < vm.streams.count else str(stream),
         short_position(code, last),
         tuple(waits),
         first if first >= 0 and first != seq else -1,
@@ -213,7 +214,7 @@ def _described(
 def running_for(vm: Recorded, ins: int) -> float:
     """Return the seconds since the worker started the instruction at `ins`; 0 if unknown."""
     started, dispatched = int(vm.words[ins + INS.T_START]), int(vm.words[ins + INS.T_DISPATCHED])
-    if not vm.running or vm.words[CTL.LEVEL] == 0 or started < dispatched:
+    if not vm.threads.running or vm.words[CTL.LEVEL] == 0 or started < dispatched:
         return 0.0  # the stamp is an earlier instruction's
     (t0, n0), (t1, n1) = vm.flight.zero, vm.flight.clocks()
     scale = (n1 - n0) / (t1 - t0) if t1 > t0 else 1.0
@@ -222,11 +223,12 @@ def running_for(vm: Recorded, ins: int) -> float:
 
 def _callback_line(vm: Recorded) -> str:
     """Return the present line of the running callback, in its own function."""
-    host = [t.ident for t in vm.threads if t.name == HOST_THREAD]
-    frame = sys._current_frames().get(host[0] or 0) if host else None
+    host = [t.ident for t in vm.threads.members if t.name == HOST_THREAD]
     own = None
-    while frame is not None and not is_internal(frame.f_code.co_filename):
-        own, frame = frame, frame.f_back
+    with Uncollected():
+        frame = sys._current_frames().get(host[0] or 0) if host else None
+        while frame is not None and not is_internal(frame.f_code.co_filename):
+            own, frame = frame, frame.f_back
     return f"{short_position(own.f_code, own.f_lasti)} {own.f_code.co_name}()" if own else ""
 
 

@@ -58,12 +58,12 @@ class Narrator:
         if m[record + RING.MARK] != seq + 1:
             return  # issued and done so long ago that the slot is another's
         entry = entry_of(m, slot)
-        info = self.vm.entry_info[m[record + RING.ENTRY] & ENT.MASK][0]
+        info = self.vm.entries.info[m[record + RING.ENTRY] & ENT.MASK][0]
         kind, count = m[entry + ENT.KIND], count_of(m, slot, entry)
         operands = [operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK for k in range(count)]
         writes = [access_of(m, slot, entry, k) & 3 != OPERAND.CONST for k in range(count)]
         text = getattr(info, "operands", "") or " ".join(f"storage {o}" for o in operands)
-        stream = self.vm.stream_name(m[record + RING.ENTRY] >> ENT.BITS)
+        stream = self.vm.streams.name(m[record + RING.ENTRY] >> ENT.BITS)
         name = getattr(info, "name", "") or NAMES.get(kind, "")
         line = short_position(code, last)
         with self.lock:
@@ -86,14 +86,14 @@ class Narrator:
                 return f"{'not recorded':>33s}"
             if time.monotonic() > deadline:
                 return f"{'not done yet':>33s}"
-            if vm.running:
-                vm.call("nap")(vm.base, 20)
+            if vm.threads.running:
+                vm.loops.function("nap")(vm.base, 20)
         row = vm.words[at : at + REC.WORDS].tolist()
         if row[REC.STATUS] == INS.POISONED:
             return f"{'skipped: an operand failed':>33s}"
         (t0, n0), (t1, n1) = vm.flight.zero, vm.flight.clocks()
         took = max(1, row[REC.ENDED] - row[REC.STARTED]) * ((n1 - n0) / (t1 - t0))
-        info = vm.entry_info[row[REC.WHAT] & ENT.MASK][0]
+        info = vm.entries.info[row[REC.WHAT] & ENT.MASK][0]
         calls = [(task[0], task[3]) for task in getattr(info, "recorded", ())]  # of a LaunchPlan
         calls = calls or [(getattr(info, "name", ""), getattr(info, "metas", ()))]
         nbytes = sum(meta.nbytes for _, metas in calls for meta in metas)

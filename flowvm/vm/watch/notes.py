@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -47,7 +47,7 @@ class Failed(Protocol):
     exception: BaseException
     operands: str
     scope: str
-    info: Any
+    info: object
     forward: tuple[CodeType | None, int]
 
     def where(self) -> str:
@@ -102,7 +102,7 @@ def note_of(vm: Failing, failure: Failed) -> str:
     snapshot = vm.flight.look(max(0, seq - REACH), seq + REACH)
     at = int(np.searchsorted(snapshot.seq, seq))
     known = at < len(snapshot.seq) and snapshot.seq[at] == seq
-    where = f" on {vm.stream_name(int(snapshot.stream[at]))}" if known else ""
+    where = f" on {vm.streams.name(int(snapshot.stream[at]))}" if known else ""
     lines = [f"{NOTE}#{seq} {failure.name}{where}{_span(vm, seq)}; it was submitted at"]
     lines.append(failure.where())
     forward = snapshot.forward.get(at, failure.forward) if known else failure.forward
@@ -219,7 +219,7 @@ def _kind(vm: Recorded, snapshot: Snapshot, i: int) -> int:
 
 def _named(vm: Recorded, snapshot: Snapshot, i: int) -> str:
     """`#307 copy, data.py:12`."""
-    info = vm.entry_info[int(snapshot.entry[i])][0]
+    info = vm.entries.info[int(snapshot.entry[i])][0]
     line = short_position(snapshot.codes[i], snapshot.lasts[i])
     name = getattr(info, "name", info)
     return f"#{int(snapshot.seq[i])} {name}" + (f", {line}" if line else "")

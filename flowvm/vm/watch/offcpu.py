@@ -23,6 +23,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple
 
+from flowvm.guards.collection import Uncollected
 from flowvm.vm.watch.cores import scheduled
 
 LEAST = 50_000  # ns off the processor in one stretch, below which it stays `host`
@@ -74,15 +75,18 @@ def _ran(used: dict[int, int], since: int, now: int) -> list[Ran]:
     """
     every = [t for t in list(threading._active.values()) if used.get(t.native_id, 0) >= LEAST]  # type: ignore[attr-defined]
     every = [t for t in every if not t.name.startswith("flowvm-")]
-    tops = sys._current_frames() if every else {}
-    lines = []
-    for thread in every:
-        frame: FrameType | None = tops.get(thread.ident)
-        stack = list[tuple[Any, int]]()
-        while frame is not None and len(stack) < DEEP:
-            stack.append((frame.f_code, frame.f_lasti))
-            frame = frame.f_back
-        lines.append(Ran(since, now, thread.name, used[thread.native_id], tuple(stack)))
+    lines = list[Ran]()
+    if not every:
+        return lines
+    with Uncollected():
+        tops = sys._current_frames()
+        for thread in every:
+            frame: FrameType | None = tops.get(thread.ident)
+            stack = list[tuple[Any, int]]()
+            while frame is not None and len(stack) < DEEP:
+                stack.append((frame.f_code, frame.f_lasti))
+                frame = frame.f_back
+            lines.append(Ran(since, now, thread.name, used[thread.native_id], tuple(stack)))
     return lines
 
 

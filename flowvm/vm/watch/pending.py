@@ -41,7 +41,7 @@ def issued() -> int:
 
 def _name(vm: VM, slot: int) -> str:
     entry = vm.words[RING.AT + slot * RING.WORDS + RING.ENTRY] & ENT.MASK
-    info = vm.entry_info[entry][0] if entry < len(vm.entry_info) else None
+    info = vm.entries.info[entry][0] if entry < len(vm.entries.info) else None
     return str(getattr(info, "name", info))
 
 

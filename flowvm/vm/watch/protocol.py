@@ -1,37 +1,91 @@
-"""The interface of an engine that watchers need.  The engine itself lies above, and is passed
-in.
+"""The interface of an engine that watchers and its own parts need.  The engine itself lies above,
+and is passed in.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from flowvm.meta.arrays import Array
 
 
+class EntryTable(Protocol):
+    """The entries of an engine."""
+
+    info: list[Any]  # by number: what the entry is of, and what it keeps alive
+    reused: int  # how often an entry got the number of another, which is gone
+
+
+class StreamTable(Protocol):
+    """The streams of an engine."""
+
+    @property
+    def count(self) -> int:
+        """The number of streams."""
+
+    def name(self, stream: int) -> str:
+        """Return the name of a stream."""
+
+
+class ThreadTable(Protocol):
+    """The threads of an engine."""
+
+    members: list[threading.Thread]
+    running: bool
+    stopped: bool
+    uncompiled: bool  # the VM runs as Python, until it is compiled
+
+
+class NativeTable(Protocol):
+    """The shell's functions."""
+
+    def function(self, name: str) -> Callable[..., int]:
+        """Return a function: native, or Python's until it is compiled."""
+
+
+class Waiter(Protocol):
+    """The waits of an engine."""
+
+    def wait_idle(self, seconds: float | None = None) -> bool:
+        """Wait until everything issued so far is done."""
+
+
+class Runner(Protocol):
+    """The sequential engine."""
+
+    at_once: bool  # an issuing thread runs its instructions itself
+
+
 class VM(Protocol):
-    """The interface of an engine for watchers (`flowvm.vm.engine.engine` describes its parts)."""
+    """The interface of an engine (`flowvm.vm.engine.engine` describes its parts)."""
 
     base: int
     m: Array
     words: memoryview
-    entry_info: list[Any]
-    entries_reused: int  # how often an entry got the number of another, which is gone
-    threads: list[threading.Thread]
-    running: bool
-    stopped: bool
-    at_once: bool  # an issuing thread runs its instructions itself
+    lock: Any  # a `threading.RLock`, which is no class before Python 3.14
 
     @property
-    def streams(self) -> int:
-        """The number of streams."""
+    def entries(self) -> EntryTable:
+        """What all calls of a kind have in common."""
 
-    def stream_name(self, stream: int) -> str:
-        """Return the name of a stream."""
+    @property
+    def streams(self) -> StreamTable:
+        """The queues of instructions."""
 
-    def call(self, name: str) -> Any:
-        """The compiled shell function `name`."""
+    @property
+    def threads(self) -> ThreadTable:
+        """Scheduler, workers and helpers."""
 
-    def wait_idle(self, seconds: float | None = None) -> bool:
-        """Wait until everything issued so far is done."""
+    @property
+    def loops(self) -> NativeTable:
+        """The native functions."""
+
+    @property
+    def waits(self) -> Waiter:
+        """The waits of issuing threads."""
+
+    @property
+    def sequential(self) -> Runner:
+        """The sequential engine."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flowvm.vm.machine.words import OPERAND
 from flowvm.vm.watch.pending import issued
@@ -39,7 +39,7 @@ def storage_of(tensor: object) -> int:
     return int(getattr(tensor, "_ref", 0)) & OPERAND.STORAGE_MASK
 
 
-def made_for(tensor: object, kind: str, owner: str, of: Any = None) -> None:
+def made_for(tensor: object, kind: str, owner: str, of: object = None) -> None:
     """Note a tensor's purpose."""
     storage = storage_of(tensor)
     if storage:

@@ -27,7 +27,7 @@ import numpy as np
 from flowvm.compiler import helpers
 from flowvm.config import say
 from flowvm.guards.apart import apart
-from flowvm.guards.collection import live_functions
+from flowvm.guards.collection import Uncollected, live_functions
 from flowvm.meta.arrays import Array
 from flowvm.private import frames
 from flowvm.private.cpython import never_freed
@@ -220,7 +220,7 @@ class Sampling:
 
     # --- looking ------------------------------------------------------------------------------
 
-    def samples(self, since: int, until: int, more: Iterable[Any] = ()) -> list[Sample]:
+    def samples(self, since: int, until: int, more: Iterable[object] = ()) -> list[Sample]:
         """Return the remembered samples from `since` to `until`, the oldest first.  `more` are code
         objects that may be alive and in no function.
         """
@@ -291,12 +291,15 @@ def how() -> str:
     return "by a native thread, 1 kHz, without the GIL"
 
 
-def _running() -> Iterator[CodeType]:
-    for top in sys._current_frames().values():
-        frame: Any = top
-        while frame is not None:
-            yield frame.f_code
-            frame = frame.f_back
+def _running() -> list[CodeType]:
+    codes = []
+    with Uncollected():
+        for top in sys._current_frames().values():
+            frame: Any = top
+            while frame is not None:
+                codes.append(frame.f_code)
+                frame = frame.f_back
+    return codes
 
 
 @functools.lru_cache(maxsize=1)
@@ -335,7 +338,7 @@ def _named(package: str = "") -> Iterator[CodeType]:
             waiting.append(value.__wrapped__)
 
 
-def _values(module: object) -> list[Any]:
+def _values(module: object) -> list[object]:
     return list(getattr(module, "__dict__", {}).values())
 
 
@@ -352,11 +355,12 @@ def _functions() -> Iterator[CodeType]:
 
 
 def _frames_of(thread: int) -> tuple[tuple[CodeType | None, int], ...]:
-    frame: FrameType | None = sys._current_frames().get(thread)
     stack = list[tuple[CodeType | None, int]]()
-    while frame is not None and len(stack) < SEEN.MOST:
-        stack.append((frame.f_code, frame.f_lasti))
-        frame = frame.f_back
+    with Uncollected():
+        frame: FrameType | None = sys._current_frames().get(thread)
+        while frame is not None and len(stack) < SEEN.MOST:
+            stack.append((frame.f_code, frame.f_lasti))
+            frame = frame.f_back
     return tuple(stack)
 
 

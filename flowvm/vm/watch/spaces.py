@@ -31,13 +31,13 @@ def space_of(vm: VM, stream: int) -> str:
     """
     if vm.words[STR.AT + stream * STR.WORDS + STR.MEMORY] != STR.DEVICE_MEMORY:
         return HOST
-    return vm.stream_name(stream).partition(" ")[0]
+    return vm.streams.name(stream).partition(" ")[0]
 
 
 def spaces(vm: VM) -> list[Space]:
     """All memories, the host's first.  The host's peak counts each kind of its memory apart."""
     counters: dict[int, tuple[str, Words]] = {0: (HOST, vm.words)}
-    for stream in range(vm.streams):
+    for stream in range(vm.streams.count):
         address = int(vm.words[STR.AT + stream * STR.WORDS + STR.COUNTERS])
         if address not in counters:
             counters[address] = space_of(vm, stream), words_at(address, CTL.WORDS)

@@ -78,7 +78,7 @@ class Trace:
 
     instructions: list[Traced] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
-    result: Any = None
+    result: object = None
     dropped: int = 0
     streams: dict[int, str] = field(default_factory=dict)  # the streams' names
     # (instruction, tensor) -> when a launch that may run beside others read it, and wrote it: see
@@ -188,11 +188,17 @@ def _operand(o: TracedOperand, known: set[int]) -> str:
     return f"{mark}t{o.tensor}{what}"
 
 
+class _Releasing(Protocol):
+    def release_dead(self) -> None:
+        """Issue the releases of storages that nothing refers to any more."""
+
+
 class Traceable(Recorded, Protocol):
     """An engine whose instructions are traced."""
 
-    def release_dead(self) -> None:
-        """Issue the releases of storages that nothing refers to any more."""
+    @property
+    def storages(self) -> _Releasing:
+        """The ids of memories."""
 
 
 class record(Switched):  # noqa: N801 - read as a part of the with statement
@@ -209,8 +215,8 @@ class record(Switched):  # noqa: N801 - read as a part of the with statement
         return self.trace
 
     def _on_exit(self, *error: object) -> None:
-        self.vm.release_dead()
-        self.vm.wait_idle()
+        self.vm.storages.release_dead()
+        self.vm.waits.wait_idle()
         _fill(self.trace, self.vm, self.vm.flight.look(self.issued))
 
     def _undo(self) -> None:
@@ -219,7 +225,7 @@ class record(Switched):  # noqa: N801 - read as a part of the with statement
 
 def _fill(trace: Trace, vm: Recorded, snapshot: Snapshot) -> None:
     trace.dropped = snapshot.overwritten
-    trace.streams.update((s, vm.stream_name(s)) for s in set(snapshot.stream.tolist()))
+    trace.streams.update((s, vm.streams.name(s)) for s in set(snapshot.stream.tolist()))
     kinds = vm.m[ENT.AT + snapshot.entry * ENT.WORDS + ENT.KIND]
     counts = np.diff(snapshot.offsets)
     owner = np.repeat(np.arange(len(snapshot.seq)), counts)
@@ -234,7 +240,7 @@ def _fill(trace: Trace, vm: Recorded, snapshot: Snapshot) -> None:
     trace.instructions += [
         _traced(vm, snapshot, times, int(i), int(kinds[i]), tensor) for i in np.flatnonzero(shown)
     ]
-    infos = [vm.entry_info[e][0] if e < len(vm.entry_info) else None for e in snapshot.entry]
+    infos = [vm.entries.info[e][0] if e < len(vm.entries.info) else None for e in snapshot.entry]
     for i, k, writes, started, ended in uses_of(snapshot, infos).tolist():
         used = trace.uses.setdefault((int(place[i]), int(tensor[k])), [UNUSED, UNUSED])
         used[writes] = joined(used[writes], (started, ended))
@@ -249,7 +255,7 @@ def _traced(
     vm: Recorded, snapshot: Snapshot, times: Array, i: int, number: int, tensor: Array
 ) -> Traced:
     entry, kind = int(snapshot.entry[i]), Kind(number)
-    info = vm.entry_info[entry][0] if entry < len(vm.entry_info) else None
+    info = vm.entries.info[entry][0] if entry < len(vm.entries.info) else None
     metas, names = getattr(info, "metas", ()), getattr(info, "names", ())
     operands = []
     for k, flat in enumerate(range(int(snapshot.offsets[i]), int(snapshot.offsets[i + 1]))):

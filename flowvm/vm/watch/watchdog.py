@@ -89,7 +89,7 @@ class Watch:
         self._print(f"signal {number}")
 
     def _run(self) -> None:
-        while not self.vm.stopped:
+        while not self.vm.threads.stopped:
             seconds = min(LOOK_S, config.watchdog / 4 if config.watchdog else LOOK_S)
             try:
                 self._serve(seconds)
@@ -117,7 +117,7 @@ class Watch:
         Long after that this process was stopped, or the machine slept: the time does not count.
         """
         words, now = self.vm.words, time.monotonic()
-        streams = range(self.vm.streams)
+        streams = range(self.vm.streams.count)
         tasks = (words[STR.AT + s * STR.WORDS + STR.TASK] for s in streams)  # within replays
         state = (words[CTL.N_DONE], *tasks)
         idle = words[CTL.HEAD] == in_flight.begun(self.vm)

@@ -30,6 +30,7 @@ from typing import Any, Protocol
 from flowvm.compiler import jit
 from flowvm.errors import VMError
 from flowvm.files.schema import Check, integer, read_json, row, several, wrong
+from flowvm.guards.collection import Uncollected
 from flowvm.vm.callers.hot import FRAMES, hot
 from flowvm.vm.callers.lines import apart, short_position
 from flowvm.vm.machine.words import ARRAY, CTL, ENT, INS, REC, RING, STR
@@ -70,10 +71,6 @@ class Shown(Recorded, Protocol):
     @property
     def watch(self) -> _Begun:
         """The engine's watchdog, which knows the time of its start."""
-
-    @property
-    def uncompiled(self) -> bool:
-        """True while the VM runs as Python, until it is compiled."""
 
 
 def _name(pid: int) -> str:
@@ -134,7 +131,7 @@ def serve(vm: Shown, listener: socket.socket) -> None:
             return
 
 
-def ask(pid: int, question: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
+def ask(pid: int, question: dict[str, object]) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
     """The answer of process `pid`: its header, and (first word, bytes) of each part.
 
     VMError, with the reason, where there is none.
@@ -222,9 +219,9 @@ def answer(vm: Shown, question: dict[str, Any]) -> tuple[dict[str, Any], list[tu
     received, head = begun(vm), int(words[CTL.HEAD])
     most = min(int(question.get("most", SAMPLE)), REC.LENGTH)
     first = max(int(question.get("since", 0)), received - most, flight.first)
-    streams = vm.streams
-    known = min(int(question.get("entries", 0)), len(vm.entry_info))
-    fresh = vm.entry_info[known : known + FRESH]
+    streams = vm.streams.count
+    known = min(int(question.get("entries", 0)), len(vm.entries.info))
+    fresh = vm.entries.info[known : known + FRESH]
     in_flight = max(head, received - most)
     parts = [(CTL.AT, CTL.WORDS), (STR.AT, streams * STR.WORDS)]
     parts += _ring(INS.AT, INS.WORDS, RING.SLOT_MASK, in_flight, received)
@@ -240,7 +237,7 @@ def answer(vm: Shown, question: dict[str, Any]) -> tuple[dict[str, Any], list[tu
         "pid": os.getpid(),
         "program": os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python",
         "begun": vm.watch.begun,
-        "uncompiled": vm.uncompiled,
+        "uncompiled": vm.threads.uncompiled,
         "now": time.monotonic_ns(),
         "zero": flight.zero,
         "clocks": flight.clocks(),
@@ -250,12 +247,12 @@ def answer(vm: Shown, question: dict[str, Any]) -> tuple[dict[str, Any], list[tu
         "scheduled": _scheduled(vm),
         "in_flight": in_flight,
         "room": int(words[CTL.RUN_AHEAD]),
-        "streams": [vm.stream_name(s) for s in range(streams)],
+        "streams": [vm.streams.name(s) for s in range(streams)],
         "spaces": [space_of(vm, s) for s in range(streams)],
         "memory": spaces(vm),
         "entries": known,
-        "of": len(vm.entry_info),
-        "reused": vm.entries_reused,
+        "of": len(vm.entries.info),
+        "reused": vm.entries.reused,
         "names": [getattr(info, "name", None) or "" for info, _ in fresh],
         "bytes": [sum(m.nbytes for m in getattr(info, "metas", ())) for info, _ in fresh],
         "fronts": fronts(vm),
@@ -274,7 +271,7 @@ def answer(vm: Shown, question: dict[str, Any]) -> tuple[dict[str, Any], list[tu
 
 def _scheduled(vm: Shown) -> int:
     """Processor time of the scheduler so far, in ns; 0 where no thread runs it."""
-    thread = next((t.native_id for t in vm.threads if t.name == "flowvm-sched"), None)
+    thread = next((t.native_id for t in vm.threads.members if t.name == "flowvm-sched"), None)
     try:
         spent = Path(f"/proc/self/task/{thread}/schedstat").read_text("ascii")
     except OSError:
@@ -287,12 +284,13 @@ def _compiling() -> list[str]:
     found in the stacks, so other threads pay nothing.
     """
     texts = []
-    for frame in list(sys._current_frames().values()):
-        at: Any = frame
-        while at is not None and at.f_code is not jit.load.__code__:
-            at = at.f_back
-        if at is not None:
-            texts.append(str(at.f_locals.get("name", "?")))
+    with Uncollected():
+        for frame in list(sys._current_frames().values()):
+            at: Any = frame
+            while at is not None and at.f_code is not jit.load.__code__:
+                at = at.f_back
+            if at is not None:
+                texts.append(str(at.f_locals.get("name", "?")))
     return texts
 
 

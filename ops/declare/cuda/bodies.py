@@ -43,7 +43,7 @@ ALIGNED = 256
 ELEMENT = 16  # bytes of the largest element
 DETAILS = 6
 
-Kernel = Callable[..., Any]
+Kernel = Callable[..., object]
 
 
 def adapted(op: Operator, launch: Launch, metas: tuple[TensorMeta, ...]) -> CudaLaunch:

@@ -63,7 +63,7 @@ ROWS_EACH = 4  # that a thread goes through: what comes before a row is paid for
 WARP = 32
 AHEAD = 4  # vectors that a thread moves at once where there is nothing to evaluate
 
-Kernel = Callable[..., Any]
+Kernel = Callable[..., object]
 
 
 class Scalars(NamedTuple):

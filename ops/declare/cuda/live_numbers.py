@@ -36,7 +36,7 @@ from flowvm.launch import View
 from flowvm.meta.dtype import float64, int64
 from flowvm.ops.declare.cuda.steps import written
 
-Kernel = Callable[..., Any]
+Kernel = Callable[..., object]
 WARP = 32
 ALL = 0xFFFFFFFF
 PUT = (8, 32, 128, 448)  # words that a put kernel writes; a launch has 4 KiB of parameters

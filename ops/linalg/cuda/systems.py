@@ -6,6 +6,7 @@ matrices.  One large matrix keeps one multiprocessor busy, and the others wait.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -195,7 +196,9 @@ def _cholesky(out: Array, a: Array, details: Array) -> None:
 # --- rules ----------------------------------------------------------------------------------------
 
 
-def _by_matrix(launch: Launch, kernel: Any, count: int, *params: Any, room: int = 0) -> CudaLaunch:
+def _by_matrix(
+    launch: Launch, kernel: Callable[..., object], count: int, *params: Any, room: int = 0
+) -> CudaLaunch:
     """A block for each of `count` matrices."""
     if count == 0:
         return CudaLaunch(launch.outputs, ())

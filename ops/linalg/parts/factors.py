@@ -79,7 +79,7 @@ def right_triangular(a: TensorMeta, b: TensorMeta, upper: bool, flip: bool, unit
 # --- general systems, whose answer may be missing -----------------------------------------------
 
 
-def _right_solve_grad(c: Any, g: object, *_: object) -> tuple[object, ...]:
+def _right_solve_grad(c: Node, g: object, *_: object) -> tuple[object, ...]:
     """X a = b: the gradient by b solves Y aᴴ = g, that by a is -Xᴴ Y."""
     if g is None:
         return None, None
@@ -142,7 +142,7 @@ def permutation_matrix(pivots: Tensor, m: int, like: Tensor) -> Tensor:
     return out
 
 
-def _lu_grad(c: Any, g: Any, *_: Any) -> tuple[object, ...]:
+def _lu_grad(c: Node, g: Any, *_: Any) -> tuple[object, ...]:
     """Return the gradient of LU: P L⁻ᴴ (tril(Lᴴ gL, -1) + triu(gU Uᴴ)) U⁻ᴴ.
 
     This is for the leading square part. The part below it (A2 = L2 U) or beside it (A2 = L U2) is

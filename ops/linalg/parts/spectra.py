@@ -58,7 +58,7 @@ def _skew(x: Tensor) -> Tensor:
     return x - x.mH
 
 
-def _svd_grad(c: Any, gu: Tensor, gs: Any, gvh: Tensor) -> tuple[object, ...]:
+def _svd_grad(c: Node, gu: Tensor, gs: Any, gvh: Tensor) -> tuple[object, ...]:
     """Return U (diag(gS) + skew(Uᴴ gU)/E S + S skew(Vᴴ gV)/E) Vᴴ.
 
     The part outside of the spaces that U and V span counts by 1/S.

@@ -20,7 +20,7 @@ All of them are stable, and none depends on the number of threads.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from flowvm.ops.declare.kinds import Count, last_size
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op
 
-Word = Any  # an integer of 64 bits, Python's or NumPy's
+Word = int | np.int64  # an integer of 64 bits, Python's or NumPy's
 RANKED = 96  # elements that are ranked by counting
 ROW = 1 << 15  # elements of a row that one thread sorts in its arena
 BLOCK = 1 << 16  # elements of a block of a longer row, at least
@@ -131,7 +131,7 @@ def _write(
     keys: Array,
     places: Array,
     packed: int,
-    low: int,
+    low: Word,
     o: Order,
 ) -> None:
     """Values and positions of sorted keys; `packed` bits of a key are its position (0: not)."""
@@ -211,7 +211,7 @@ def _short_body(
 
 
 def _encode(
-    keys: Array, places: Array, x: Array, begin: int, end: int, packed: int, low: int, o: Order
+    keys: Array, places: Array, x: Array, begin: int, end: int, packed: int, low: Word, o: Order
 ) -> None:
     """The keys of elements [begin, end), with their places in `packed` bits, or beside them."""
     for k in range(end - begin):

@@ -8,7 +8,8 @@ of a mut2 op: the sum of all is how many rows its output gets.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numba import cuda
@@ -40,12 +41,15 @@ from flowvm.ops.places.cuda.prefix import (
 )
 from flowvm.ops.places.masks import TOO_FEW
 
-Word = Any  # an integer of 64 bits, Python's or NumPy's
+if TYPE_CHECKING:
+    from flowvm.cuda.launch import Param
+
+Word = int | np.int64  # an integer of 64 bits, Python's or NumPy's
 Metas = tuple[TensorMeta, ...]
 load_each = load_many[EACH]
 
 
-def single(kernel: Any, *params: Any, counts: bool = False) -> KernelStep:
+def single(kernel: Callable[..., object], *params: Param, counts: bool = False) -> KernelStep:
     """A launch of one warp, for a kernel whose first thread does all."""
     return KernelStep(kernel, params, (1, 1, 1), (32, 1, 1), counts=counts)
 
@@ -79,7 +83,8 @@ def _place_of(room: Array, counts: Array, mask: Array) -> Word:
     first, end = own_range(len(mask), cuda.blockIdx.x)
     count = _true_in(mask, first, end)
     before, _ = before_in_block(room, count)
-    return before + counts[cuda.blockIdx.x]
+    place: Word = before + counts[cuda.blockIdx.x]
+    return place
 
 
 def _report_rows(details: Array, counts: Array) -> None:
@@ -105,7 +110,7 @@ def _mask_scratch(n: int) -> int:
     return 8 * (tiles_of(n) + 1) + prefix_room(tiles_of(n))
 
 
-def _chosen(launch: Launch, kernel: object, mask: int, *others: int) -> CudaLaunch:
+def _chosen(launch: Launch, kernel: Callable[..., object], mask: int, *others: int) -> CudaLaunch:
     """A mut2 op whose one output is written by kernel(out, others..., mask, counts)."""
     out = unsized(0, launch.views[0])
     parts = [out, *(Operand(k, launch.views[k]) for k in (*others, mask))]
@@ -179,7 +184,9 @@ def _place(x: Array, source: Array, mask: Array, counts: Array, details: Array) 
         details[STATUS_AT] = TOO_FEW
 
 
-def _with_counts(launch: Launch, kernel: Any, mask: int, *params: Any) -> CudaLaunch:
+def _with_counts(
+    launch: Launch, kernel: Callable[..., object], mask: int, *params: Param
+) -> CudaLaunch:
     """kernel(params..., mask, counts, ...) behind the steps that count."""
     operand = Operand(mask, launch.views[mask])
     (n,) = operand.view.shape

@@ -7,7 +7,8 @@ by one block for each bin.  So results do not depend on which block was first.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numba import cuda
@@ -41,9 +42,10 @@ from flowvm.ops.places.search import NO_RANGE, bounds_of
 from flowvm.ops.scalar.intrinsics import bits, from_bits
 
 if TYPE_CHECKING:
+    from flowvm.cuda.launch import Param
     from flowvm.meta.arrays import Number
 
-Word = Any  # an integer of 64 bits, Python's or NumPy's
+Word = int | np.int64  # an integer of 64 bits, Python's or NumPy's
 Metas = tuple[TensorMeta, ...]
 FAR = 0x7FFFFFFFFFFFFFFF
 PRIVATE = 4096  # bins that a block counts in its shared memory
@@ -51,7 +53,7 @@ BLOCK = 256
 BLOCKS = 1024  # where only the device knows how much there is to do
 
 
-def _strided(kernel: Any, *params: Any, counts: bool = False) -> KernelStep:
+def _strided(kernel: Callable[..., object], *params: Param, counts: bool = False) -> KernelStep:
     """A launch for work whose amount only the device knows."""
     block = threads(BLOCK)
     blocks = BLOCKS if block == BLOCK else 2
@@ -254,9 +256,9 @@ def repeated_positions(launch: Launch, metas: Metas, attrs: tuple[object, ...]) 
 LOW, HIGH = 0, 1
 
 
-def _rank(v: object) -> Word:
+def _rank(v: object) -> np.int64:
     """An integer in the order of the numbers."""
-    word = bits(v)
+    word: np.int64 = bits(v)
     return word ^ ((word >> 63) & FAR)
 
 

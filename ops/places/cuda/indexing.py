@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from flowvm.cuda.launch import CudaLaunch, Details, Param, Scratch, Step
@@ -49,7 +50,7 @@ def join(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     return _flat(launch, kernels.join, launch.units, *params)
 
 
-def _flat(launch: Launch, kernel: Any, units: int, *params: Any) -> CudaLaunch:
+def _flat(launch: Launch, kernel: Callable[..., object], units: int, *params: Any) -> CudaLaunch:
     return CudaLaunch(launch.outputs, (flat_step(kernel, units, *params),) if units else ())
 
 

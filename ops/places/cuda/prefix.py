@@ -10,7 +10,7 @@ over the block is enough to number all that the tile keeps.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 from numba import cuda
@@ -19,7 +19,7 @@ from flowvm.cuda.compiler.compilation import threads
 from flowvm.cuda.launch import Const, KernelStep, Param, Scratch
 from flowvm.meta.arrays import Array
 
-Word = Any  # an integer of 64 bits, Python's or NumPy's
+Word = int | np.int64  # an integer of 64 bits, Python's or NumPy's
 WARP, EVERY_LANE = 32, 0xFFFFFFFF
 BLOCK = 256  # threads of a block
 EACH = 8  # elements of a thread
@@ -37,7 +37,9 @@ def tiles_of(n: int) -> int:
     return -(-n // tile_size())
 
 
-def tile_step(kernel: Any, tiles: int, *params: Param, counts: bool = False) -> KernelStep:
+def tile_step(
+    kernel: Callable[..., object], tiles: int, *params: Param, counts: bool = False
+) -> KernelStep:
     """A launch with one block for each tile."""
     return KernelStep(kernel, params, (tiles, 1, 1), (threads(BLOCK), 1, 1), counts=counts)
 

@@ -31,7 +31,7 @@ from flowvm.ops.places.cuda.prefix import (
     tiles_of,
 )
 
-Word = Any  # an integer of 64 bits, Python's or NumPy's
+Word = int | np.int64  # an integer of 64 bits, Python's or NumPy's
 DIGIT = 4
 VALUES = 1 << DIGIT
 TILE = BLOCK * EACH
@@ -123,7 +123,7 @@ def note_varying(varying: Array, shared_bits: Array, bits: Word) -> None:
         cuda.atomic.or_(varying, 0, shared_bits[0])
 
 
-def _digit_of(key: Word, shift: int, top: int) -> Word:
+def _digit_of(key: Word, shift: int, top: int) -> Any:
     return ((np.int64(key) >> shift) & (VALUES - 1)) ^ top
 
 

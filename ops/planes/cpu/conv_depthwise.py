@@ -14,6 +14,7 @@ import numpy as np
 from flowvm.compiler import jit
 from flowvm.compiler.jit import llvm
 from flowvm.loading.lazy import lazy
+from flowvm.meta.arrays import Array
 from flowvm.ops.declare.cpu.body_arrays import array_in
 from flowvm.ops.declare.cpu.vector_code import lanes_of
 from flowvm.ops.planes.cpu.conv_strips import fill_with
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 else:  # for a compilation only
     depthwise_code = lazy("flowvm.ops.planes.cpu.depthwise_code")
 
-Array = Any
 LOOPS_ONLY = True  # for flowvm.compiler.native: what takes time are the functions that it calls
 OUTPUT, INPUT, WEIGHT = 0, 1, 2  # panels that products are added to
 
@@ -87,7 +87,7 @@ def _turn_back(
 
 def _write_table(arena: Array, p: Depthwise, segments: Array) -> Array:
     """The segments in the arena, as `multiply_segments` reads them."""
-    table = array_in(arena, 0, 4 * p.segments, np.int32)
+    table: Array = array_in(arena, 0, 4 * p.segments, np.int32)
     for k in range(4 * p.segments):
         table[k] = segments[k]
     return table
@@ -96,7 +96,8 @@ def _write_table(arena: Array, p: Depthwise, segments: Array) -> Array:
 def _panels(arena: Array, p: Depthwise, like: Array) -> Array:
     """The panels in the arena: a vector, weights, then pixels and positions."""
     begin = (16 * p.segments + 63) // 64 * 64
-    return array_in(arena, begin, (1 + p.taps + p.space + p.places) * p.lanes, like)
+    panels: Array = array_in(arena, begin, (1 + p.taps + p.space + p.places) * p.lanes, like)
+    return panels
 
 
 def _convolve(

@@ -1,5 +1,5 @@
 """The choice of a convolution's way: strips, windows, windows of turned weights, a plain product,
-or channels side by side.
+channels side by side, or Winograd's.
 
 A way's time is what each kind of its work takes, added up; of the ways that a direction has, the
 one is taken that takes least.  `COSTS` are nanoseconds on one thread, fitted to measurements of a
@@ -15,6 +15,11 @@ from typing import NamedTuple
 from flowvm.ops.declare.cpu.vector_code import registers
 from flowvm.ops.planes.cpu.conv_plan import Shape, strips_of, tiles_of
 from flowvm.ops.planes.cpu.depthwise_plan import Depthwise, depthwise_of
+from flowvm.ops.planes.cpu.pixel_weights_plan import (
+    PixelWeights,
+    pixel_weights_of,
+    pixel_weights_work,
+)
 from flowvm.ops.planes.cpu.windows_plan import (
     FORWARD,
     INPUT,
@@ -23,10 +28,12 @@ from flowvm.ops.planes.cpu.windows_plan import (
     WindowsLaunch,
     windows_of,
 )
+from flowvm.ops.planes.cpu.winograd_plan import PLACES, Winograd, winograd_of
 from flowvm.ops.products.cpu.tile_shape import tile_shape
 
 STRIPS, WINDOWS, PRODUCT, TURNING, DEPTHWISE = 0, 1, 2, 3, 4
 ALONE = 5  # strips of channels that are groups of their own
+WINOGRAD = 6
 WHOLE = 8  # rows and columns of a product that is multiplied by tiles, whatever its plan
 
 
@@ -114,6 +121,17 @@ def depthwise_work(p: Depthwise) -> Work:
     )  # fmt: skip
 
 
+def winograd_work(p: Winograd) -> Work:
+    """The work of Winograd's way."""
+    blocks, full = p.groups * p.blocks, _up(p.outputs, p.lanes)
+    tiles = p.groups * p.samples * p.down * p.across
+    return Work(
+        blocks * PLACES * _up(p.tiles, 4) * p.channels * full / p.lanes,
+        tiles * PLACES * _up(p.channels, p.lanes), p.groups * full * p.channels,
+        tiles * 4 * full,
+    )  # fmt: skip
+
+
 Costs = tuple[float, float, float, float, float]
 
 # by bytes of a vector, way and direction: of a `Work`'s numbers
@@ -125,7 +143,10 @@ COSTS: dict[tuple[int, int, int], Costs] = {
     (64, WINDOWS, INPUT): (0.313, 0.986, 0.207, 0.217, 0),
     (64, WINDOWS, WEIGHT): (0.233, 0.703, 0.141, 0.135, 0),
     (64, PRODUCT, FORWARD): (0.271, 0.0, 0.141, 0.011, 0),
+    (64, PRODUCT, WEIGHT): (0.267, 0.162, 0.06, 0.503, 3000),
     (64, TURNING, INPUT): (0.22, 0.376, 0.704, 0.0, 10900),
+    (64, WINOGRAD, FORWARD): (0.271, 0.142, 2.5, 0.294, 0),
+    (64, WINOGRAD, INPUT): (0.276, 0.052, 3.59, 0.611, 0),
     (64, ALONE, FORWARD): (0.0, 0.328, 2.15, 0.255, 115),
     (64, ALONE, INPUT): (0.0, 0.0, 2.39, 0.746, 111),
     (64, ALONE, WEIGHT): (0.493, 0.39, 0.0, 30.5, 36),
@@ -139,23 +160,28 @@ COSTS: dict[tuple[int, int, int], Costs] = {
     (32, WINDOWS, INPUT): (0.223, 0.888, 0.267, 0.076, 7560),
     (32, WINDOWS, WEIGHT): (0.152, 0.846, 0.501, 0.36, 0),
     (32, PRODUCT, FORWARD): (0.186, 0.472, 0.064, 0.0, 2040),
+    (32, PRODUCT, WEIGHT): (0.17, 0.3, 0.06, 0.503, 3000),
+    (32, WINOGRAD, FORWARD): (0.172, 0.263, 3.2, 0.05, 0),
+    (32, WINOGRAD, INPUT): (0.173, 0.107, 7.0, 0.789, 0),
     (32, TURNING, INPUT): (0.15, 0.42, 1.05, 0.0, 11000),
 }  # fmt: skip
 
 
 class Way(NamedTuple):
-    """A way, and the plan of windows or channels if it has them."""
+    """A way, and the plan of windows, channels, tiles or pixels if it has one."""
 
     way: int
     windows: WindowsLaunch | None = None
     depthwise: Depthwise | None = None
+    winograd: Winograd | None = None
+    pixels: PixelWeights | None = None
 
 
 def _cost(way: int, direction: int, work: Work) -> float:
     wide = max(32, registers().bytes)  # of vectors of 16 bytes for a guess
     if way in (ALONE, DEPTHWISE):
         wide = 64  # those of shorter vectors for a guess, too
-    if way == PRODUCT:
+    if way == PRODUCT and direction == INPUT:
         direction = FORWARD
     costs = COSTS[wide, way, direction]
     return sum(cost * number for cost, number in zip(costs, work, strict=True))
@@ -184,10 +210,18 @@ def ways_of(s: Shape, dtype: str, direction: int) -> dict[Way, float]:
         turned = windows_of(s, dtype, TURNED)
         if turned is not None:
             ways[Way(TURNING, turned)] = _cost(TURNING, INPUT, windows_work(turned, TURNED))
+    tiles = winograd_of(s, dtype, direction == INPUT) if direction != WEIGHT else None
+    if tiles is not None:
+        work = winograd_work(tiles)
+        ways[Way(WINOGRAD, winograd=tiles)] = _cost(WINOGRAD, direction, work)
     rows = s.channels if direction == INPUT else s.outputs
     if direction != WEIGHT and is_pixels(s) and min(rows, math.prod(s.output)) >= WHOLE:
         work = product_work(s, dtype, direction == INPUT)
         ways[Way(PRODUCT)] = _cost(PRODUCT, direction, work)
+    pixels = pixel_weights_of(s, dtype) if direction == WEIGHT and is_pixels(s) else None
+    if pixels is not None:
+        work = Work(*pixel_weights_work(pixels))
+        ways[Way(PRODUCT, pixels=pixels)] = _cost(PRODUCT, WEIGHT, work)
     return ways
 
 

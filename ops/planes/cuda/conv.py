@@ -12,7 +12,7 @@ group is computed directly.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from flowvm.cuda import options
@@ -154,7 +154,7 @@ def conv(launch: Launch, metas: tuple[TensorMeta, ...], attrs: Attrs) -> CudaLau
     return c.finish(launch)
 
 
-def _direct(c: _Sizes, kernel: Any, rows: int, length: int) -> None:
+def _direct(c: _Sizes, kernel: Callable[..., object], rows: int, length: int) -> None:
     arrays = *(c.array(k) for k in (0, 1, 2)), c.bias
     c.steps.append(row_step(kernel, rows, length, *arrays, *consts(c.s.flat, rows)))
 

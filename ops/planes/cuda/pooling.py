@@ -10,6 +10,7 @@ windows that it lies in, in their order; so nothing is added by two threads.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -171,7 +172,7 @@ def _average_back(out: Array, g: Array, t: Windows, by: Divisor) -> None:
 # --- rules --------------------------------------------------------------------------------------
 
 
-def _each(launch: Launch, kernel: Any, *numbers: Any) -> CudaLaunch:
+def _each(launch: Launch, kernel: Callable[..., object], *numbers: Any) -> CudaLaunch:
     """A thread for each element of the first output."""
     units = launch.outputs[0].numel
     step = flat_step(kernel, units, *operands(*launch.views), *consts(*numbers))

@@ -42,7 +42,9 @@ from flowvm.ops.planes.cpu.conv_strips import strips_body
 from flowvm.ops.planes.cpu.conv_ways import PRODUCT, TURNING, best_way
 from flowvm.ops.planes.cpu.conv_weight import weight_body
 from flowvm.ops.planes.cpu.conv_windows import pixels_body, taps_body, windows_body
+from flowvm.ops.planes.cpu.conv_winograd import winograd_body, with_transforms
 from flowvm.ops.planes.cpu.depthwise_plan import Depthwise, segments_of
+from flowvm.ops.planes.cpu.pixel_weights import pixel_weights_body, with_tiles
 from flowvm.ops.planes.cpu.windows_plan import FORWARD, INPUT, TURNED, WEIGHT, with_functions
 from flowvm.ops.planes.parts import plane_checks
 from flowvm.ops.planes.parts.plane_letters import conv_weight, convolved
@@ -125,7 +127,19 @@ def _other_way(
     others must be `gain` times quicker.
     """
     dtype = out.dtype.name
-    way, windows, depthwise = best_way(s, dtype, direction, gain)
+    way, windows, depthwise, winograd, pixels = best_way(s, dtype, direction, gain)
+    if pixels is not None:
+        product = with_tiles(pixels, dtype)
+        return Launch(
+            (out,), pixel_weights_body, views, (product,), *product.first, product.scratch,
+            phases=(product.second,), arena=product.arena,
+        )  # fmt: skip
+    if winograd is not None:
+        tiles = with_transforms(winograd, dtype)
+        return Launch(
+            (out,), winograd_body, views, (tiles,), *tiles.first, tiles.scratch,
+            phases=(tiles.second,), arena=tiles.arena,
+        )  # fmt: skip
     if depthwise is not None:
         return _side_by_side(out, s, direction, views, depthwise)
     if way == PRODUCT:

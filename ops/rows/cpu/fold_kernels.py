@@ -25,14 +25,13 @@ from flowvm.meta.arrays import Array
 from flowvm.ops.rows.cpu.states import cut_of, memory_of
 from flowvm.ops.rows.parts.fold_programs import Reduced
 from flowvm.ops.rows.parts.fold_walk import Columns, Runs
-from flowvm.ops.rows.parts.states import loaded_of, stored_of
+from flowvm.ops.rows.parts.states import Arrays, State, loaded_of, stored_of
 from flowvm.vm.machine.words import ARG
 
 WORDS_ONLY = True  # for flowvm.compiler.native, as the next
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )
-Arrays = Any
 
 
 @functools.cache  # rows and columns have one, which is compiled once
@@ -85,7 +84,7 @@ def _of_arrays(outputs: int, units: Callable[..., None]) -> Callable[..., None]:
     return two if outputs == 2 else one
 
 
-def rows_body(p: Reduced, segment: Callable[..., object]) -> Callable[..., None]:
+def rows_body(p: Reduced, segment: Callable[..., State]) -> Callable[..., None]:
     """Reduces `Runs`: segment(x, base, begin, end, t, out) -> the state of the elements
     [begin, end) of a result whose own begin at `base`.
     """

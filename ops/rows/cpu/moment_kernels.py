@@ -7,7 +7,7 @@ in float64.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from flowvm.ops.rows.cpu import fold_kernels
 from flowvm.ops.rows.parts.fold_programs import Reduced
 from flowvm.ops.rows.parts.fold_rules import ADD
 from flowvm.ops.rows.parts.fold_walk import Columns, Runs
+from flowvm.ops.rows.parts.states import Arrays
 
 if TYPE_CHECKING:
     from flowvm.meta.arrays import Number
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )
-Arrays = Any
+
 _add = ADD[0].join
 
 

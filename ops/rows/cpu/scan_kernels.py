@@ -14,7 +14,7 @@ Invariant: what a unit does depends on the consts alone, so no split of the unit
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from flowvm.ops.rows.cpu.states import cut_of, memory_of
 from flowvm.ops.rows.parts.exponential_sums import element_sum, logarithm, nothing, turned
 from flowvm.ops.rows.parts.fold_rules import Rule, choose
 from flowvm.ops.rows.parts.scan_programs import Scan
-from flowvm.ops.rows.parts.states import loaded_of, stored_of
+from flowvm.ops.rows.parts.states import Arrays, loaded_of, stored_of
 from flowvm.vm.machine.words import ARG
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )
-Arrays = Any
+
 RUN = 256  # elements of sums of exponentials that go together
 
 

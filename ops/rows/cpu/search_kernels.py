@@ -7,7 +7,7 @@ block takes no index, and only the block that has the best is searched for it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from flowvm.ops.rows.parts.fold_programs import place_of
 from flowvm.ops.rows.parts.fold_rules import choose
 from flowvm.ops.rows.parts.fold_walk import Columns, Runs
 from flowvm.ops.rows.parts.orders import Order
+from flowvm.ops.rows.parts.states import Arrays
 
 if TYPE_CHECKING:
     from flowvm.meta.arrays import Number
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )
-Arrays = Any
+
 BLOCK = 512
 SHORT = 24  # a row of no more is faster one by one
 

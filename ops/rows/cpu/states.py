@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from flowvm.meta.arrays import Array
+from flowvm.ops.rows.parts.states import Arrays
 
 INLINE_ALWAYS = True  # for flowvm.compiler.native: they stand in loops that become vectors
-Arrays = Any
 
 
 def _cut_1(arrays: Arrays, at: int, size: int) -> Arrays:

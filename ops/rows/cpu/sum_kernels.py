@@ -22,6 +22,7 @@ from flowvm.ops.rows.cpu import fold_kernels
 from flowvm.ops.rows.parts.fold_programs import Reduced
 from flowvm.ops.rows.parts.fold_rules import Rule, choose
 from flowvm.ops.rows.parts.fold_walk import Columns, Runs
+from flowvm.ops.rows.parts.states import Arrays
 
 if TYPE_CHECKING:
     from flowvm.meta.arrays import Number
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )
-Arrays = Any
+
 RUN = 2048  # elements of a row that are joined in their own dtype
 BUFFER = 4096  # elements of a block of the few form
 TOGETHER = 8  # rows

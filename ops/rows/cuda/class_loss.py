@@ -42,8 +42,8 @@ from flowvm.ops.rows.parts.class_loss_rules import (
 )
 from flowvm.ops.rows.parts.fold_walk import Walk
 from flowvm.ops.rows.parts.softmax_programs import APART, LEVELS, WEIGHTED_APART
+from flowvm.ops.rows.parts.states import State
 
-State = Any
 Metas = tuple[TensorMeta, ...]
 BAD = int(Status.INDEX_OUT_OF_RANGE)
 

@@ -25,7 +25,6 @@ from flowvm.ops.declare.registry import power_below
 from flowvm.ops.rows.cuda.teams import MOST, WARP, place_of, team
 from flowvm.ops.rows.parts.fold_walk import Walk
 
-State = Any
 BLOCKS = 1024  # enough to keep a large device busy
 EACH = 32  # elements of a lane from which on a result is worth another segment
 AHEAD = 4  # elements that a lane reads before it uses them

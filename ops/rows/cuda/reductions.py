@@ -25,11 +25,11 @@ from flowvm.ops.rows.parts.fold_programs import DEVIATION, MOMENTS, Reduced, pla
 from flowvm.ops.rows.parts.fold_rules import Rule
 from flowvm.ops.rows.parts.fold_walk import walk_of
 from flowvm.ops.rows.parts.orders import LARGEST, SMALLEST, Order
+from flowvm.ops.rows.parts.states import State
 
 if TYPE_CHECKING:
     from flowvm.meta.arrays import Number
 
-State = Any
 Rows = Callable[[Launch, tuple[TensorMeta, ...], Attrs], CudaLaunch]
 
 

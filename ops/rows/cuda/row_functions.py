@@ -20,13 +20,13 @@ from flowvm.ops.rows.cuda.reductions import moments_of, number_type
 from flowvm.ops.rows.cuda.sums import element, pair_of, sum_of, unchanged
 from flowvm.ops.rows.parts.norm_rules import lifting
 from flowvm.ops.rows.parts.row_program import RowProgram, spelled
+from flowvm.ops.rows.parts.states import State
 from flowvm.ops.scalar.decay import decay
 from flowvm.ops.scalar.functions import log, sqrt
 
 if TYPE_CHECKING:
     from flowvm.meta.arrays import Number
 
-State = Any
 Lines = list[str]
 
 

@@ -31,9 +31,8 @@ from flowvm.ops.rows.cuda.reductions import load_of, memory_of, number_type
 from flowvm.ops.rows.cuda.teams import EVERY_LANE, MOST, WARP, place_of, team
 from flowvm.ops.rows.parts.recurrence import split
 from flowvm.ops.rows.parts.scan_programs import Scan
-from flowvm.ops.rows.parts.states import stored_of
+from flowvm.ops.rows.parts.states import State, stored_of
 
-State = Any
 Metas = tuple[TensorMeta, ...]
 EACH = 4  # neighbours of a lane
 TILES = 8  # of a segment at least
@@ -296,7 +295,7 @@ def _row_steps(rule: Scan, arrays: tuple[Param, ...], rows: int, n: int, inner: 
     segments = -(-n // length)
     sizes = Const(Rows(rows, n, length, segments, lanes))
 
-    def step(kernel: Any, states: tuple[Param, ...]) -> KernelStep:
+    def step(kernel: Callable[..., object], states: tuple[Param, ...]) -> KernelStep:
         params = (*arrays, *states, sizes)
         return KernelStep(kernel, params, blocks_for(blocks * segments, 1), (block, 1, 1))
 
@@ -311,7 +310,7 @@ def _column_steps(rule: Scan, arrays: tuple[Param, ...], outer: int, n: int, inn
     count = columns * segments
     sizes = Const(Columns(count, n, inner, length, segments))
 
-    def step(kernel: Any, states: tuple[Param, ...]) -> KernelStep:
+    def step(kernel: Callable[..., object], states: tuple[Param, ...]) -> KernelStep:
         return each_step(kernel, count, *arrays, *states, sizes)
 
     return _columns, step, segments

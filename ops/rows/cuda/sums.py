@@ -9,11 +9,10 @@ import numpy as np
 
 from flowvm.meta.arrays import Array
 from flowvm.ops.rows.cuda.fold_kernels import Reduction
+from flowvm.ops.rows.parts.states import State
 
 if TYPE_CHECKING:
     from flowvm.meta.arrays import Number
-
-State = Any
 
 
 def element(x: Array, y: Array, z: Array, at: int, m: int, e: int) -> Number:

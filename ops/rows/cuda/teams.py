@@ -20,9 +20,8 @@ from typing import Any, NamedTuple
 
 from numba import cuda
 
-from flowvm.ops.rows.parts.states import loaded_of, stored_of
+from flowvm.ops.rows.parts.states import Arrays, State, loaded_of, stored_of
 
-State = Any
 WARP = 32
 MOST = 256  # threads of a block
 EVERY_LANE = 0xFFFFFFFF
@@ -137,7 +136,7 @@ def team(join: Callable[[State, State], State], kinds: tuple[object, ...], side:
             offset *= 2
         return state
 
-    def neighbours(state: State, arrays: object, lane: int, lanes: int) -> State:
+    def neighbours(state: State, arrays: Arrays, lane: int, lanes: int) -> State:
         state = in_warp(state, lane, min(lanes, WARP))
         if lanes > WARP:
             warps = lanes // WARP
@@ -150,7 +149,7 @@ def team(join: Callable[[State, State], State], kinds: tuple[object, ...], side:
             state = in_warp(loaded(arrays, first + place), place, warps)
         return state
 
-    def side_by_side(state: State, arrays: object, lane: int, lanes: int) -> State:
+    def side_by_side(state: State, arrays: Arrays, lane: int, lanes: int) -> State:
         thread, near = cuda.threadIdx.x, 1
         columns = cuda.blockDim.x >> cuda.popc(lanes - 1)
         cuda.syncthreads()

@@ -20,10 +20,10 @@ import numpy as np
 from flowvm.ops.rows.parts.fold_rules import Rule, choose
 from flowvm.ops.rows.parts.moment_rules import joined
 from flowvm.ops.rows.parts.orders import Order
+from flowvm.ops.rows.parts.states import State
 from flowvm.ops.scalar.functions import sqrt
 
 INLINE_ALWAYS = True  # for flowvm.compiler.native: they stand in loops that become vectors
-State = Any
 
 
 class Reduced(NamedTuple):

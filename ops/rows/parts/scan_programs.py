@@ -21,12 +21,12 @@ import numpy as np
 from flowvm.ops.rows.parts.exponential_sums import element_sum, joined, logarithm, nothing
 from flowvm.ops.rows.parts.fold_rules import ADD, MULTIPLY, Rule, choose
 from flowvm.ops.rows.parts.orders import LARGEST, SMALLEST, Order
+from flowvm.ops.rows.parts.states import State
 
 if TYPE_CHECKING:
     from flowvm.meta.arrays import Number
 
 INLINE_ALWAYS = True  # for flowvm.compiler.native: they stand in loops that become vectors
-State = Any
 
 
 class Scan(NamedTuple):

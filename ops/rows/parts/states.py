@@ -7,11 +7,13 @@ of every device call these functions, which stand here by the number of numbers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
+
+from flowvm.meta.arrays import Array, Number
 
 INLINE_ALWAYS = True  # for flowvm.compiler.native: they stand in loops that become vectors
-State = Any
-Arrays = Any
+State: TypeAlias = tuple[Number, ...]
+Arrays: TypeAlias = tuple[Array, ...]  # of a state's numbers, one for each
 
 
 def _stored_1(arrays: Arrays, i: int, state: State) -> None:

@@ -32,7 +32,7 @@ from flowvm.ops.declare.cuda.steps import written
 
 BLOCK = 256
 CHUNK = 4096  # elements of a member that a block does
-Kernel = Callable[..., Any]
+Kernel = Callable[..., object]
 
 
 def merges(launch: CudaLaunch) -> bool:

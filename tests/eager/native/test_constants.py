@@ -155,10 +155,10 @@ def test_lists_that_a_collection_changes_are_read_as_they_are_then():
 def test_memory_lives_as_long_as_the_tensor_and_no_longer():
     def alive():
         gc.collect()
-        engine.release_dead()
-        engine.wait_idle()
-        engine.reclaim()
-        return len(engine.adopted)
+        engine.storages.release_dead()
+        engine.waits.wait_idle()
+        engine.storages.reclaim()
+        return len(engine.storages.adopted)
 
     x = flow.tensor([1.0, 2.0, 3.0])
     x, native = call([1.0, 2.0, 3.0])

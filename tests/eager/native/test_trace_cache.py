@@ -607,7 +607,7 @@ def test_traces_are_kept_within_bounds_and_forgotten():
     for k in range(50):
         call(x, 0, k, 1)
     assert flow.vm.stats()["traces_kept"] >= before + 49
-    for forget in flow.vm.engine.engine.engine.on_entries_full:
+    for forget in flow.vm.engine.engine.engine.entries.on_full:
         forget()
     assert followed(call, x, 0, 1, 2)[1]
 

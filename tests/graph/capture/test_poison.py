@@ -17,8 +17,8 @@ def test_entries_are_made_once_and_forgotten_with_the_vms():
     entry = poison.entry_instead(2, "split of a test")
     assert poison.entry_instead(2, "split of a test") == entry
     assert poison.entry_instead(1, "split of a test") != entry
-    assert engine.entry_info[entry][0] == "split of a test"
-    assert poison._instead.cache_clear in engine.on_entries_full
+    assert engine.entries.info[entry][0] == "split of a test"
+    assert poison._instead.cache_clear in engine.entries.on_full
 
 
 def test_the_error_of_each_output_is_its_own():

@@ -372,18 +372,18 @@ def test_blocks_outlive_a_graph_that_goes_while_it_runs():
     flow.vm.sync()
     gc.collect()
     launch_code._forget_released()
-    assert not engine.outline
+    assert not engine.records.outline
 
 
 def test_small_outputs_are_released_now_and_then():
     graph = warm(flow.compile(lambda x: x + 1), X)
     flow.vm.sync()
-    before = engine.next_storage
+    before = engine.storages.next_id
     for _ in range(20):
         for _ in range(100):
             graph(X)
         flow.vm.sync()
-    assert engine.next_storage - before <= 512
+    assert engine.storages.next_id - before <= 512
 
 
 INTERRUPTED = """
@@ -423,7 +423,7 @@ INTERRUPTED = """
     issued = int(repr(hot["counter"])[6:-1])
     assert issued == engine.words[CTL.RECEIVED] == engine.words[CTL.HEAD], "a record was lost"
     assert abs(count.item() - done) <= hits / 2, (done, count.item(), hits)
-    assert all(block[0] < NEVER for block in engine.outline), "a block is kept for ever"
+    assert all(block[0] < NEVER for block in engine.records.outline), "a block is kept for ever"
     print(hits)
 """
 

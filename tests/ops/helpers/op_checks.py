@@ -101,7 +101,7 @@ class Checks:
         threaded = [
             [values(r) for r in results(call(self.op.function, s, as_tensor))] for s in samples
         ]
-        with engine.run_sequentially():
+        with engine.sequential.region():
             plain = [
                 [values(r) for r in results(call(self.op.function, s, as_tensor))] for s in samples
             ]

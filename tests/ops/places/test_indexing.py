@@ -259,7 +259,7 @@ def test_accumulation_does_not_depend_on_threads(rng):
         return flow.index_add(as_tensor(zeros), 0, index, as_tensor(values)).numpy().tobytes()
 
     threaded = {add() for _ in range(5)}
-    with engine.run_sequentially():
+    with engine.sequential.region():
         assert threaded == {add()}
 
 

@@ -1,5 +1,5 @@
-"""Convolutions by windows, turned weights, plain products and with channels side by side, against
-PyTorch's in float64.
+"""Convolutions by windows, turned weights, plain products, with channels side by side and by
+Winograd's way, against PyTorch's in float64.
 """
 
 import numpy as np
@@ -18,13 +18,19 @@ from flowvm.ops.planes.cpu.conv_ways import (
     STRIPS,
     TURNING,
     WINDOWS,
+    WINOGRAD,
     Way,
     best_way,
 )
 from flowvm.ops.planes.cpu.conv_windows import windows_body
+from flowvm.ops.planes.cpu.conv_winograd import winograd_body
 from flowvm.ops.planes.cpu.depthwise_plan import depthwise_of
+from flowvm.ops.planes.cpu.pixel_weights import pixel_weights_body
+from flowvm.ops.planes.cpu.pixel_weights_plan import pixel_weights_of
 from flowvm.ops.planes.cpu.windows_plan import FORWARD, INPUT, TURNED, WEIGHT, windows_of
+from flowvm.ops.planes.cpu.winograd_plan import FEW, winograd_of
 from flowvm.ops.planes.parts import conv_ops
+from tests.ops.helpers.python_launches import python_outputs
 
 torch = pytest.importorskip("torch")
 ONE = (1, 1, 1)
@@ -45,8 +51,13 @@ def _geometry(rng, way):
         stride[:] = 1
     if way == PRODUCT:
         kernel[:], dilation[:], padding[:] = 1, 1, 0
+    if way == WINOGRAD:
+        n, kernel, dilation, padding = 2, *(np.full(2, k) for k in (3, 1)), rng.integers(0, 3, 2)
+        stride = np.ones(2, int)
     size = dilation * (kernel - 1) + 8 + rng.integers(0, (40, 12, 3)[n - 1], n)
-    channels, outputs = rng.integers(8, 40, 2) if way != DEPTHWISE else (1, 1)
+    channels, outputs = (
+        rng.integers(16 if way == WINOGRAD else 8, 40, 2) if way != DEPTHWISE else (1, 1)
+    )
     shapes = (
         (int(rng.integers(1, 12)), int(channels) * groups, *map(int, size)),
         (int(outputs) * groups, int(channels), *map(int, kernel)),
@@ -64,8 +75,13 @@ def _forced(monkeypatch, way):
     def forced(s, dtype, direction, gain=1.0):
         if way == DEPTHWISE:
             return Way(DEPTHWISE, None, depthwise_of(s, dtype))
-        if way == PRODUCT and direction != WEIGHT:
+        if way == PRODUCT and direction == WEIGHT:
+            return Way(PRODUCT, pixels=pixel_weights_of(s, dtype))
+        if way == PRODUCT:
             return Way(PRODUCT)
+        tiles = winograd_of(s, dtype, direction == INPUT)
+        if way == WINOGRAD and direction != WEIGHT and tiles is not None:
+            return Way(WINOGRAD, winograd=tiles)
         if way == TURNING and direction == INPUT:
             return Way(TURNING, windows_of(s, dtype, TURNED))
         return Way(WINDOWS, windows_of(s, dtype, direction))
@@ -74,7 +90,7 @@ def _forced(monkeypatch, way):
     monkeypatch.setattr(conv_ops, "FEW", -1)
 
 
-@pytest.mark.parametrize("way", [WINDOWS, TURNING, PRODUCT, DEPTHWISE])
+@pytest.mark.parametrize("way", [WINDOWS, TURNING, PRODUCT, DEPTHWISE, WINOGRAD])
 @pytest.mark.parametrize("case", range(4))
 def test_random_geometries(seed, way, case, monkeypatch):
     rng = np.random.default_rng([seed, way, case])
@@ -111,6 +127,9 @@ SIZES = {
     "turned": (TURNING, 7, 64, 40, 7, 3),
     "one by one": (PRODUCT, 4, 64, 64, 8, 1),
     "side by side": (DEPTHWISE, 24, 1, 100, 6, 3),
+    "few tiles": (WINOGRAD, 5, 40, 70, 7, 3),
+    "many tiles": (WINOGRAD, 2, 33, 70, 29, 3),
+    "many tiles, several samples of a block": (WINOGRAD, 40, 150, 33, 5, 3),
 }
 
 
@@ -139,22 +158,56 @@ def test_the_same_bits_with_any_number_of_workers(rng, case, monkeypatch):
             np.testing.assert_array_equal(a, b)
 
 
-def test_not_a_number_stays_where_it_is_seen(monkeypatch):
+@pytest.mark.parametrize("way", [WINDOWS, WINOGRAD])
+def test_not_a_number_stays_where_it_is_seen(way, monkeypatch):
     """A pixel that is no number reaches its windows alone, and so does one of the gradient."""
-    _forced(monkeypatch, WINDOWS)
-    x, w = np.zeros((2, 9, 6, 6), "float32"), leaf(np.ones((10, 9, 3, 3), "float32"))
+    _forced(monkeypatch, way)
+    outputs = 18 + way  # another shape, or a call of the other way would be repeated
+    x, w = np.zeros((2, 20, 6, 6), "float32"), leaf(np.ones((outputs, 20, 3, 3), "float32"))
     x[0, 0, 0, 0], x[1, 3, 5, 5] = np.nan, np.inf
     pixels = leaf(x)
     out = flow.conv2d(pixels, w, padding=1)
-    expected = np.zeros((2, 10, 6, 6))
+    expected = np.zeros((2, outputs, 6, 6))
     expected[0, :, :2, :2], expected[1, :, 4:, 4:] = np.nan, np.inf
     np.testing.assert_array_equal(out.numpy(), expected)
-    g = np.zeros((2, 10, 6, 6), "float32")
+    g = np.zeros((2, outputs, 6, 6), "float32")
     g[1, 2, 0, 5] = np.inf
     out.backward(flow.from_numpy(g))
-    expected = np.zeros((2, 9, 6, 6))
+    expected = np.zeros((2, 20, 6, 6))
     expected[1, :, :2, 4:] = np.inf
     np.testing.assert_array_equal(pixels.grad.numpy(), expected)
+
+
+@pytest.mark.parametrize("size", [5, 30])
+def test_winograd_has_the_infinities_of_a_sum(rng, size, monkeypatch):
+    """Those of pixels, weights and products too large, wherever a direct sum has them."""
+    _forced(monkeypatch, WINOGRAD)
+    x = rng.standard_normal((2, 17, size, size)).astype("float32")
+    w, b = (rng.standard_normal(s).astype("float32") for s in ((35, 17, 3, 3), (35,)))
+    x[0, 3, 2, 1], x[1, 16, 4, 4], x[1, 2, 0, 3] = np.inf, -np.inf, 2e38
+    w[7, 5, 1, 2], b[30] = np.inf, -np.inf
+    out = flow.conv2d(*map(flow.from_numpy, (x, w, b)), padding=1).numpy()
+    with np.errstate(all="ignore"):
+        exact = torch.conv2d(*(torch.tensor(v.astype("float64")) for v in (x, w, b)), padding=1)
+        expected = exact.numpy().astype("float32")
+    assert np.isinf(expected).any()
+    assert np.isnan(expected).any()
+    np.testing.assert_array_equal(np.isnan(out), np.isnan(expected))
+    np.testing.assert_array_equal(out[np.isinf(expected)], expected[np.isinf(expected)])
+    usual = np.isfinite(expected) & (np.abs(expected) < 1e3)
+    np.testing.assert_allclose(out[usual], expected[usual], rtol=1e-4, atol=1e-4)
+
+
+def test_winograd_is_as_exact_as_windows(rng, monkeypatch):
+    """Of 256 channels: the largest error is at most 2.5 times that of direct sums."""
+    x, w = (rng.standard_normal(s).astype("float32") for s in ((3, 256, 14, 14), (64, 256, 3, 3)))
+    exact = torch.conv2d(*(torch.tensor(v.astype("float64")) for v in (x, w)), padding=1).numpy()
+    errors = []
+    for way, samples in ((WINDOWS, 3), (WINOGRAD, 2)):
+        _forced(monkeypatch, way)
+        out = flow.conv2d(flow.from_numpy(x[:samples].copy()), flow.from_numpy(w), padding=1)
+        errors.append(np.abs(out.numpy()[:2] - exact[:2]).max())
+    assert 0 < errors[1] < 2.5 * errors[0]
 
 
 def _shape(samples, channels, outputs, groups, size, kernel):
@@ -171,13 +224,19 @@ def test_the_way_follows_the_shape():
     apart = _shape(8, 1, 1, 960, 3, 3)
     for direction in (FORWARD, WEIGHT):
         assert best_way(small, "float32", direction).way == WINDOWS
-    assert best_way(small, "float32", INPUT).way in (WINDOWS, TURNING)
+    assert best_way(small, "float32", INPUT).way in (WINDOWS, TURNING, WINOGRAD)
     for direction in (FORWARD, INPUT, WEIGHT):
         assert best_way(large, "float32", direction).way == STRIPS
         assert best_way(apart, "float32", direction).way == DEPTHWISE
     assert best_way(_shape(8, 1, 1, 32, 112, 3), "float32", FORWARD).way == STRIPS
     ways = {way.way for way in conv_ways.ways_of(_shape(1, 64, 64, 1, 8, 1), "float32", INPUT)}
     assert ways == {STRIPS, WINDOWS, TURNING, PRODUCT}
+    usual = _shape(8, 128, 128, 1, 8, 3)
+    assert best_way(usual, "float32", FORWARD).way == WINOGRAD
+    assert best_way(usual, "float32", INPUT).way == WINOGRAD
+    assert best_way(usual, "float64", FORWARD).way != WINOGRAD
+    for other in (usual._replace(stride=(1, 2, 2)), usual._replace(dilation=(1, 2, 2))):
+        assert winograd_of(other, "float32", False) is None
     assert best_way(_shape(0, 64, 64, 1, 8, 1), "float32", FORWARD) == Way(STRIPS)
 
 
@@ -208,10 +267,64 @@ def _launch(samples, inputs, outputs, size, groups=1):
     return conv_ops._strips(out, _shape(samples, *channels, groups, size, 3), False, x, w)
 
 
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("samples", [1, FEW // 4])
+def test_winograd_as_python_has_the_bits_of_the_kernel(rng, samples, back, monkeypatch):
+    """For units in any pieces and order; few tiles and many, planes of odd sizes, two groups."""
+    _forced(monkeypatch, WINOGRAD)
+    n, channels, outputs, groups, (h, w), (ph, pw) = samples, 19, 37, 2, (5, 7), (1, 0)
+    plane = h + 2 * ph - 2, w + 2 * pw - 2
+    s = Shape(
+        n, channels, outputs, groups, (1, h, w), (1, *plane), (1, 3, 3), ONE, (0, ph, pw), ONE
+    )
+    shapes = [
+        (n, groups * channels, h, w), (groups * outputs, channels, 3, 3), (groups * outputs,),
+        (n, groups * outputs, *plane),
+    ]  # fmt: skip
+    if back:
+        shapes = [shapes[3], shapes[1], (groups * channels,), shapes[0]]
+    arrays = [rng.standard_normal(shape).astype("float32") for shape in shapes[:3]]
+    arrays[0][-1, -1, 0, 2] = np.inf
+    metas = [TensorMeta.of(shape, flow.float32, cpu) for shape in shapes]
+    launch = conv_ops._strips(metas[3], s, back, *metas[:3])
+    assert launch.body is winograd_body
+    convolve = flow.conv_transpose2d if back else flow.conv2d
+    ours = convolve(*map(flow.from_numpy, arrays), padding=(ph, pw), groups=groups).numpy()
+    for pieces, backwards in ((1, False), (3, True)):
+        (played,) = python_outputs(launch, *arrays, pieces=pieces, backwards=backwards)
+        np.testing.assert_array_equal(played.view("int32"), ours.view("int32"))
+
+
+@pytest.mark.parametrize(("channels", "outputs"), [(90, 16), (21, 50)])
+def test_weights_of_pixels_as_python_have_the_bits_of_the_kernel(
+    rng, channels, outputs, monkeypatch
+):
+    """Either side is packed; places are more than are multiplied at a time."""
+    _forced(monkeypatch, PRODUCT)
+    x, g = (rng.standard_normal((3, 2 * c, 23, 29)).astype("float32") for c in (channels, outputs))
+    how = conv_ops.How(ONE, (0, 0, 0), ONE, 2)
+    weight = 2 * outputs, channels, 1, 1
+    metas = [TensorMeta.of(shape, flow.float32, cpu) for shape in (weight, g.shape, x.shape)]
+    s = conv_ops._shape(x.shape, weight, g.shape[2:], how)
+    launch = conv_ops._other_way(metas[0], s, WEIGHT, conv_ops._flat(*metas))
+    assert launch.body is pixel_weights_body
+    assert launch.consts[0].swap == (channels > outputs)
+    ours = conv_ops._conv_weight(*map(flow.from_numpy, (g, x)), how, weight).numpy()
+    for pieces, backwards in ((1, False), (3, True)):
+        (played,) = python_outputs(launch, g, x, pieces=pieces, backwards=backwards)
+        np.testing.assert_array_equal(played.view("int32"), ours.view("int32"))
+    for group in range(2):
+        left, right = (v.astype("float64").reshape(3, 2, -1, 667)[:, group] for v in (g, x))
+        exact = np.einsum("nop,ncp->oc", left, right)
+        part = ours[group * outputs :][:outputs, :, 0, 0]
+        np.testing.assert_allclose(part, exact, rtol=1e-4, atol=1e-3)
+
+
 def test_a_small_one_keeps_the_short_body():
     """A session's first convolution does not wait for a compiler."""
     launch = _launch(1, 2, 4, 8)
     assert launch.body is strips_body
     assert launch.stand_in is not None
-    assert _launch(2, 256, 256, 4).body is windows_body
+    assert _launch(2, 512, 512, 2).body is windows_body
+    assert _launch(2, 64, 64, 16).body is winograd_body
     assert _launch(8, 960, 960, 3, groups=960).body is depthwise_body

@@ -8,6 +8,7 @@ import re
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
+from layouts import LAYOUTS, laid_out, tensor
 
 import flowvm as flow
 from flowvm.compiler.target import Target
@@ -36,24 +37,6 @@ from flowvm.ops.scalar import functions as scalar
 from flowvm.vm.machine.words import ARG
 
 FLOATS = ("float32", "float64")
-
-
-def tensor(array):
-    return flow.from_numpy(np.array(array))
-
-
-def laid_out(array, layout):
-    """A tensor with `array`'s values, its last two dimensions stored as `layout` says."""
-    if layout == "rows":
-        return tensor(array)
-    if layout == "columns":
-        return tensor(np.swapaxes(array, -1, -2)).transpose(-2, -1)
-    if layout == "wide rows":
-        return flow.cat([tensor(array)] * 2, -1)[..., : array.shape[-1]]
-    return flow.stack([tensor(array)] * 2, -1)[..., 0]  # "gaps": no dimension of stride 1
-
-
-LAYOUTS = ("rows", "columns", "wide rows", "gaps")
 
 
 def close(actual, want, scale, depth, dtype):

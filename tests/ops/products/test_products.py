@@ -4,29 +4,12 @@ import itertools
 
 import numpy as np
 import pytest
+from layouts import LAYOUTS, laid_out, tensor
 
 import flowvm as flow
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 
 RTOL = {"float32": 1e-4, "float64": 1e-10, "int64": 0, "int32": 0, "uint8": 0}
-
-
-def tensor(array):
-    return flow.from_numpy(np.array(array))
-
-
-def laid_out(array, layout):
-    """A tensor with `array`'s values, its last two dimensions stored as `layout` says."""
-    if layout == "rows":
-        return tensor(array)
-    if layout == "columns":
-        return tensor(np.swapaxes(array, -1, -2)).transpose(-2, -1)
-    if layout == "wide rows":
-        return flow.cat([tensor(array)] * 2, -1)[..., : array.shape[-1]]
-    return flow.stack([tensor(array)] * 2, -1)[..., 0]  # "gaps": no dimension of stride 1
-
-
-LAYOUTS = ("rows", "columns", "wide rows", "gaps")
 
 
 def check(a, b, dtype="float32", layouts=("rows", "rows")):

@@ -45,7 +45,7 @@ def test_splitting_changes_no_bit(name, shape, dim, rng):
     threaded = (
         getattr(flow, name)(x, dim).numpy() if dim is not None else getattr(flow, name)(x).numpy()
     )
-    with engine.run_sequentially():
+    with engine.sequential.region():
         plain = (
             getattr(flow, name)(x, dim).numpy()
             if dim is not None

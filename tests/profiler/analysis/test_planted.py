@@ -18,7 +18,7 @@ import pytest
 import flowvm as flow
 from flowvm.profiler import profile
 from flowvm.profiler.run.loss_places import placed
-from flowvm.vm.engine import engine as engine_module
+from flowvm.vm.engine import waits
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.wait_words import WAIT
 from flowvm.vm.watch import cores, offcpu
@@ -48,7 +48,7 @@ PLAYED = """
     # microsecond when somebody looks at it: the core may be taken away at any moment
     time.monotonic_ns = itertools.count(time.monotonic_ns(), 1000).__next__
     Uncompiled.ticks = time.monotonic_ns
-    engine.running, engine.words[CTL.SCHEDULER_SLEEPS] = True, 0
+    engine.threads.running, engine.words[CTL.SCHEDULER_SLEEPS] = True, 0
     atexit.register(setattr, engine, "running", False)
     engine.flight.clocks = lambda: (time.monotonic_ns(),) * 2
     engine.flight.zero = engine.flight.clocks()
@@ -188,13 +188,13 @@ def test_gil(xs, long_turns, level):
 @again
 def test_gil_after_a_wait(xs, long_turns, monkeypatch):
     """A value is there, and the waiting thread does not get the GIL."""
-    monkeypatch.setattr(engine_module, "SLICE_US", 10**8)  # it does not look up meanwhile
+    monkeypatch.setattr(waits, "SLICE_US", 10**8)  # it does not look up meanwhile
     with Gate() as opened:
         opened.open()
         wait_for_gate(xs[0], xs[1], opened.address)  # compiled
     with engine.flight.at_least(2):
         xs[0].numpy()
-    cell = engine.local.cell[0]  # of this thread's waits
+    cell = engine.waits.local.cell[0]  # of this thread's waits
 
     def until_it_is_there():
         while not cell[WAIT.SLEEPERS]:  # it may hold the GIL before it waits, and want it back

@@ -143,7 +143,7 @@ def test_host(xs, level):
     """Five milliseconds of processor time: what a busy machine takes beside them is `gil`."""
     with profile(level) as p:
         update(xs[0], xs[1], 1)
-        engine.wait_idle()
+        engine.waits.wait_idle()
         until = time.thread_time_ns() + STALL
         while time.thread_time_ns() < until:
             pass
@@ -180,7 +180,7 @@ def test_jit(xs):
 
     with profile() as p:
         update(xs[0], xs[1], 1)
-        engine.wait_idle()
+        engine.waits.wait_idle()
         before = jit.stats().compile_seconds
         jit.native(kernel, SIGNATURE, facts=f"{time.time_ns()} {next(_keys)}")
         took = (jit.stats().compile_seconds - before) * 1e9
@@ -197,7 +197,7 @@ def test_credit():
         from tests.profiler.analysis.test_stalls import MOST, STALL, again, lane_of, spin
         from tests.profiler.analysis.test_stalls import use_stream
         from flowvm.profiler import profile
-        other = engine.new_stream("other")
+        other = engine.streams.new("other")
         xs = [tensor() for _ in range(4)]
         spin(xs[0], xs[1], 1)
         update(xs[0], xs[1], 1)

@@ -118,7 +118,7 @@ def test_a_planted_stuck_kernel_is_what_runs_and_all_of_the_time():
     assert snapshot.in_flight == 2
     assert snapshot.idle > 0.15
     assert any("test_live.py:" in line and share > 0.9 for line, share, _ in snapshot.lines)
-    engine.wait_idle()
+    engine.waits.wait_idle()
 
 
 def test_an_idle_vm_waits_for_python():
@@ -136,7 +136,7 @@ def test_an_idle_vm_waits_for_python():
 
 def test_counts_are_exact_and_shares_are_of_everything(seed):
     rng = np.random.default_rng(seed)
-    engine.wait_idle()
+    engine.waits.wait_idle()
     watcher = Watcher(most=64)  # so most of it is not sampled
     first = watcher.look()
     x = tensor([1])
@@ -145,7 +145,7 @@ def test_counts_are_exact_and_shares_are_of_everything(seed):
     for count in counts:
         for k in range(count):
             update(x, x, k)
-        engine.wait_idle()  # a read of a finished value is no sync
+        engine.waits.wait_idle()  # a read of a finished value is no sync
         snapshot = watcher.look()
         cpu = snapshot.streams[0]
         total = cpu.util + sum(share for _, share in cpu.causes)
@@ -169,11 +169,11 @@ def test_the_window_forgets():
 def test_names_are_right_after_entries_were_forgotten():
     watcher = Watcher()
     watcher.look()
-    assert watcher._names == [getattr(i, "name", None) or "" for i, _ in engine.entry_info]
+    assert watcher._names == [getattr(i, "name", None) or "" for i, _ in engine.entries.info]
     watcher._names += ["old"] * 5  # as if the VM had had more, and begun again
     watcher._bytes += [0] * 5
     watcher.look()
-    assert watcher._names == [getattr(i, "name", None) or "" for i, _ in engine.entry_info]
+    assert watcher._names == [getattr(i, "name", None) or "" for i, _ in engine.entries.info]
 
 
 def test_steps_are_those_that_the_user_names():
@@ -187,7 +187,7 @@ def test_steps_are_those_that_the_user_names():
 
 
 def test_the_whole_ring_is_a_run_like_the_profilers():
-    engine.wait_idle()
+    engine.waits.wait_idle()
     x = tensor([1])
     for k in range(40):
         update(x, x, k)
@@ -257,7 +257,7 @@ def test_what_a_thread_compiles_is_seen():
 
 
 def test_the_ring_knows_spans_and_bytes():
-    engine.wait_idle()
+    engine.waits.wait_idle()
     with flow.profiler.span("a live step"):
         product = flow.ones(300) * 2
         product.numpy()

@@ -38,7 +38,7 @@ def stuck():
         update(y, x, 1)
         until(lambda: gate.is_reached and len(flow.vm.pending()) == 2, "both are received")
         yield gate
-    engine.wait_idle()
+    engine.waits.wait_idle()
 
 
 def test_once(stuck, capsys):

@@ -91,7 +91,7 @@ def test_the_first_looks_are_close_together() -> None:
 
 
 def test_flowvms_own_waits_only_in_waits_that_are_noted() -> None:
-    issuing = at(type(engine).make_room.__code__, "RESUME")[0], 2
+    issuing = at(type(engine.records).make_room.__code__, "RESUME")[0], 2
     saving = flow.save.__code__, 2
     mine = at(sleeping.__code__, "CALL")
     assert _state([issuing], [issuing, mine], False, True) == "gil"
@@ -102,7 +102,7 @@ def test_flowvms_own_waits_only_in_waits_that_are_noted() -> None:
 
 
 def test_a_kernel_that_is_looked_for_is_no_dispatch() -> None:
-    lowering, mine = type(engine).make_room.__code__, at(sleeping.__code__, "CALL")
+    lowering, mine = type(engine.records).make_room.__code__, at(sleeping.__code__, "CALL")
     inner = [(jit.load.__code__, 2), (lowering, 2)]
     assert _state(inner, [*inner, mine], False, False) == "jit"
     assert _state(inner[1:], [*inner[1:], mine], False, False) == "flowvm"

@@ -90,7 +90,7 @@ def test_pending_says_what_it_waits_for_and_nothing_waits():
     x = flow.ones(8)
     try:
         flow.vm.sync()
-        engine.call_back(hold, [x._ref], [OPERAND.CONST])
+        engine.callbacks.issue(hold, [x._ref], [OPERAND.CONST])
         assert begun.wait(200)
         with flow.stream(side):
             x += 1
@@ -149,7 +149,7 @@ def test_what_a_graph_captures():
     @flow.compile
     def graph(x):
         y = x + 1
-        engine.wait_idle()  # until it has run it is in a queue, as others are
+        engine.waits.wait_idle()  # until it has run it is in a queue, as others are
         calls.append(flow.explain(y))
         return y
 

@@ -243,7 +243,7 @@ def test_a_number_that_is_used_again_is_for_nothing():
     del model, optimizer
     gc.collect()
     flow.vm.sync()
-    engine.reclaim()
+    engine.storages.reclaim()
     before = [flow.ones(4) for _ in range(200)]
     with profile() as p:
         after = [x + 1 for x in before]

@@ -65,7 +65,7 @@ def state():
         "checkpoint": list(checkpoints._local.listeners),
         "print": printing._options,
         "level": int(engine.words[CTL.LEVEL]),
-        "sequential": engine.sequential,
+        "sequential": set(engine.threads.vetoes),
         "spans": list(engine.flight.open),
         "gc": gc.isenabled(),
         "cudnn": flow.backends.cudnn.benchmark,
@@ -186,7 +186,7 @@ MANAGERS = {
     "flowvm.distributed.fsdp.wrap:enable_wrap": lambda: enable_wrap(wrapper_cls=nn.Identity),
     "flowvm.vm.watch.trace:record": flow.vm.record,
     "flowvm.vm.watch.flight:Flight.at_least": lambda: engine.flight.at_least(2),
-    "flowvm.vm.engine.engine:Engine.run_sequentially": flow.vm.sequential,
+    "flowvm.vm.engine.sequential:Sequential.region": flow.vm.sequential,
     "flowvm.vm.engine.debugger:Stepping": lambda: flow.vm.step(on=lambda stop: None),
     "flowvm.random:fork_rng": flow.random.fork_rng,
     "flowvm.cuda.options:Setting": lambda: flow.backends.cudnn.flags(benchmark=True),
@@ -203,7 +203,7 @@ SLOW = {  # more boundaries than there is time for, or threads that start and en
     "flowvm.profiler.front.profiles:profile": 40,
     "flowvm.vm.watch.trace:record": 100,
     "flowvm.vm.watch.flight:Flight.at_least": 200,
-    "flowvm.vm.engine.engine:Engine.run_sequentially": 40,
+    "flowvm.vm.engine.sequential:Sequential.region": 40,
     "flowvm.vm.engine.debugger:Stepping": 40,
 }
 # driven with what they are a part of, below
@@ -359,16 +359,16 @@ def test_the_boundaries_leave_no_exception_behind():
 
 
 def test_a_vm_that_comes_to_rest_takes_records_again(monkeypatch, seed):
-    """Boundaries of what `run_sequentially` does behind its wait, which "sync" is."""
-    monkeypatch.setattr(engine, "wait_idle", lambda: True)
+    """Boundaries of what `Sequential.region` does behind its wait, which "sync" is."""
+    monkeypatch.setattr(engine.waits, "wait_idle", lambda: True)
 
     def sequentially():
-        with engine.run_sequentially():
+        with engine.sequential.region():
             pass
 
     def start():
         (ONES + 1).numpy()
-        assert engine.running
+        assert engine.threads.running
         return sequentially
 
     assert driven(start, most=250, seed=seed) == 250

@@ -43,7 +43,7 @@ def usable():
     a, b = tensor([1]), tensor([2])
     update(a, b, 3)
     assert a.item() == 10
-    engine.sync()
+    engine.waits.sync()
     assert issued() == engine.words[CTL.RECEIVED] == engine.words[CTL.HEAD], "a record was lost"
 
 gate, x = Gate(), tensor([0])
@@ -51,7 +51,7 @@ gate, x = Gate(), tensor([0])
 
 WAITS = {
     "reading": "interrupted(x.item, waiting())",
-    "waiting for everything": "interrupted(engine.wait_idle, waiting())",
+    "waiting for everything": "interrupted(engine.waits.wait_idle, waiting())",
     "sync": "interrupted(flowvm.vm.sync, waiting())",
     "issuing when full": """
         def issue():
@@ -62,7 +62,7 @@ WAITS = {
     "issuing the slow way when full": """
         def issue():
             while True:
-                engine.issue(engine._touch[0], (), (0,))
+                engine.records.issue(engine.records.hole, (), (0,))
         interrupted(issue, asleep)
     """,
     "releasing when full": """
@@ -71,7 +71,7 @@ WAITS = {
             while tensors:
                 tensors.pop()
                 update(y, y, 1)
-                engine.release_dead()
+                engine.storages.release_dead()
         engine.words[CTL.RUN_AHEAD] = 250
         update(y, y, 1)
         while engine.words[CTL.LIMIT] > engine.words[CTL.HEAD] + 250:
@@ -92,10 +92,10 @@ WAITS = {
         filler.join()
     """,
     "finding room for tensors": """
-        engine.next_storage = STO.LENGTH
+        engine.storages.next_id = STO.LENGTH
         hot["free"].clear()
         interrupted(lambda: [tensor([k]) for k in range(9)], waiting())
-        engine.next_storage = 100_000
+        engine.storages.next_id = 100_000
     """,
 }
 
@@ -228,7 +228,7 @@ def test_one_in_a_collection_is_put_off_until_a_wait():
         + """
 import gc
 gate.open()
-engine.sync()
+engine.waits.sync()
 sent = []
 def callback(phase, info):
     if not sent:
@@ -254,6 +254,7 @@ STORM = (
     HELPERS
     + """
 import random
+from flowvm.vm.callers import interrupt
 HITS, rng = 300, random.Random({seed})
 one, count = tensor([1]), tensor([0])
 finished = hits = 0
@@ -261,7 +262,7 @@ finished = hits = 0
 finished += 1
 open_gate(count, one, gate.address)
 count.item()
-signal.signal(signal.SIGALRM, engine_module.interrupt)
+signal.signal(signal.SIGALRM, interrupt.interrupt)
 while hits < HITS:
     try:
         signal.setitimer(signal.ITIMER_REAL, 1e-5 + 1e-3 * rng.random())
@@ -292,7 +293,7 @@ def test_a_storm_while_making_dropping_and_reading_tensors(seed):
         body
         + """
         del t2
-        engine.release_dead()
+        engine.storages.release_dead()
         usable()
         live = engine.words[CTL.LIVE_BYTES]
         assert live <= 64 * 600, live
@@ -310,7 +311,7 @@ inside, leave = threading.Event(), threading.Event()
 def callback(address):
     inside.set()
     leave.wait()
-engine.call_back(callback, [x._ref], [OPERAND.MUT])
+engine.callbacks.issue(callback, [x._ref], [OPERAND.MUT])
 inside.wait()
 interrupted(x.item, waiting())
 leave.set()
@@ -346,7 +347,8 @@ def test_one_in_what_a_finalizer_calls_is_put_off_and_comes():
                 os.kill(os.getpid(), signal.SIGINT)
                 for _ in range(50):
                     json.dumps({"a": [1, {}]}, indent=1)
-        engine.install_interrupt()
+        from flowvm.vm.callers import interrupt
+        interrupt.install()
         came = False
         try:
             Owner()
@@ -372,7 +374,7 @@ def test_a_finalizer_that_never_ends_is_interrupted_nevertheless():
                 os.kill(os.getpid(), signal.SIGINT)
                 while True:
                     os.getpid()
-        engine.install_interrupt()
+        interrupt.install()
         Owner()
         assert [type(error) for error in ignored] == [KeyboardInterrupt]
         """

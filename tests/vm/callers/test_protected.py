@@ -22,7 +22,11 @@ from flowvm.graph.plan import launch_code
 from flowvm.private import cpython
 from flowvm.vm.callers import interrupt
 from flowvm.vm.callers.interrupt import is_protected, is_waiting
-from flowvm.vm.engine.engine import Engine
+from flowvm.vm.engine.callbacks import Callbacks
+from flowvm.vm.engine.records import Records
+from flowvm.vm.engine.storages import Storages
+from flowvm.vm.engine.threads import Threads
+from flowvm.vm.engine.waits import Waits
 from tests.test_layout import walked
 
 ROOT = Path(flow.__file__).resolve().parent
@@ -30,11 +34,11 @@ FOLDERS = [ROOT, *(ROOT.parent / name for name in ("ops", "autograd", "graph"))]
 
 # between taking a number, a block or a storage and making it known
 PROTECTED = [
-    Engine.publish, Engine._write, Engine.refill, Engine.release_dead, Engine.reclaim,
-    Engine._run_callback, Engine.start, Engine.stop, Storage.__del__, Tensor.__del__,
+    Records.publish, Records.write, Storages.refill, Storages.release_dead, Storages.reclaim,
+    Callbacks.run, Threads.start, Threads.stop, Storage.__del__, Tensor.__del__,
     launch_code._Blocks.__del__,
 ]  # fmt: skip
-WAITING = [Engine.make_room, Engine._wait]
+WAITING = [Records.make_room, Waits._wait]
 
 
 @pytest.mark.parametrize("function", PROTECTED, ids=lambda f: f.__qualname__)
@@ -75,7 +79,7 @@ def test_who_takes_sequence_numbers_is_protected_or_writes_at_once():
         )
         and path.parent.name != "private"
     ]
-    assert [node.name for _, node in takers] == ["_write"]
+    assert [node.name for _, node in takers] == ["write"]
     assert all("protected" in map(ast.unparse, n.decorator_list) for _, n in takers)
 
 

@@ -30,7 +30,7 @@ class Held:
         before = flow.vm.stats()["cancelled"], int(engine.words[CTL.N_KEPT])
         flow.vm.cancel()
         self.gate.open()
-        assert engine.wait_idle(200)
+        assert engine.waits.wait_idle(200)
         after = flow.vm.stats()["cancelled"], int(engine.words[CTL.N_KEPT])
         return flow.vm.Cancelled(after[0] - before[0], after[1] - before[1])
 
@@ -79,7 +79,7 @@ def test_an_error_that_was_there_before_is_still_told() -> None:
     held = Held()
     bad = flow.index_select(flow.ones(4), 0, flow.tensor([9]))
     held.gate.open()
-    engine.wait_idle()
+    engine.waits.wait_idle()
     held = Held()
     after = bad + 1
     held.cancel()
@@ -113,7 +113,7 @@ def test_what_persists_keeps_its_value_where_it_would_have_been_updated() -> Non
     step()
     other = flow.zeros(3)
     held.gate.open()
-    engine.wait_idle()
+    engine.waits.wait_idle()
     changed = values()
     assert not all(map(np.array_equal, before, changed))
     held = Held()
@@ -212,7 +212,7 @@ def test_waits_and_callbacks_of_others_go_on() -> None:
     calls: list[int] = []
     t = tensor([3])
     held = Held()
-    engine.call_back(lambda place: calls.append(place), [t._ref], [0])
+    engine.callbacks.issue(lambda place: calls.append(place), [t._ref], [0])
     u = t + 1
     assert held.cancel().instructions == 1
     assert len(calls) == 1

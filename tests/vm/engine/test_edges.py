@@ -62,7 +62,7 @@ def test_what_failed_in_the_parent_is_the_parents_to_report():
         """
         x = tensor([1])
         fail(x, x, 12345)
-        engine.wait_idle()
+        engine.waits.wait_idle()
         pid = os.fork()
         if pid == 0:
             try:
@@ -190,8 +190,8 @@ def test_memory_runs_out_at_each_allocation_and_call():
         def forgets(self, batch):
             ids = list(batch)
             batch.clear()
-            self.publish(self._release[len(ids)], ids, (), None, 0)
-        type(engine)._release_some = forgets
+            self.records.publish(self.releases[len(ids)], ids, (), None, 0)
+        type(engine.storages)._release_some = forgets
         try:
             memory.check({{"how": "python", "at": 1, "programs": [["release", 2]]}})
         except AssertionError as error:

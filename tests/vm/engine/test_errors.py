@@ -22,7 +22,8 @@ from flowvm.eager.modes import use_stream
 from flowvm.eager.tensor import new_tensor
 from flowvm.errors import KernelError, Status, VMError
 from flowvm.ops.declare.composite import Recorded, record
-from flowvm.vm.engine.engine import engine, no_op
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.engine.entries import no_op
 from flowvm.vm.machine.words import CTL, ERR, KIND, OPERAND
 from flowvm.vm.workers import allocation, execute
 from tests.vm.kernels import (
@@ -101,7 +102,7 @@ def test_the_note_names_who_made_the_operands_and_what_was_poisoned_first():
     stranger = mix(x, x, 1)
     z = mix(y, x, 1)  # needs y
     later = mix(z, stranger, 1)
-    engine.wait_idle()
+    engine.waits.wait_idle()
     (note,) = raised_by(later.numpy).__notes__
     stranger.numpy()
 
@@ -121,7 +122,7 @@ def test_what_is_said_of_poison_is_true_when_it_is_said():
     fail(x, y, STATUS)
     assert "poisoned" not in raised_by(x.numpy).__notes__[0]
     z = mix(x, y, 1)
-    engine.wait_idle()
+    engine.waits.wait_idle()
     (note,) = raised_by(z.numpy).__notes__
     assert "poisoned  1 later instruction (first" in note
 
@@ -238,7 +239,7 @@ def test_operands_that_do_not_fit_a_line_have_one_each():
 def test_the_errors_print_a_line_each():
     x = tensor()
     fail(x, x, STATUS)
-    engine.wait_idle()
+    engine.waits.wait_idle()
     line = repr(flow.vm.errors()).splitlines()[-1]
     assert re.match(r"#\d+ fail  test_errors.py:\d+  KernelError: the kernel returned", line)
     assert line.endswith("(seen by nobody so far)")
@@ -279,18 +280,18 @@ def test_sync_raises_the_first_and_names_the_others_once():
     x, y = tensor(), tensor()
     fail(x, x, STATUS)
     fail(y, y, STATUS + 1)
-    error = raised_by(engine.sync)
+    error = raised_by(engine.waits.sync)
     assert f"status {STATUS} " in str(error)
     assert any(f"status {STATUS + 1} " in note for note in error.__notes__)
-    engine.sync()  # nothing new
+    engine.waits.sync()  # nothing new
     assert raised_by(x.numpy) is error
 
 
 @alone()
 def test_memory_of_failed_and_skipped_instructions_is_released():
-    engine.wait_idle()
-    engine.release_dead()
-    engine.wait_idle()
+    engine.waits.wait_idle()
+    engine.storages.release_dead()
+    engine.waits.wait_idle()
     before = word(CTL.LIVE_BYTES)
     x = empty()
     fail(x, x, STATUS)
@@ -299,8 +300,8 @@ def test_memory_of_failed_and_skipped_instructions_is_released():
         chain.append(mix(chain[-1], x, k))
     raised_by(chain[-1].numpy)
     del chain, x
-    engine.release_dead()
-    engine.wait_idle()
+    engine.storages.release_dead()
+    engine.waits.wait_idle()
     assert word(CTL.LIVE_BYTES) == before
 
 
@@ -309,8 +310,8 @@ def test_a_storage_used_again_is_not_poisoned():
         x = empty()
         fail(x, x, STATUS)
         del x
-    engine.release_dead()
-    engine.wait_idle()
+    engine.storages.release_dead()
+    engine.waits.wait_idle()
     fresh = [empty() for _ in range(400)]
     assert all(t.numpy()[0] == 2 for t in fresh)
 
@@ -336,7 +337,7 @@ def test_more_failures_than_are_remembered():
     before = word(CTL.N_FAILED)
     for t in tensors:
         fail(t, t, STATUS)
-    engine.wait_idle()
+    engine.waits.wait_idle()
     assert word(CTL.N_FAILED) - before == len(tensors)
     assert isinstance(raised_by(tensors[0].numpy), VMError)
     assert isinstance(raised_by(tensors[-1].numpy), KernelError)
@@ -352,7 +353,7 @@ def test_a_number_that_no_record_holds_raises_at_the_call_and_leaves_no_hole(bad
     with pytest.raises(NOT_A_WORD):
         update(x, x, bad)
     with pytest.raises(NOT_A_WORD):
-        engine.issue(engine._touch[0], (), (bad,))
+        engine.records.issue(engine.waits.touches[0], (), (bad,))
     update(x, x, 1)
     assert x.item() == 7
 
@@ -372,7 +373,7 @@ HUGE = 1 << 47  # bytes: more than any address space
 @alone()
 def test_no_memory_is_an_error_of_the_instruction(size, scratch):
     kernel = jit.native(no_op, SIGNATURE)
-    entry = engine.new_entry(
+    entry = engine.entries.new(
         KIND.OP_CALL,
         [OPERAND.MUT | OPERAND.ALLOCATE],
         kernel=kernel,
@@ -380,10 +381,10 @@ def test_no_memory_is_an_error_of_the_instruction(size, scratch):
         scratch=scratch,
         info="huge",
     )
-    engine.release_dead()  # of earlier tests
-    engine.wait_idle()
-    live, x = word(CTL.LIVE_BYTES), new_tensor(engine.refill(), META)
-    engine.issue(entry, [x._ref])
+    engine.storages.release_dead()  # of earlier tests
+    engine.waits.wait_idle()
+    live, x = word(CTL.LIVE_BYTES), new_tensor(engine.storages.refill(), META)
+    engine.records.issue(entry, [x._ref])
     error = raised_by(x.numpy)
     assert type(error) is errors.OutOfMemoryError
     assert isinstance(error, MemoryError)
@@ -413,22 +414,22 @@ def test_what_a_callback_raises_is_raised_as_it_is(kind):
     def callback(address):
         raise error
 
-    engine.call_back(callback, [x._ref], [OPERAND.MUT])
+    engine.callbacks.issue(callback, [x._ref], [OPERAND.MUT])
     y = mix(x, x, 1)
     assert raised_by(y.numpy) is error
     assert "callback" in error.__notes__[0]
     other = tensor()
-    engine.call_back(lambda address: None, [other._ref], [OPERAND.MUT])  # its thread lives
+    engine.callbacks.issue(lambda address: None, [other._ref], [OPERAND.MUT])  # its thread lives
     other.numpy()
 
 
 def test_a_callback_of_a_poisoned_tensor_is_not_called():
     x, called = tensor(), []
     fail(x, x, STATUS)
-    engine.call_back(lambda address: called.append(address), [x._ref], [OPERAND.CONST])
-    engine.wait_idle()
+    engine.callbacks.issue(lambda address: called.append(address), [x._ref], [OPERAND.CONST])
+    engine.waits.wait_idle()
     assert not called
-    assert not engine.callbacks
+    assert not engine.callbacks.functions
 
 
 def test_a_callback_is_let_go_when_it_is_done():
@@ -438,10 +439,10 @@ def test_a_callback_is_let_go_when_it_is_done():
 
     callback, x = Callback(), tensor()
     gone = weakref.ref(callback)
-    engine.call_back(callback, [x._ref], [OPERAND.MUT])
+    engine.callbacks.issue(callback, [x._ref], [OPERAND.MUT])
     del callback
     x.numpy()
-    engine.wait_idle()
+    engine.waits.wait_idle()
     gc.collect()
     assert gone() is None
 
@@ -530,7 +531,7 @@ def test_a_remembered_failure_keeps_no_frames_tensors():
             shifted = local + 0
             raise ValueError(f"{shifted.shape} of a callback")
 
-        engine.call_back(fail, [tensor._ref], [OPERAND.MUT])
+        engine.callbacks.issue(fail, [tensor._ref], [OPERAND.MUT])
         with pytest.raises(ValueError, match="of a callback") as caught:
             tensor.numpy()
         return "".join(traceback.format_tb(caught.tb))

@@ -98,7 +98,7 @@ def test_calls_that_touch_other_memory_do_not_wait(heavy):
     array = x.numpy()
     started = threading.Event()
     y = flow.zeros(1)
-    engine.call_back(lambda *_: started.wait(60), [y._ref], [1])
+    engine.callbacks.issue(lambda *_: started.wait(60), [y._ref], [1])
     z = y + 1  # waits for the callback, and nobody for it
     assert not at_rest()
     array[0] = 5

@@ -28,11 +28,11 @@ def test_exit_finishes_what_was_issued():
         values = np.zeros(1, np.int64)
         import flowvm.eager.values as reading, atexit
         x, one = reading.adopt_array(values), tensor([1])
-        stop = engine.stop
+        stop = engine.threads.stop
         def then_look(seconds):
             print(values[0])
             return stop(seconds)
-        engine.stop = then_look
+        engine.threads.stop = then_look
         gate = Gate()
         for k in range(3000):
             open_gate(x, one, gate.address)
@@ -101,6 +101,7 @@ def test_arrays_come_and_go_without_the_vm():
     script(
         """
         import weakref
+        from flowvm.vm.engine import storages
 
         class Owner:
             pass
@@ -114,21 +115,21 @@ def test_arrays_come_and_go_without_the_vm():
         for k in range(40):
             read(k)
         alive = sum(owner() is not None for owner in owners)
-        assert alive <= engine_module.ADOPTED_BYTES // (8 << 20) + 1, alive
-        assert not engine.running and engine.untouched
+        assert alive <= storages.ADOPTED_BYTES // (8 << 20) + 1, alive
+        assert not engine.threads.running and engine.threads.untouched
         x = tensor([3])
         read(7)
-        engine.release_dead()
-        assert owners[-1]() is None and x.tolist() == [3] and not engine.running
+        engine.storages.release_dead()
+        assert owners[-1]() is None and x.tolist() == [3] and not engine.threads.running
         pid = os.fork()
         if pid == 0:  # of the child the same is true
             read(8)
-            engine.release_dead()
-            os._exit(owners[-1]() is not None or engine.running or x.tolist() != [3])
+            engine.storages.release_dead()
+            os._exit(owners[-1]() is not None or engine.threads.running or x.tolist() != [3])
         assert os.waitpid(pid, 0)[1] == 0
         update(x, x, 1)
         read(9)
-        assert engine.running and x.item() != 3
+        assert engine.threads.running and x.item() != 3
         """
     )
 
@@ -167,8 +168,8 @@ def child():
     z = mix(y, y, 1)
     for k in range(5000):
         update(one, y, k)
-    engine.sync()
-    return int(x.item() == expected), y.item(), z.item(), len(engine.threads) > 3
+    engine.waits.sync()
+    return int(x.item() == expected), y.item(), z.item(), len(engine.threads.members) > 3
 
 value = 1
 for k in range(2000):
@@ -194,7 +195,7 @@ def test_a_child_of_a_busy_parent_gets_a_clear_error():
 from flowvm.vm.engine import forks
 forks.PATIENCE_S = 0.2
 go_on = threading.Event()
-engine.call_back(lambda address: go_on.wait(), [x._ref], [OPERAND.MUT])
+engine.callbacks.issue(lambda address: go_on.wait(), [x._ref], [OPERAND.MUT])
 said = forked(lambda: x.item())
 go_on.set()
 assert "VMError" in said and "forked while its parent's VM was busy" in said, said
@@ -238,7 +239,8 @@ def test_a_child_of_a_callback_gets_a_clear_error():
         FORK
         + """
 said = []
-engine.call_back(lambda address: said.append(forked(lambda: x.item())), [one._ref], [OPERAND.MUT])
+tell = lambda address: said.append(forked(lambda: x.item()))
+engine.callbacks.issue(tell, [one._ref], [OPERAND.MUT])
 assert one.item() == 1
 assert "VMError" in said[0] and "forked by a callback" in said[0], said
 assert forked(lambda: x.item()) == "1"
@@ -280,18 +282,18 @@ def test_errors_are_raised_at_the_call():
 def test_instructions_run_at_once_on_the_calling_thread():
     values = tensor([1])
     with sequential():
-        assert not engine.running
+        assert not engine.threads.running
         for k in range(600):
             update(values, values, k)
             assert engine.words[CTL.HEAD] == engine.words[CTL.RECEIVED]
         called = []
         import threading
 
-        engine.call_back(
+        engine.callbacks.issue(
             lambda a: called.append(threading.current_thread()), [values._ref], [OPERAND.CONST]
         )
         assert called == [threading.current_thread()]
-        assert engine.wait_idle()
+        assert engine.waits.wait_idle()
 
 
 def test_nested_and_left_by_an_exception():
@@ -299,13 +301,13 @@ def test_nested_and_left_by_an_exception():
     with pytest.raises(ZeroDivisionError), sequential():  # noqa: PT012
         with sequential():
             update(x, x, 0)
-        assert engine.sequential == 1
+        assert len(engine.threads.vetoes) == 1
         update(x, x, 0)
-        assert not engine.running
+        assert not engine.threads.running
         raise ZeroDivisionError
-    assert engine.sequential == 0
+    assert not engine.threads.vetoes
     update(x, x, 0)
-    assert engine.running
+    assert engine.threads.running
     assert x.item() == 216
 
 
@@ -335,7 +337,7 @@ def test_a_callbacks_exception_is_raised_at_its_call():
 
     with sequential():
         with pytest.raises(LookupError) as info:
-            engine.call_back(callback, [x._ref], [OPERAND.MUT])
+            engine.callbacks.issue(callback, [x._ref], [OPERAND.MUT])
         assert info.value is error
         with pytest.raises(LookupError):
             x.numpy()
@@ -363,7 +365,7 @@ def test_a_process_that_is_sequential_from_the_start(how):
         except flowvm.errors.KernelError as error:
             print("at the call", len(error.__notes__))
         y = mix(tensor([1]), tensor([2]), 3)
-        print(y.item(), engine.running, len(engine.threads))
+        print(y.item(), engine.threads.running, len(engine.threads.members))
         """,
         **how,
     )

@@ -17,8 +17,8 @@ import pytest
 import flowvm as flow
 from flowvm.compiler import helpers, jit
 from flowvm.guards import processes
-from flowvm.vm.engine import engine as engine_file
 from flowvm.vm.engine import loops as loops_file
+from flowvm.vm.engine import natives
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.loops import Loops
 from flowvm.vm.machine.lang import Uncompiled
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The VM is as in a process whose cache is empty; [the issues after which it is compiled]."""
     flow.vm.sync()
-    assert engine.stop(20)
+    assert engine.threads.stop(20)
     native, budget = engine.loops.native.copy(), [1 << 60]
     devices = int(engine.words[CTL.DEVICES])  # other tests', which would have it compiled at once
     engine.words[CTL.DEVICES] = 0
@@ -60,8 +60,8 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         budget[0] = 0
         flow.vm.sync()
         flow.ones(1).item()
-        assert engine.running
-        assert not engine.uncompiled
+        assert engine.threads.running
+        assert not engine.threads.uncompiled
 
 
 def _address(function: Any) -> int:
@@ -101,8 +101,8 @@ def _program(rng: np.random.Generator, steps: int) -> None:
 
 def test_programs_run_uncompiled(uncompiled: list[int], rng: np.random.Generator) -> None:
     _program(rng, 150)
-    assert not engine.running
-    assert engine.uncompiled
+    assert not engine.threads.running
+    assert engine.threads.uncompiled
 
 
 @pytest.mark.parametrize("round", range(4))
@@ -112,8 +112,8 @@ def test_the_native_loops_take_over_at_any_moment(
     before, begun = flow.vm.stats()["issued"], time.monotonic_ns()
     uncompiled[0] = int(rng.integers(1, 150))
     _program(rng, 150)
-    assert engine.running
-    assert not engine.uncompiled
+    assert engine.threads.running
+    assert not engine.threads.uncompiled
     snapshot = engine.flight.look(before)
     assert snapshot.seq.tolist() == list(
         range(before, before + len(snapshot.seq))
@@ -166,10 +166,10 @@ def test_graphs_streams_and_training(uncompiled: list[int]) -> None:
     for k in range(6):
         losses.append(compiled(flow.ones(3)).item())
         if k == 3:
-            assert not engine.running
+            assert not engine.threads.running
             uncompiled[0] = 0
     assert losses == [6.0, 4.5, 3.0, 1.5, 0.0, -1.5]
-    assert engine.running
+    assert engine.threads.running
 
 
 def test_a_finalizer_may_compute(uncompiled: list[int]) -> None:
@@ -228,12 +228,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     jit.set_cache_dir(None)
 
 
-JOB = f"{engine_file.__name__}:make_loop"
-NAMES = {name: engine_file.SIGNATURES[name] for name in ("nap", "publish_mark")}
+NAMES = {name: natives.SIGNATURES[name] for name in ("nap", "publish_mark")}
 
 
 def test_helpers_make_what_is_missing(folder: Path) -> None:
-    loops = Loops(shell, NAMES, (), (), lambda: None, JOB)
+    loops = Loops(shell, NAMES, (), (), lambda: None, natives.JOB)
     assert loops.function("nap")(engine.base, 0) == 0  # Python's
     compiled = jit.stats().compiled
     assert not loops.ready(NAMES)
@@ -250,7 +249,7 @@ def test_where_the_cache_cannot_be_written_they_write_elsewhere(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(helpers, "_may_write", lambda folder: False)
-    loops = Loops(shell, {"nap": NAMES["nap"]}, (), (), lambda: None, JOB)
+    loops = Loops(shell, {"nap": NAMES["nap"]}, (), (), lambda: None, natives.JOB)
     assert not loops.ready(["nap"])
     own = helpers._own
     assert own is not None
@@ -271,7 +270,7 @@ def test_without_helpers_a_thread_makes_them(
     folder: Path, monkeypatch: pytest.MonkeyPatch, where: Any, name: str, value: str
 ) -> None:
     monkeypatch.setattr(where, name, value)
-    loops = Loops(shell, {"nap": NAMES["nap"]}, (), (), lambda: None, JOB)
+    loops = Loops(shell, {"nap": NAMES["nap"]}, (), (), lambda: None, natives.JOB)
     _waited(loops, ["nap"])
     assert loops.thread is not None
 
@@ -342,10 +341,10 @@ def test_a_thread_never_runs_a_loop_of_python(monkeypatch: pytest.MonkeyPatch) -
     """
     flow.ones(1).item()
     started: list[Any] = []
-    monkeypatch.setattr(engine, "_thread", lambda name, target, *args: started.append(target))
+    monkeypatch.setattr(engine.threads, "begin", lambda name, target, *args: started.append(target))
     monkeypatch.delitem(engine.loops.native, "worker_loop")
     flow.Stream("loops")
-    engine._start_worker(engine.streams - 1)
+    engine.streams._start_worker(engine.streams.count - 1)
     assert started
     assert all(target is engine.loops.native["worker_loop"] for target in started)
 

@@ -9,11 +9,11 @@ class Owner:
 
 
 def test_numbers_come_back_when_their_owner_is_collected(monkeypatch):
-    monkeypatch.setattr(engine, "user_streams", ["before"])
+    monkeypatch.setattr(engine.streams, "user_names", ["before"])
     numbers, owner = Numbers(), Owner()
     first = numbers.take("first", lambda: 2)
     numbers.lend(first, owner)
     assert numbers.take("other", lambda: 3) == 3  # the first is in use
     del owner
     assert numbers.take("again", lambda: 4) == 2
-    assert engine.user_streams == ["again"]
+    assert engine.streams.user_names == ["again"]

@@ -136,14 +136,14 @@ def test_who_waits_does_the_work() -> None:
     x = flow.ones(8, 8)
     assert bool(((x + 1).sum() == 128).all())  # the threads are compiled, as is what is used below
     with engine.lock:
-        engine._let_waiters_help(True)
-        assert engine.stop(60)
+        engine.threads.let_waiters_help(True)
+        assert engine.threads.stop(60)
         engine.words[CTL.STOP] = engine.words[CTL.SCHEDULER_SLEEPS] = 0  # issued, nobody is called
         try:
             total = (x + 2).sum()
             ref = total._ref & OPERAND.STORAGE_MASK
             assert not machine.is_settled(engine.words, ref, issued(), False)
-            settle = engine.call("settle_soon")
+            settle = engine.loops.function("settle_soon")
             assert settle(engine.base, ref, issued(), 0, CALL_STREAM) == 1
             assert machine.is_settled(engine.words, ref, issued(), True)
             large = flow.ones(1 << 15) + 1  # is the worker's to run
@@ -151,7 +151,7 @@ def test_who_waits_does_the_work() -> None:
             assert settle(engine.base, ref, issued(), 0, CALL_STREAM) == 0
         finally:
             engine.words[CTL.SCHEDULER_SLEEPS] = CTL.ABSENT
-            engine.start()
+            engine.threads.start()
     assert (total.item(), large.sum().item()) == (192, 1 << 16)
 
 
@@ -160,7 +160,7 @@ def test_large_operands_are_not_brief() -> None:
     small, large = map(flow.ones, sizes)
     (small * 3, large * 3, flow.linalg.eigvalsh(small))
     brief: dict[str, set[int]] = {}
-    for number, (info, _) in enumerate(engine.entry_info):
+    for number, (info, _) in enumerate(engine.entries.info):
         metas = getattr(info, "metas", ())
         if metas and tuple(metas[0].shape) in sizes:
             what = f"{info.name} {max(m.nbytes for m in info.metas) > 1 << 16}"

@@ -68,8 +68,8 @@ _twins: list[Any] = []
 def _twin(word: int, late: bool) -> int:
     """An entry like that of a record, which fails."""
     number = word & ENT.MASK
-    info = engine.entry_info[number][0]
-    _twins.append(engine.new_entry(KIND.OP_CALL, [], info=info))
+    info = engine.entries.info[number][0]
+    _twins.append(engine.entries.new(KIND.OP_CALL, [], info=info))
     at, to = ENT.AT + number * ENT.WORDS, ENT.AT + (_twins[-1] & ENT.MASK) * ENT.WORDS
     engine.m[to : to + ENT.WORDS] = engine.m[at : at + ENT.WORDS]
     if late:

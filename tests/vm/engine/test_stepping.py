@@ -48,7 +48,7 @@ def test_every_instruction_in_order() -> None:
     np.testing.assert_array_equal(total["x"].value, np.full((2, 2), 6.0))
     assert scaled.frame is not None
     assert scaled.frame.f_code is program.__code__
-    assert engine.stepping is None
+    assert engine.sequential.stepping is None
     assert "in front of" in repr(product)
     assert "float32[2, 2]" in repr(product)
     with pytest.raises(ArgumentError, match="matmul has no operand 'w'"):
@@ -131,11 +131,11 @@ def test_an_error_of_the_handler_or_of_a_kernel_leaves_nothing_behind() -> None:
 
     with pytest.raises(ValueError, match="planted"), flow.vm.step(on=fail):
         x + 1
-    assert engine.stepping is None
+    assert engine.sequential.stepping is None
     with pytest.raises(IndexError), flow.vm.step(on=lambda stop: None):
         x[flow.tensor([7])]
     assert (x * 2).tolist() == [2.0] * 3
-    assert engine.sequential == (1 if flow.config.engine == "sequential" or flow.config.sync else 0)
+    assert bool(engine.threads.vetoes) == (flow.config.engine == "sequential" or flow.config.sync)
 
 
 def test_one_inside_the_other() -> None:

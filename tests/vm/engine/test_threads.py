@@ -89,8 +89,8 @@ def test_one_thread_works_while_others_wait():
 
 @alone()
 def test_tensors_made_in_one_thread_and_dropped_in_another(seed):
-    engine.release_dead()
-    engine.wait_idle()
+    engine.storages.release_dead()
+    engine.waits.wait_idle()
     before, rng = word(CTL.LIVE_BYTES), random.Random(seed)
     pool = [empty() for _ in range(64)]
     lock = threading.Lock()
@@ -111,8 +111,8 @@ def test_tensors_made_in_one_thread_and_dropped_in_another(seed):
         t.numpy()
     pool.clear()
     del t
-    engine.release_dead()
-    engine.wait_idle()
+    engine.storages.release_dead()
+    engine.waits.wait_idle()
     assert word(CTL.LIVE_BYTES) == before
 
 

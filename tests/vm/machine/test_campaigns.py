@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
+from collections import Counter
 
 import pytest
 
 from tests.vm.mutants import HAZARDS
 from tools.campaign import __main__ as running
-from tools.campaign import graph, vm
+from tools.campaign import _patience, graph, vm
 
 
 @pytest.mark.parametrize("campaign", [vm, graph])
@@ -98,3 +101,75 @@ def test_a_finding_that_passes_alone_is_named(monkeypatch, capsys, tmp_path, fai
     output = capsys.readouterr().out
     assert ("FLAKY campaign vm --seed 1" in output) is not fails
     assert f"{int(fails)} findings" in output
+
+
+DYING = """
+import json, os, signal
+print("case 7 of this kind", flush=True)
+print("done " + json.dumps({"outcome": "right", "problem": "", "amounts": {}}), flush=True)
+os.kill(os.getpid(), signal.SIGSEGV)
+"""
+
+
+def test_a_crash_behind_the_last_case_is_found(monkeypatch, tmp_path):
+    program = tmp_path / "dying"
+    program.write_text(f"#!{sys.executable}\n{DYING}")
+    program.chmod(0o700)
+    monkeypatch.setattr(running, "FOUND", tmp_path)
+    monkeypatch.setattr(running.sys, "executable", str(program))
+    reports, outcomes = [], Counter()
+
+    def report(*what):
+        reports.append(what)
+
+    until = time.monotonic() + 60
+    assert running._watched("vm", 7, until, outcomes, Counter(), report) == 8
+    assert outcomes == {"of this kind right": 1, "crashed behind the cases": 1}
+    ((seed, problem),) = reports
+    assert seed == 7
+    assert "ended with -11, behind its last case" in problem
+
+
+def test_a_crash_leaves_stacks():
+    source = (
+        "import faulthandler, types\n"
+        "from tools.campaign import __main__ as running\n"
+        "def of_the_case(seed): faulthandler._sigsegv()\n"
+        "running.campaign = lambda name: types.SimpleNamespace(case=of_the_case)\n"
+        "running.batch('vm', 1, 1)"
+    )
+    process = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert process.returncode == -11
+    assert "in of_the_case" in process.stderr
+
+
+def test_a_late_case_leaves_stacks():
+    source = (
+        "import time\n"
+        "from tools.campaign._patience import patience\n"
+        "def of_the_case():\n    while True: time.sleep(0)\n"
+        "with patience(0.2): of_the_case()"
+    )
+    process = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert process.returncode == 1
+    assert "no end within 0.2 s" in process.stderr
+    assert "in of_the_case" in process.stderr
+
+
+def test_stacks_are_printed_by_a_thread_with_the_lock(monkeypatch):
+    """faulthandler's own thread reads frames that others change and free meanwhile."""
+    printed = threading.Event()
+    names, codes = [], []
+
+    def dump(*, all_threads):
+        names.append(threading.current_thread().name)
+
+    def ends(code):
+        codes.append(code)
+        printed.set()
+
+    monkeypatch.setattr(_patience.faulthandler, "dump_traceback", dump)
+    monkeypatch.setattr(_patience.os, "_exit", ends)
+    with _patience.patience(0.01):
+        assert printed.wait(60)
+    assert (names, codes) == (["patience"], [1])

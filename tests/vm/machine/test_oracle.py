@@ -82,7 +82,9 @@ def on_flowvm(steps, start, numbers):
                 if rows:
                     update(part(t[y], 0, rows), odd_values, k)
             elif what == "callback":
-                engine.call_back(subtract, [t[x]._ref, t[y]._ref], [OPERAND.MUT, OPERAND.CONST])
+                engine.callbacks.issue(
+                    subtract, [t[x]._ref, t[y]._ref], [OPERAND.MUT, OPERAND.CONST]
+                )
             elif what == "free":
                 t[x] = tensor(np.full(SIZE, k))
             else:
@@ -108,7 +110,7 @@ def check_program(seed, length, engines):
         expected = on_numpy(steps, start)
     for name in engines:
         if name == "sequential":
-            with engine.run_sequentially():
+            with engine.sequential.region():
                 actual = on_flowvm(steps, start, [0])
         else:
             actual = on_flowvm(steps, start, streams(name))

@@ -38,12 +38,12 @@ def level(request):
 
 
 def now():
-    engine.wait_idle()
+    engine.waits.wait_idle()
     return word(CTL.RECEIVED)
 
 
 def look(since):
-    engine.wait_idle()
+    engine.waits.wait_idle()
     return engine.flight.look(since)
 
 
@@ -110,8 +110,8 @@ def test_an_edge_is_there_though_its_producer_had_finished_long_before(level):
 @pytest.mark.parametrize("count", [1, 3, 14, 15, 16, 24])
 def test_operands_are_all_there(level, count):
     """A ReleaseTensor has up to 24, of which 15 fit into a record."""
-    since, ids = now(), [engine.new_storage() for _ in range(count)]
-    engine.publish(engine._release[count], ids, (), None, 0)
+    since, ids = now(), [engine.storages.new() for _ in range(count)]
+    engine.records.publish(engine.storages.releases[count], ids, (), None, 0)
     snapshot = look(since)
     (i,) = np.flatnonzero(kinds(snapshot) == KIND.RELEASE)
     mine = slice(snapshot.offsets[i], snapshot.offsets[i + 1])
@@ -140,9 +140,9 @@ def test_operands_out_of_line_and_their_accesses_are_there(level):
 
 
 def test_operands_that_were_overwritten_are_missing_and_said_to_be(level):
-    since, ids = now(), [engine.new_storage() for _ in range(20)]
-    engine.publish(engine._release[20], ids, (), None, 0)
-    engine.wait_idle()
+    since, ids = now(), [engine.storages.new() for _ in range(20)]
+    engine.records.publish(engine.storages.releases[20], ids, (), None, 0)
+    engine.waits.wait_idle()
     engine.words[CTL.SPILLED] += SPL.LENGTH  # as if others had come since
     snapshot = look(since)
     (i,) = np.flatnonzero(kinds(snapshot) == KIND.RELEASE)
@@ -264,7 +264,7 @@ def test_a_level_changed_while_another_thread_makes_room_holds(monkeypatch):
 
     with flight.at_least(1):
         monkeypatch.setattr(Flight, "every", property(change))
-        engine.make_room(word(CTL.RECEIVED))
+        engine.records.make_room(word(CTL.RECEIVED))
         since = now()
         update(x, y, 1)
         assert since in look(since).stacks
@@ -330,7 +330,7 @@ def test_waits_of_issuing_threads():
 
 
 def test_the_sequential_engine_is_recorded_too(rng):
-    with engine.run_sequentially():
+    with engine.sequential.region():
         since = word(CTL.RECEIVED)
         work(rng, [0], 50)
         snapshot = engine.flight.look(since)
@@ -361,14 +361,15 @@ def test_a_fork_goes_on_recording():
     assert process.stderr == ""
 
 
-@pytest.mark.parametrize("waiter", ["_barrier, ()", "_touch[1], [x._ref]"])
+@pytest.mark.parametrize("waiter", ["barrier, ()", "touches[1], [x._ref]"])
 def test_a_waiter_wakes_when_its_own_instruction_is_recorded_and_over(waiter):
     process = script(
         f"""
         import atexit
         from flowvm.vm.workers import shell
-        engine.running, engine.words[CTL.SCHEDULER_SLEEPS] = True, 0  # the test is the scheduler
-        atexit.register(setattr, engine, "running", False)
+        engine.threads.running = True  # the test is the scheduler
+        engine.words[CTL.SCHEDULER_SLEEPS] = 0
+        atexit.register(setattr, engine.threads, "running", False)
         engine.words[CTL.LEVEL] = 1
         x, cell, woken = tensor(), np.zeros(3, np.int64), []
 
@@ -377,7 +378,7 @@ def test_a_waiter_wakes_when_its_own_instruction_is_recorded_and_over(waiter):
             woken.append((engine.flight.look(seq).times > 0).all() and engine.m[CTL.HEAD] > seq)
 
         shell.wake = wake
-        seq = engine.issue(engine.{waiter}, (cell.ctypes.data,), None)
+        seq = engine.records.issue(engine.waits.{waiter}, (cell.ctypes.data,), None)
         shell.step(engine.m)
         assert woken == [True]
         """

@@ -29,7 +29,7 @@ def test_dump_names_what_waits_and_for_what():
             lines_of, ("wait_for_gate", "update", "mix", "wait")
         )
         numbers = [line.split()[0] for line in (first, second, third)]
-        assert f"running on {engine.stream_name(streams(2)[1])}" in first
+        assert f"running on {engine.streams.name(streams(2)[1])}" in first
         assert f"waits for {numbers[0]} " in second
         assert f"waits for {numbers[1]} " in third
         assert f"waits for {numbers[2]} " in waiter
@@ -41,7 +41,7 @@ def test_dump_names_what_waits_and_for_what():
 
 
 def test_dump_of_an_idle_vm():
-    engine.wait_idle()
+    engine.waits.wait_idle()
     assert dump().startswith("nothing in flight; ")
 
 
@@ -49,7 +49,7 @@ def test_dump_says_what_a_barrier_waits_for():
     x = tensor()
     with Gate() as gate:
         wait_for_gate(x, x, gate.address)
-        waiting = Background(engine.wait_idle)
+        waiting = Background(engine.waits.wait_idle)
         until(lambda: lines_of("barrier"), "the barrier is received")
         assert "waits for everything before it" in lines_of("barrier")[0]
     assert waiting.result() is True
@@ -122,7 +122,7 @@ def check(most):
     assert in_flight <= most + 2, in_flight
     gate.open()
     thread.join()
-    engine.sync()
+    engine.waits.sync()
     assert issued == 3000
 """
 

@@ -38,7 +38,7 @@ def work(rng, numbers, length=200):
             elif what < 0.9:
                 update_in_chunks(t[x], t[y], 3)
             else:
-                engine.call_back(
+                engine.callbacks.issue(
                     lambda *a: None, [t[x]._ref, t[y]._ref], [OPERAND.MUT, OPERAND.CONST]
                 )
     return t
@@ -54,7 +54,7 @@ def test_real_runs_pass(count, seed):
 
 
 def test_a_sequential_run_passes(seed):
-    with engine.run_sequentially():
+    with engine.sequential.region():
         run = trace(work, random.Random(seed), [0])
     assert verify(run).pairs > 200
     assert all(a.ended <= b.started for a, b in zip(run, list(run)[1:], strict=False))
@@ -70,7 +70,7 @@ def test_the_traces_edges_hold_in_its_times(seed):
 def test_a_callback_ends_when_its_function_has_returned():
     x, times = tensor(), []
     with record() as run:
-        engine.call_back(lambda a: times.append(time.monotonic_ns()), [x._ref], [OPERAND.MUT])
+        engine.callbacks.issue(lambda a: times.append(time.monotonic_ns()), [x._ref], [OPERAND.MUT])
         update(x, x, 1)
     callback = next(i for i in run if i.kind == Kind.CALLBACK)
     assert callback.started <= times[0] + CLOCKS
@@ -233,8 +233,8 @@ def test_a_barrier_that_does_not_wait_is_caught():
     x = tensor()
     with Gate() as gate:
         wait_for_gate(x, tensor(), gate.address)
-        assert not engine.wait_idle(0.2)
+        assert not engine.waits.wait_idle(0.2)
         engine.words[MUTANT] = BARRIER_ORDER
-        assert engine.wait_idle(200)
+        assert engine.waits.wait_idle(200)
         engine.words[MUTANT] = 0
         assert not gate.words[0]

@@ -37,14 +37,14 @@ def test_pending_says_which_operand_of_which_instruction_is_waited_for():
         until(lambda: gate.is_reached and len(pending(engine)) >= 4, "all are received")
         first, second, third, fourth = flow.vm.pending()[:4]
     assert first.state == "running"
-    assert first.stream == engine.stream_name(side)
+    assert first.stream == engine.streams.name(side)
     assert "test_watchdog.py:" in first.line
     assert second.waits == (Waited(first.seq, 1, "const", "RAW"),)
     assert third.waits == (Waited(second.seq, 1, "const", "RAW"),)
     assert Waited(first.seq, 0, "mut", "WAW") in fourth.waits
     assert Waited(second.seq, 0, "mut", "WAR") in fourth.waits
     assert "operand 1, const, RAW" in repr(second)
-    engine.wait_idle()
+    engine.waits.wait_idle()
     assert flow.vm.pending() == []
 
 
@@ -124,7 +124,7 @@ def test_a_stuck_callback_is_named_with_its_line():
         sys.stderr = Err()
         def reads_a_file(address):
             stuck.wait()
-        engine.call_back(reads_a_file, [x._ref], [OPERAND.MUT])
+        engine.callbacks.issue(reads_a_file, [x._ref], [OPERAND.MUT])
         print(x.item())
         """,
         watchdog="0.3",
@@ -138,7 +138,7 @@ def test_it_is_silent_when_idle_when_off_and_after_the_process_was_stopped():
     text = []
     watch = Watch(engine)
     watch._print = text.append  # type: ignore[method-assign]
-    engine.wait_idle()
+    engine.waits.wait_idle()
     x = tensor([1])
     with flow.config(watchdog=5000):
         watch.look(1000.0)
@@ -309,7 +309,7 @@ def test_a_fork_has_a_window_of_its_own_and_the_parent_keeps_his():
         if child == 0:
             try:
                 hidden = os.getpid() not in window.shown()
-                engine.sync()  # x, which is ready, can be read without a VM
+                engine.waits.sync()  # x, which is ready, can be read without a VM
                 shown = window.ask(os.getpid(), {})[0]["pid"] == os.getpid()
                 os._exit(0 if hidden and shown else 1)
             finally:

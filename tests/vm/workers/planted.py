@@ -156,9 +156,9 @@ def released():
     """The address of memory that is not in use any more."""
     t = numbers()
     flow.vm.sync()
-    address = engine.pointer(t._ref)
+    address = engine.storages.pointer(t._ref)
     del t
-    engine.release_dead()
+    engine.storages.release_dead()
     flow.vm.sync()
     return flow.tensor([address])
 
@@ -174,10 +174,10 @@ def write_neighbours():
     """Run a kernel that writes behind memory which is no operand of its own."""
     t = numbers()
     flow.vm.sync()
-    poke(flow.tensor([engine.pointer(t._ref) + 8 * SIZE]))
+    poke(flow.tensor([engine.storages.pointer(t._ref) + 8 * SIZE]))
     flow.vm.sync()
     del t
-    engine.release_dead()
+    engine.storages.release_dead()
 
 
 def in_a_graph(function, *args):

@@ -23,8 +23,8 @@ MIB = 1 << 20
 
 def settle():
     """Release everything that is dead: live bytes now."""
-    engine.release_dead()
-    engine.wait_idle()
+    engine.storages.release_dead()
+    engine.waits.wait_idle()
     return word(CTL.LIVE_BYTES)
 
 
@@ -97,17 +97,17 @@ def test_an_output_whose_size_the_kernel_finds_is_no_cycle():
 @alone()
 def test_a_hundred_thousand_live_tensors_and_their_ids():
     count, x = 100_000, tensor([1])
-    engine.release_dead()
+    engine.storages.release_dead()
     many = [mix(x, x, k) for k in range(count)]
     assert len({t._ref for t in many}) == count
     for k in (0, 1, 77_777, count - 1):
         assert many[k].item() == 2 + k
     assert word(CTL.LIVE_BYTES) >= 64 * count
-    used = engine.next_storage
+    used = engine.storages.next_id
     many.clear()
     live = settle()
     many = [mix(x, x, -k) for k in range(count)]
-    assert engine.next_storage <= used + 256, "ids of released storages were not used again"
+    assert engine.storages.next_id <= used + 256, "ids of released storages were not used again"
     assert [many[k].item() for k in (0, 5, count - 1)] == [2, -3, 3 - count]
     many.clear()
     assert settle() == live
@@ -115,7 +115,7 @@ def test_a_hundred_thousand_live_tensors_and_their_ids():
 
 def test_no_more_ids_is_an_error_that_says_so(monkeypatch):
     tensors = [tensor([1])]
-    monkeypatch.setattr(engine, "next_storage", STO.LENGTH)
+    monkeypatch.setattr(engine.storages, "next_id", STO.LENGTH)
     with pytest.raises(VMError, match="tensors with memory of their own are alive"):
         tensors.extend(tensor([1]) for _ in range(STO.LENGTH))
     assert len(hot["free"]) == 0
@@ -134,10 +134,10 @@ def test_adopted_memory_is_let_go_after_its_last_use():
     with Gate() as gate:
         wait_for_gate(x, one, gate.address)
         del x
-        engine.release_dead()
+        engine.storages.release_dead()
         assert gone() is not None  # a kernel is in it
-    engine.wait_idle()
-    engine.sync()
+    engine.waits.wait_idle()
+    engine.waits.sync()
     assert gone() is None
     assert array[0] == 1
 
@@ -160,7 +160,7 @@ def test_empty_cache_when_workers_have_only_just_started():
     script(
         """
         for k in range(20):
-            engine.new_stream(f"s{k}")
+            engine.streams.new(f"s{k}")
             flowvm.vm.empty_cache()
         """
     )
@@ -176,7 +176,7 @@ def test_stats_add_up():
     with use_stream(streams(2)[1]):
         update(y, x, 1)
     y.numpy()
-    engine.sync()
+    engine.waits.sync()
     now = stats()
     new = {name: now[name] - before[name] for name in now}
     assert new["issued"] == new["dispatched"] == new["done"] >= 303
@@ -193,7 +193,7 @@ def test_edges_are_counted_exactly():
     x, y, z, one = tensor(), tensor(), tensor(), tensor()
     names = ("edges_raw", "edges_war", "edges_waw", "prescheduled")
     with Gate() as gate:
-        engine.release_dead()
+        engine.storages.release_dead()
         wait_for_gate(x, one, gate.address)
         before = stats()
         update(y, x, 1)  # reads what is being written: RAW
@@ -208,14 +208,14 @@ def test_edges_are_counted_exactly():
 
 def test_a_full_table_of_entries_is_begun_anew(monkeypatch):
     """More kinds of calls than the table holds: caches are cleared, calls mean what they did."""
-    engine.forget_entries()  # of other tests: what they left would be room afterwards
-    engine.wait_idle()
-    engine._let_entries_go()
-    engine._nameless.clear()
-    monkeypatch.setattr(ENT, "LENGTH", len(engine.entry_info) + 12)
+    engine.entries.forget()  # of other tests: what they left would be room afterwards
+    engine.waits.wait_idle()
+    engine.entries.let_go()
+    engine.entries.nameless.clear()
+    monkeypatch.setattr(ENT, "LENGTH", len(engine.entries.info) + 12)
     cleared = []
     monkeypatch.setattr(
-        engine, "on_entries_full", [*engine.on_entries_full, lambda: cleared.append(1)]
+        engine.entries, "on_full", [*engine.entries.on_full, lambda: cleared.append(1)]
     )
     called = []
     for turn in range(3):
@@ -223,13 +223,13 @@ def test_a_full_table_of_entries_is_begun_anew(monkeypatch):
             x = tensor(np.arange(n))
             y = mix(x, x, turn)
             update(y, x, n)
-            engine.call_back(
+            engine.callbacks.issue(
                 lambda *a: called.append(a), [x._ref] * (n % 4 + 1), [OPERAND.CONST] * (n % 4 + 1)
             )
             values = np.arange(n)
             expected = 5 * (3 * values - values[::-1] + turn) + values + n
             assert (y.numpy() == expected).all()
-    engine.wait_idle()
+    engine.waits.wait_idle()
     assert len(cleared) >= 3
     assert [len(a) for a in called] == [n % 4 + 1 for n in range(1, 40)] * 3
-    assert len(engine.entry_info) <= ENT.LENGTH
+    assert len(engine.entries.info) <= ENT.LENGTH

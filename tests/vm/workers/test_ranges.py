@@ -185,7 +185,7 @@ def test_the_number_of_threads_changes_while_kernels_run():
             if k % 3 == 0:
                 flow.set_num_threads(1 + k % 5)
                 team = word(STR.AT + CALL_STREAM * STR.WORDS + STR.TEAM)
-                helpers = [t for t in engine.threads if t.name.startswith("flowvm-h:cpu")]
+                helpers = [t for t in engine.threads.members if t.name.startswith("flowvm-h:cpu")]
                 assert team == len(helpers) == k % 5 == flow.get_num_threads() - 1
     finally:
         flow.set_num_threads(threads)
