@@ -31,9 +31,10 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
+from llvmlite import binding as llvm
 from llvmlite import ir
 
-from flowvm.compiler.native import DTYPE, MEMORY, Intrinsic, Overloaded
+from flowvm.compiler.native import ARRAYS, DTYPE, MEMORY, Intrinsic, Overloaded
 from flowvm.compiler.words import _FLOATS, _INTS, _TESTS, FLOAT, INT, Record, Word, _Function
 from flowvm.compiler.words import _STATEMENTS as _OF_WORDS
 from flowvm.compiler.words import _Program as _OfWords
@@ -133,8 +134,8 @@ class Program(_OfWords):
     def __init__(self, reassociate: bool = False) -> None:
         super().__init__()
         self.reassociate = reassociate
-        self.built: dict[tuple[Any, ...], tuple[str, Any]] = {}  # of intrinsics
-        self.texts: list[str] = []
+        self.built: dict[tuple[Any, ...], tuple[str, Any, str]] = {}  # of intrinsics
+        self.module = ir.Module()  # of intrinsics, and of what they call
 
     def function(self, function: Callable[..., Any], kinds: Sequence[Any]) -> _Body:  # type: ignore[override]
         key = (function, *kinds)
@@ -151,48 +152,56 @@ class Program(_OfWords):
 
     def text(self) -> Iterator[str]:
         yield from super().text()
-        yield from self.texts
+        yield from (head for _, _, head in self.built.values())
+
+    def modules(self, text: str) -> list[Any]:
+        """Return LLVM's modules of the program, whose entry is `text`."""
+        own = llvm.parse_assembly("\n".join([*self.text(), text]))
+        return [own, llvm.parse_assembly(str(self.module))] if self.built else [own]
 
     def inlined(self) -> Iterator[str]:
         """Yield the names of functions that are inlined whatever their size."""
         yield next(iter(self.functions.values())).name  # the entry only passes on
         yield from (one.name for one in self.functions.values() if one.inlined)
-        yield from (name for name, _ in self.built.values())
+        yield from (name for name, _, _ in self.built.values())
 
-    def intrinsic(self, of: Intrinsic, kinds: Sequence[Any], flags: str) -> tuple[str, Any]:
-        """Return the name and the result's kind of an intrinsic's function."""
+    def intrinsic(self, of: Intrinsic, kinds: Sequence[Any], flags: str) -> tuple[str, Any, str]:
+        """Return the name, the result's kind, and the declaration of an intrinsic's function."""
         key = (of, *kinds, flags)
         if key not in self.built:
             self.built[key] = self._build(of, kinds, flags)
         return self.built[key]
 
-    def _build(self, of: Intrinsic, kinds: Sequence[Any], flags: str) -> tuple[str, Any]:
+    def _build(self, of: Intrinsic, kinds: Sequence[Any], flags: str) -> tuple[str, Any, str]:
         assert of.build is not None, "the caller has looked"
         types = {SINGLE: ir.FloatType(), FLOAT: ir.DoubleType()}
-        takes = [types.get(kind) or ir.IntType(bits_of(kind)) for kind in kinds]
-        module = ir.Module()
+        takes, dtypes = [], []
+        for kind in kinds:
+            line = isinstance(kind, Line)
+            dtype = kind.dtype if line else DTYPES[kind]
+            number = types.get(KINDS[dtype]) or ir.IntType(8 if dtype == "bool" and line else
+                                                           bits_of(KINDS[dtype]))  # fmt: skip
+            takes.append(number.as_pointer() if line else number)
+            dtypes.append(dtype)
         name = f"{of.__name__}.of.{len(self.built)}"
         # the result's type is known when the code is there
-        draft = ir.Function(module, ir.FunctionType(ir.VoidType(), takes), f"{name}.draft")
+        draft = ir.Function(self.module, ir.FunctionType(ir.VoidType(), takes), name)
         builder = ir.IRBuilder(draft.append_basic_block("entry"))
-        result, dtype = of.build(builder, list(draft.args), [DTYPES[kind] for kind in kinds])
-        builder.ret(result)
+        result, dtype = of.build(builder, list(draft.args), dtypes)
         for block in draft.blocks:
             for one in block.instructions:
                 if one.opname in ("fadd", "fsub", "fmul", "fdiv", "frem", "fcmp"):
                     one.flags = one.flags or flags.split()
                 elif one.opname == "call" and str(one.type) in _REALS:
                     one.fastmath.update(flags.split())
-        draft.ftype.return_type = draft.return_value.type = result.type
-        text = str(draft).replace("define void", f"define internal {result.type}", 1)
-        text = text.replace(f'@"{name}.draft"', f'@"{name}"')
-        self.texts.append(text)
-        for known in module.functions:
-            if known is not draft:
-                parameters = ", ".join(str(kind) for kind in known.ftype.args)
-                line = f"declare {known.ftype.return_type} @{known.name}({parameters})"
-                self.declared[line] = None
-        return name, KINDS[dtype]
+        if dtype:
+            builder.ret(result)
+            draft.ftype.return_type = draft.return_value.type = result.type
+        else:
+            builder.ret_void()
+        parameters = ", ".join(leaf_kinds(kind)[0] for kind in kinds)
+        returns = str(KINDS[dtype]) if dtype else "void"
+        return name, KINDS.get(dtype), f'declare {returns} @"{name}"({parameters})'
 
 
 class _Body(_Function):
@@ -733,15 +742,26 @@ class _Body(_Function):
         """The value of an intrinsic."""
         if called.takes == MEMORY:
             return self.array_in(node, *values)
+        if called.text is not None and called.build is None:
+            words = [v.parts[0] if isinstance(v.kind, Line) else v for v in values]
+            if not all(isinstance(w, Word) for w in words):
+                self.refuse(node)
+            return self.written(node, called, words)
         if called.build is None:
             self.refuse(node)
         if called.takes == DTYPE:
             values = [self.zero_of(node, value) for value in values]
-        kinds = [value.kind for value in values]
-        if not all(isinstance(v, Word) and v.kind in DTYPES for v in values):
+        arrays = called.takes == ARRAYS
+        words = [v.parts[0] if arrays and isinstance(v.kind, Line) else v for v in values]
+        if not all(isinstance(w, Word) and (w.kind in DTYPES or w.kind == "ptr") for w in words):
             self.refuse(node)
-        name, kind = self.program.intrinsic(called, kinds, self.flags)
-        return self.new(f'call {kind} @"{name}"({", ".join(map(str, values))})', kind)
+        kinds = [value.kind for value in values]
+        name, kind, _ = self.program.intrinsic(called, kinds, self.flags)
+        passed = ", ".join(map(str, words))
+        if kind is None:
+            self.put(f'call void @"{name}"({passed})')
+            return Word("0")
+        return self.new(f'call {kind} @"{name}"({passed})', kind)
 
     def zero_of(self, node: ast.AST, value: Any) -> Word:
         kind = KINDS[self.dtype_of(node, value)]

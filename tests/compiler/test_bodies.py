@@ -6,17 +6,21 @@ import ctypes
 import functools
 import inspect
 import itertools
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+import flowvm as flow
+import flowvm.nn.functional as F
 from flowvm.compiler import jit
 from flowvm.launch import PHASE_BITS, Launch
 from flowvm.meta.device import cpu
 from flowvm.meta.dtype import dtype_named
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare import registry
 from flowvm.ops.declare.cpu.body_kernel import (
     SCRATCH_AT,
     Body,
@@ -150,11 +154,32 @@ def losses() -> Iterator[Launch]:
         yield class_loss_ops._entropy_backward_launch(meta((1,)), x, *rest)
 
 
+def planes() -> Iterator[Launch]:
+    """Convolutions with their gradients, and pooling, as calls launch them."""
+    launches = []
+
+    def kept(views: Any, consts: Any = (), scratch: int = 0) -> Any:
+        launch = sys._getframe(1).f_locals["launch"]
+        if launch.body.__globals__.get("WORDS_ONLY") and ".planes." in launch.body.__module__:
+            launches.append(launch)
+        return body_layout(views, consts, scratch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "body_layout", kept)
+        x = flow.randn(8, 16, 9, 9, requires_grad=True)
+        y = F.conv2d(x, flow.randn(32, 16, 3, 3, requires_grad=True), padding=1)
+        pooled = F.max_pool2d(y, 2), F.avg_pool2d(y, 3, 2, 1), F.adaptive_max_pool2d(y, 3)
+        flow.cat([p.reshape(-1) for p in pooled]).sum().backward()
+        flow.vm.sync()
+    yield from launches
+
+
 FAMILIES: dict[str, Callable[[], Iterator[Launch]]] = {
     "norms": norms,
     "folds": folds,
     "numbers": numbers,
     "losses": losses,
+    "planes": planes,
 }
 
 
