@@ -137,7 +137,7 @@ class Program(_OfWords):
         self.built: dict[tuple[Any, ...], tuple[str, Any, str]] = {}  # of intrinsics
         self.module = ir.Module()  # of intrinsics, and of what they call
 
-    def function(self, function: Callable[..., Any], kinds: Sequence[Any]) -> _Body:  # type: ignore[override]
+    def function(self, function: Callable[..., Any], kinds: Sequence[Any]) -> _Body:
         key = (function, *kinds)
         if key not in self.functions:
             if not isinstance(function, FunctionType):
@@ -266,7 +266,8 @@ class _Body(_Function):
                 self.refuse(node, f"another {name}")
             self.bound[name] = value
         elif isinstance(value, Group):
-            if self.places.setdefault(name, value.kind) != value.kind:  # type: ignore[arg-type]
+            places: dict[str, Any] = self.places
+            if places.setdefault(name, value.kind) != value.kind:
                 self.refuse(node, f"{name} of another kind")
             for k, part in enumerate(value.parts):
                 self.store_in(node, f"{name}.{k}", part)
@@ -290,10 +291,11 @@ class _Body(_Function):
             return Group(tuple(map(self.load_from, places)), kind)
         return super().load(name)
 
-    def parts_of(self, node: ast.AST, value: Value, count: int) -> tuple[Any, ...]:
+    def parts_of(self, node: ast.AST, value: Any, count: int) -> tuple[Any, ...]:
         if not isinstance(value.kind, Tuple) or len(value.kind.kinds) != count:
             self.refuse(node)
-        return value.parts  # type: ignore[union-attr]
+        parts: tuple[Any, ...] = value.parts
+        return parts
 
     # --- statements -------------------------------------------------------------------------------
 
@@ -490,7 +492,8 @@ class _Body(_Function):
                 way = "udiv" if isinstance(op, ast.FloorDiv) else "urem"
             else:
                 way = _INTS[type(op)].replace("ashr", "lshr")
-            return self.new(f"{way} {a}, {b.name}", a.kind)
+            kind: Any = a.kind
+            return self.new(f"{way} {a}, {b.name}", kind)
         return super().combined(node, op, a, b)
 
     # --- expressions ------------------------------------------------------------------------------
@@ -628,7 +631,7 @@ class _Body(_Function):
         called = callee.value
         values = [self.value(a) for a in node.args]
         if isinstance(called, FunctionType):
-            return self.called(node, called, values)  # type: ignore[return-value]
+            return self.called(node, called, values)
         if node.keywords:
             self.refuse(node)
         if isinstance(called, Intrinsic):
@@ -671,14 +674,14 @@ class _Body(_Function):
                 first = self.new(f"select i1 {second}, {other}, {first}", first.kind)
             return first
         if called in (int, float, bool) and len(values) == 1 and isinstance(values[0], Word):
-            return self.converted(values[0], {int: INT, float: FLOAT, bool: BOOL}[called])  # type: ignore[index]
+            return self.converted(values[0], KINDS[np.dtype(called).name])
         if called is abs and len(values) == 1 and isinstance(values[0], Word):
             return self.magnitude(node, values[0])
         return self.refuse(node)
 
     def magnitude(self, node: ast.Call, word: Word) -> Word:
         (word,) = self.together(node, word)
-        if isinstance(word.kind, Unsigned):
+        if word.kind not in (INT, *_REALS):
             return word
         if word.kind == INT:
             self.program.declared["declare i64 @llvm.abs.i64(i64, i1)"] = None
@@ -698,10 +701,10 @@ class _Body(_Function):
 
     def dtype_of(self, node: ast.AST, value: Any) -> str:
         if isinstance(value.kind, Line):
-            return value.kind.dtype
+            return str(value.kind.dtype)
         if not isinstance(value, Known):
             self.refuse(node)
-        name = np.dtype(value.value).name
+        name: str = np.dtype(value.value).name
         return name if name in KINDS else self.refuse(node)
 
     def viewed(self, node: ast.AST, whole: Group, like: Any) -> Group:

@@ -11,7 +11,8 @@ A module whose `INLINE_ALWAYS` is true has its functions inlined wherever they a
 `REASSOCIATE` is true lets LLVM reorder the sums written in them, which vectorizes these.  A body
 of a module whose `LOOPS_ONLY` is true is loops that become vectors: LLVM neither unrolls them nor
 looks for vectors elsewhere, which takes longer than all else where there are many.  Functions of a
-module whose `WORDS_ONLY` is true are compiled without Numba (`flowvm.compiler.words`).
+module whose `WORDS_ONLY` is true are compiled without Numba (`flowvm.compiler.words`), kernel
+bodies, too (`flowvm.compiler.bodies`), with all that they call, wherever it stands.
 
 Invariants
 - Numba treats plain functions this way only while `lower` runs; other users of Numba in the process

@@ -6,6 +6,9 @@ import ctypes
 import functools
 import inspect
 import itertools
+import os
+import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +19,7 @@ import pytest
 import flowvm as flow
 import flowvm.nn.functional as F
 from flowvm.compiler import jit
+from flowvm.errors import CompileError
 from flowvm.launch import PHASE_BITS, Launch
 from flowvm.meta.device import cpu
 from flowvm.meta.dtype import dtype_named
@@ -196,3 +200,74 @@ def test_the_bits_are_numbas(rng, family):
         compare(launch, arrays)
         count += 1
     assert count > 5
+
+
+# --- what a body may say --------------------------------------------------------------------------
+
+
+def _negative_body(out, x, lo, hi):
+    for i in range(lo, hi):
+        out[i] = x[-1]
+
+
+def _kinds_body(out, x, lo, hi):
+    total = 0
+    for i in range(lo, hi):
+        total = total + x[i]
+    out[lo] = total
+
+
+def _text_body(out, x, lo, hi):
+    out[lo] = len("abc")
+
+
+def _stepped_body(out, x, lo, hi):
+    out[lo] = len(x[lo:hi:2])
+
+
+REFUSED = {
+    _negative_body: r"x\[-1\]",
+    _kinds_body: "double in place of i64",
+    _text_body: r"len\('abc'\)",
+    _stepped_body: r"x\[lo:hi:2\]",
+}
+
+
+@pytest.mark.parametrize("body", REFUSED)
+def test_what_a_body_may_not_say_is_named_with_its_line(body):
+    one = Operand("float32", 1, True)
+    with pytest.raises(CompileError, match=REFUSED[body]) as error:
+        lowered_without_numba(body_of(body, [one, one]))
+    line = body.__code__.co_firstlineno
+    (said,) = re.findall(r"test_bodies.py:(\d+)", str(error.value))
+    assert line < int(said) <= line + 4
+
+
+def test_arrays_of_two_dimensions_are_refused():
+    operands = [Operand("float32", 2, True), Operand("float32", 1, True)]
+    with pytest.raises(CompileError, match="one dimension"):
+        lowered_without_numba(body_of(_stepped_body, operands))
+
+
+FIRST_STEP = """
+import sys
+sys.modules["numba"] = None  # an import of it is an error
+import flowvm as flow
+from flowvm import nn
+F = nn.functional
+x = flow.randn(8, 4, 6, 6, requires_grad=True)
+norm = nn.BatchNorm2d(4)
+y = F.max_pool2d(norm(x), 2)
+F.cross_entropy(y.flatten(1), flow.randint(0, 36, (8,))).backward()
+print(y.sum((0, 2, 3)).shape, x.grad.shape, norm.weight.grad.shape)
+"""
+
+
+@pytest.mark.timeout(600)
+def test_kernels_of_a_first_step_need_no_numba(tmp_path):
+    """From an empty cache, with their gradients."""
+    environment = {**os.environ, "FLOWVM_CACHE_DIR": str(tmp_path), "FLOWVM_AHEAD": "0"}
+    command = [sys.executable, "-c", FIRST_STEP]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("flow.Size") == 3
