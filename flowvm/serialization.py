@@ -882,7 +882,7 @@ class _Reader:
         raise FileError(f"flow.load: {self._where} is damaged: {cropped(mark)} {shown}")
 
     def _sparse(
-        self, layout: str, shape: object, coalesced: object, block: object, named: Any
+        self, layout: str, shape: Any, coalesced: object, block: object, named: Any
     ) -> SparseTensor:
         parts = [self._tensors.get(n) if isinstance(n, str) else None for n in named]
         if not isinstance(layout, str) or None in parts or type(coalesced) is not bool:

@@ -60,7 +60,7 @@ class _Decoupling(Optimizer):
     """Base of NAdam and RAdam: Adam's state, weight decay of both kinds."""
 
     live_options: ClassVar[tuple[str, ...]] = ("lr", "betas", "eps", "weight_decay")
-    _ranges = ("lr", "eps", "weight_decay", "betas")
+    _ranges: ClassVar[tuple[str, ...]] = ("lr", "eps", "weight_decay", "betas")
     _zeros = ("exp_avg", "exp_avg_sq")
 
 

@@ -100,6 +100,6 @@ def _is_new(group: Ranks, key: object) -> bool:
     return True
 
 
-def _behind(code: CodeType, at: int) -> str:
+def _behind(code: CodeType | None, at: int) -> str:
     """Return a line in few letters.  The ranks show it and do not compare it."""
     return f"{PLACE}{short_position(code, at)}"
