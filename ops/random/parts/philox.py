@@ -56,7 +56,6 @@ STEP = 1024  # words of a unit: in the first-level cache, with the numbers made 
 ROUND = 256  # words that are made at least: any vector loop's stride divides it
 GRAIN = 32  # units of a chunk
 ARENA = 4 * STEP  # bytes
-WORDS_ONLY = True  # for flowvm.compiler.native
 INLINE_ALWAYS = True  # philox in the loop over counters is what vectorizes
 
 
