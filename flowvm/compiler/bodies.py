@@ -31,9 +31,10 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
+from llvmlite import binding as llvm
 from llvmlite import ir
 
-from flowvm.compiler.native import DTYPE, MEMORY, Intrinsic, Overloaded
+from flowvm.compiler.native import ARRAYS, DTYPE, MEMORY, Intrinsic, Overloaded
 from flowvm.compiler.words import _FLOATS, _INTS, _TESTS, FLOAT, INT, Record, Word, _Function
 from flowvm.compiler.words import _STATEMENTS as _OF_WORDS
 from flowvm.compiler.words import _Program as _OfWords
@@ -133,10 +134,10 @@ class Program(_OfWords):
     def __init__(self, reassociate: bool = False) -> None:
         super().__init__()
         self.reassociate = reassociate
-        self.built: dict[tuple[Any, ...], tuple[str, Any]] = {}  # of intrinsics
-        self.texts: list[str] = []
+        self.built: dict[tuple[Any, ...], tuple[str, Any, str]] = {}  # of intrinsics
+        self.module = ir.Module()  # of intrinsics, and of what they call
 
-    def function(self, function: Callable[..., Any], kinds: Sequence[Any]) -> _Body:  # type: ignore[override]
+    def function(self, function: Callable[..., Any], kinds: Sequence[Any]) -> _Body:
         key = (function, *kinds)
         if key not in self.functions:
             if not isinstance(function, FunctionType):
@@ -151,48 +152,56 @@ class Program(_OfWords):
 
     def text(self) -> Iterator[str]:
         yield from super().text()
-        yield from self.texts
+        yield from (head for _, _, head in self.built.values())
+
+    def modules(self, text: str) -> list[Any]:
+        """Return LLVM's modules of the program, whose entry is `text`."""
+        own = llvm.parse_assembly("\n".join([*self.text(), text]))
+        return [own, llvm.parse_assembly(str(self.module))] if self.built else [own]
 
     def inlined(self) -> Iterator[str]:
         """Yield the names of functions that are inlined whatever their size."""
         yield next(iter(self.functions.values())).name  # the entry only passes on
         yield from (one.name for one in self.functions.values() if one.inlined)
-        yield from (name for name, _ in self.built.values())
+        yield from (name for name, _, _ in self.built.values())
 
-    def intrinsic(self, of: Intrinsic, kinds: Sequence[Any], flags: str) -> tuple[str, Any]:
-        """Return the name and the result's kind of an intrinsic's function."""
+    def intrinsic(self, of: Intrinsic, kinds: Sequence[Any], flags: str) -> tuple[str, Any, str]:
+        """Return the name, the result's kind, and the declaration of an intrinsic's function."""
         key = (of, *kinds, flags)
         if key not in self.built:
             self.built[key] = self._build(of, kinds, flags)
         return self.built[key]
 
-    def _build(self, of: Intrinsic, kinds: Sequence[Any], flags: str) -> tuple[str, Any]:
+    def _build(self, of: Intrinsic, kinds: Sequence[Any], flags: str) -> tuple[str, Any, str]:
         assert of.build is not None, "the caller has looked"
         types = {SINGLE: ir.FloatType(), FLOAT: ir.DoubleType()}
-        takes = [types.get(kind) or ir.IntType(bits_of(kind)) for kind in kinds]
-        module = ir.Module()
+        takes, dtypes = [], []
+        for kind in kinds:
+            line = isinstance(kind, Line)
+            dtype = kind.dtype if line else DTYPES[kind]
+            number = types.get(KINDS[dtype]) or ir.IntType(8 if dtype == "bool" and line else
+                                                           bits_of(KINDS[dtype]))  # fmt: skip
+            takes.append(number.as_pointer() if line else number)
+            dtypes.append(dtype)
         name = f"{of.__name__}.of.{len(self.built)}"
         # the result's type is known when the code is there
-        draft = ir.Function(module, ir.FunctionType(ir.VoidType(), takes), f"{name}.draft")
+        draft = ir.Function(self.module, ir.FunctionType(ir.VoidType(), takes), name)
         builder = ir.IRBuilder(draft.append_basic_block("entry"))
-        result, dtype = of.build(builder, list(draft.args), [DTYPES[kind] for kind in kinds])
-        builder.ret(result)
+        result, dtype = of.build(builder, list(draft.args), dtypes)
         for block in draft.blocks:
             for one in block.instructions:
                 if one.opname in ("fadd", "fsub", "fmul", "fdiv", "frem", "fcmp"):
                     one.flags = one.flags or flags.split()
                 elif one.opname == "call" and str(one.type) in _REALS:
                     one.fastmath.update(flags.split())
-        draft.ftype.return_type = draft.return_value.type = result.type
-        text = str(draft).replace("define void", f"define internal {result.type}", 1)
-        text = text.replace(f'@"{name}.draft"', f'@"{name}"')
-        self.texts.append(text)
-        for known in module.functions:
-            if known is not draft:
-                parameters = ", ".join(str(kind) for kind in known.ftype.args)
-                line = f"declare {known.ftype.return_type} @{known.name}({parameters})"
-                self.declared[line] = None
-        return name, KINDS[dtype]
+        if dtype:
+            builder.ret(result)
+            draft.ftype.return_type = draft.return_value.type = result.type
+        else:
+            builder.ret_void()
+        parameters = ", ".join(leaf_kinds(kind)[0] for kind in kinds)
+        returns = str(KINDS[dtype]) if dtype else "void"
+        return name, KINDS.get(dtype), f'declare {returns} @"{name}"({parameters})'
 
 
 class _Body(_Function):
@@ -257,7 +266,8 @@ class _Body(_Function):
                 self.refuse(node, f"another {name}")
             self.bound[name] = value
         elif isinstance(value, Group):
-            if self.places.setdefault(name, value.kind) != value.kind:  # type: ignore[arg-type]
+            places: dict[str, Any] = self.places
+            if places.setdefault(name, value.kind) != value.kind:
                 self.refuse(node, f"{name} of another kind")
             for k, part in enumerate(value.parts):
                 self.store_in(node, f"{name}.{k}", part)
@@ -281,10 +291,11 @@ class _Body(_Function):
             return Group(tuple(map(self.load_from, places)), kind)
         return super().load(name)
 
-    def parts_of(self, node: ast.AST, value: Value, count: int) -> tuple[Any, ...]:
+    def parts_of(self, node: ast.AST, value: Any, count: int) -> tuple[Any, ...]:
         if not isinstance(value.kind, Tuple) or len(value.kind.kinds) != count:
             self.refuse(node)
-        return value.parts  # type: ignore[union-attr]
+        parts: tuple[Any, ...] = value.parts
+        return parts
 
     # --- statements -------------------------------------------------------------------------------
 
@@ -411,6 +422,8 @@ class _Body(_Function):
             self.refuse(node)
         if kinds & set(_REALS):
             kind: Any = SINGLE if kinds == {SINGLE} else FLOAT
+            if SINGLE in kinds and not kinds <= {SINGLE, FLOAT, INT, "i32"}:
+                self.refuse(node, f"`{ast.unparse(node)}`: a short integer and a float32")
         elif all(isinstance(k, Unsigned) for k in kinds):
             kind = Unsigned(64)
         elif Unsigned(64) in kinds:
@@ -479,7 +492,8 @@ class _Body(_Function):
                 way = "udiv" if isinstance(op, ast.FloorDiv) else "urem"
             else:
                 way = _INTS[type(op)].replace("ashr", "lshr")
-            return self.new(f"{way} {a}, {b.name}", a.kind)
+            kind: Any = a.kind
+            return self.new(f"{way} {a}, {b.name}", kind)
         return super().combined(node, op, a, b)
 
     # --- expressions ------------------------------------------------------------------------------
@@ -509,7 +523,17 @@ class _Body(_Function):
             fixed = self.fixed(node.test)
             if fixed is not None:
                 return self.value(node.body if fixed else node.orelse)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+            return self.number(node, self.static(node.left) ** self.static(node.right))
         return super().value(node)
+
+    def static(self, node: ast.expr) -> Any:
+        """A Python number that is written as one."""
+        if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+            return node.value
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -self.static(node.operand)
+        return self.refuse(node, "what is no literal")
 
     def attribute(self, node: ast.Attribute) -> Any:
         whole = self.value(node.value)
@@ -531,6 +555,8 @@ class _Body(_Function):
         if isinstance(node.slice, ast.Slice):
             return self.slice(node, node.slice)
         whole = self.value(node.value)
+        if isinstance(whole, Known) and isinstance(whole.value, tuple):
+            return self.number(node, whole.value[self.static(node.slice)])
         if isinstance(whole.kind, Tuple):
             at = self.known(node.slice) if isinstance(node.slice, ast.Constant) else None
             if not isinstance(at, int) or not 0 <= at < len(whole.kind.kinds):
@@ -605,7 +631,7 @@ class _Body(_Function):
         called = callee.value
         values = [self.value(a) for a in node.args]
         if isinstance(called, FunctionType):
-            return self.called(node, called, values)  # type: ignore[return-value]
+            return self.called(node, called, values)
         if node.keywords:
             self.refuse(node)
         if isinstance(called, Intrinsic):
@@ -648,14 +674,14 @@ class _Body(_Function):
                 first = self.new(f"select i1 {second}, {other}, {first}", first.kind)
             return first
         if called in (int, float, bool) and len(values) == 1 and isinstance(values[0], Word):
-            return self.converted(values[0], {int: INT, float: FLOAT, bool: BOOL}[called])  # type: ignore[index]
+            return self.converted(values[0], KINDS[np.dtype(called).name])
         if called is abs and len(values) == 1 and isinstance(values[0], Word):
             return self.magnitude(node, values[0])
         return self.refuse(node)
 
     def magnitude(self, node: ast.Call, word: Word) -> Word:
         (word,) = self.together(node, word)
-        if isinstance(word.kind, Unsigned):
+        if word.kind not in (INT, *_REALS):
             return word
         if word.kind == INT:
             self.program.declared["declare i64 @llvm.abs.i64(i64, i1)"] = None
@@ -675,10 +701,10 @@ class _Body(_Function):
 
     def dtype_of(self, node: ast.AST, value: Any) -> str:
         if isinstance(value.kind, Line):
-            return value.kind.dtype
+            return str(value.kind.dtype)
         if not isinstance(value, Known):
             self.refuse(node)
-        name = np.dtype(value.value).name
+        name: str = np.dtype(value.value).name
         return name if name in KINDS else self.refuse(node)
 
     def viewed(self, node: ast.AST, whole: Group, like: Any) -> Group:
@@ -719,15 +745,26 @@ class _Body(_Function):
         """The value of an intrinsic."""
         if called.takes == MEMORY:
             return self.array_in(node, *values)
+        if called.text is not None and called.build is None:
+            words = [v.parts[0] if isinstance(v.kind, Line) else v for v in values]
+            if not all(isinstance(w, Word) for w in words):
+                self.refuse(node)
+            return self.written(node, called, words)
         if called.build is None:
             self.refuse(node)
         if called.takes == DTYPE:
             values = [self.zero_of(node, value) for value in values]
-        kinds = [value.kind for value in values]
-        if not all(isinstance(v, Word) and v.kind in DTYPES for v in values):
+        arrays = called.takes == ARRAYS
+        words = [v.parts[0] if arrays and isinstance(v.kind, Line) else v for v in values]
+        if not all(isinstance(w, Word) and (w.kind in DTYPES or w.kind == "ptr") for w in words):
             self.refuse(node)
-        name, kind = self.program.intrinsic(called, kinds, self.flags)
-        return self.new(f'call {kind} @"{name}"({", ".join(map(str, values))})', kind)
+        kinds = [value.kind for value in values]
+        name, kind, _ = self.program.intrinsic(called, kinds, self.flags)
+        passed = ", ".join(map(str, words))
+        if kind is None:
+            self.put(f'call void @"{name}"({passed})')
+            return Word("0")
+        return self.new(f'call {kind} @"{name}"({passed})', kind)
 
     def zero_of(self, node: ast.AST, value: Any) -> Word:
         kind = KINDS[self.dtype_of(node, value)]

@@ -11,7 +11,8 @@ A module whose `INLINE_ALWAYS` is true has its functions inlined wherever they a
 `REASSOCIATE` is true lets LLVM reorder the sums written in them, which vectorizes these.  A body
 of a module whose `LOOPS_ONLY` is true is loops that become vectors: LLVM neither unrolls them nor
 looks for vectors elsewhere, which takes longer than all else where there are many.  Functions of a
-module whose `WORDS_ONLY` is true are compiled without Numba (`flowvm.compiler.words`).
+module whose `WORDS_ONLY` is true are compiled without Numba (`flowvm.compiler.words`), kernel
+bodies, too (`flowvm.compiler.bodies`), with all that they call, wherever it stands.
 
 Invariants
 - Numba treats plain functions this way only while `lower` runs; other users of Numba in the process
@@ -51,9 +52,10 @@ if TYPE_CHECKING:
     from flowvm.private.code_types import Builder, CodeContext, Value
 
 
-# what an intrinsic takes: numbers; an array or dtype of which the dtype counts; an array of bytes,
-# the place and length of another in it, and what has its dtype
-NUMBERS, DTYPE, MEMORY = "numbers", "dtype", "memory"
+# what an intrinsic takes: numbers; numbers and arrays, whose addresses `build` gets; an array or
+# dtype of which the dtype counts; an array of bytes, the place and length of another in it, and
+# what has its dtype
+NUMBERS, ARRAYS, DTYPE, MEMORY = "numbers", "arrays", "dtype", "memory"
 
 
 class Intrinsic:
@@ -67,7 +69,7 @@ class Intrinsic:
     result and of the arguments it makes lines of LLVM's code that set the result, which is of the
     type `gives`, where one is used; other names in them begin with the result's.  `build` is for
     bodies without Numba (`flowvm.compiler.bodies`): of llvmlite's builder, values and their dtypes
-    it makes the result and its dtype.  `takes` says what its arguments are.
+    it makes the result and its dtype, "" where there is none.  `takes` says what its arguments are.
     """
 
     __name__: str  # of `python`

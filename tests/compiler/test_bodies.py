@@ -6,17 +6,25 @@ import ctypes
 import functools
 import inspect
 import itertools
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+import flowvm as flow
+import flowvm.nn.functional as F
 from flowvm.compiler import jit
+from flowvm.errors import CompileError
 from flowvm.launch import PHASE_BITS, Launch
 from flowvm.meta.device import cpu
 from flowvm.meta.dtype import dtype_named
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare import registry
 from flowvm.ops.declare.cpu.body_kernel import (
     SCRATCH_AT,
     Body,
@@ -28,9 +36,13 @@ from flowvm.ops.declare.cpu.body_kernel import (
     lowered_without_numba,
 )
 from flowvm.ops.declare.cpu.walk import OPERANDS_AT
+from flowvm.ops.random.parts import philox
 from flowvm.ops.rows.cpu.norm_launch import backward_launch, forward_launch
+from flowvm.ops.rows.parts import class_loss_ops
 from flowvm.ops.rows.parts.folds import add_up, largest, square_up
 
+SCALARS = 4  # at most
+INTEGERS = {"seed", "call", "low", "size"}  # scalars that are no floats
 CALL = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 5)
 
 
@@ -43,7 +55,7 @@ def body_in(launch: Launch) -> Body:
     operands, kinds = [*map(Operand.of, launch.views)], [*map(kind_of, launch.consts)]
     own = {"scratch", "arena", "lo", "hi", "details"}
     names = [n for n in inspect.signature(launch.body).parameters if n not in own]
-    scalars = "f" * (len(names) - len(operands) - len(kinds))
+    scalars = ["i" if n in INTEGERS else "f" for n in names[len(operands) + len(kinds) :]]
     return body_of(launch.body, operands, kinds, scalars, reassociate=launch.reassociate)
 
 
@@ -59,10 +71,10 @@ def run(kernel: int, launch: Launch, arrays: list[np.ndarray[Any, Any]], cuts: i
     memory = [array.copy() for array in arrays]
     layout = body_layout(launch.views, launch.consts, launch.scratch)
     scratch = np.zeros(max(1, launch.scratch), np.uint8)
-    words = np.full(OPERANDS_AT + len(memory) + 1, np.float64(0.1).view(np.int64))  # and a scalar
+    words = np.full(OPERANDS_AT + len(memory) + SCALARS, np.float64(0.1).view(np.int64))
     words[:OPERANDS_AT] = 0
     words[SCRATCH_AT] = scratch.ctypes.data
-    words[OPERANDS_AT:-1] = [array.ctypes.data for array in memory]
+    words[OPERANDS_AT:-SCALARS] = [array.ctypes.data for array in memory]
     status = []
     for phase, (units, _) in enumerate(((launch.units, launch.grain), *launch.phases)):
         edges = [units * k // cuts for k in range(cuts + 1)]
@@ -126,7 +138,53 @@ def folds() -> Iterator[Launch]:
                 yield launch
 
 
-FAMILIES: dict[str, Callable[[], Iterator[Launch]]] = {"norms": norms, "folds": folds}
+def numbers() -> Iterator[Launch]:
+    """Random numbers of each kind."""
+    for size, dtype in (5, "float32"), (5000, "float32"), (5000, "float64"):
+        x, wide = meta((size,), dtype), dtype == "float64"
+        yield philox._launch(philox._uniform_body, x, 1 + wide, (0 if wide else 8,))
+        yield philox._launch(philox._normal_body(wide), x, 1 + wide)
+    yield philox._launch(philox._integer_body, meta((1030,), "int64"), 2)
+
+
+def losses() -> Iterator[Launch]:
+    """Cross entropy and its gradient, of short rows, long ones and stripes."""
+    for shape, weights, smoothing in ((64, 10), 0, 0.0), ((3, 5, 9), 1, 0.1), ((2, 300), 0, 0.0):
+        x, target = meta(shape), meta((shape[0], *shape[2:]), "int64")
+        weight = (meta((shape[1],)),) * weights
+        launch = class_loss_ops._entropy_launch(x, target, weight, "mean", -100, smoothing)
+        yield launch
+        rest = (target, launch.outputs[1], weight, -100, smoothing)
+        yield class_loss_ops._entropy_backward_launch(meta((1,)), x, *rest)
+
+
+def planes() -> Iterator[Launch]:
+    """Convolutions with their gradients, and pooling, as calls launch them."""
+    launches = []
+
+    def kept(views: Any, consts: Any = (), scratch: int = 0) -> Any:
+        launch = sys._getframe(1).f_locals["launch"]
+        if launch.body.__globals__.get("WORDS_ONLY") and ".planes." in launch.body.__module__:
+            launches.append(launch)
+        return body_layout(views, consts, scratch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "body_layout", kept)
+        x = flow.randn(8, 16, 9, 9, requires_grad=True)
+        y = F.conv2d(x, flow.randn(32, 16, 3, 3, requires_grad=True), padding=1)
+        pooled = F.max_pool2d(y, 2), F.avg_pool2d(y, 3, 2, 1), F.adaptive_max_pool2d(y, 3)
+        flow.cat([p.reshape(-1) for p in pooled]).sum().backward()
+        flow.vm.sync()
+    yield from launches
+
+
+FAMILIES: dict[str, Callable[[], Iterator[Launch]]] = {
+    "norms": norms,
+    "folds": folds,
+    "numbers": numbers,
+    "losses": losses,
+    "planes": planes,
+}
 
 
 @pytest.mark.timeout(600)
@@ -142,3 +200,75 @@ def test_the_bits_are_numbas(rng, family):
         compare(launch, arrays)
         count += 1
     assert count > 5
+
+
+# --- what a body may say --------------------------------------------------------------------------
+
+
+def _negative_body(out, x, lo, hi):
+    for i in range(lo, hi):
+        out[i] = x[-1]
+
+
+def _kinds_body(out, x, lo, hi):
+    total = 0
+    for i in range(lo, hi):
+        total = total + x[i]
+    out[lo] = total
+
+
+def _text_body(out, x, lo, hi):
+    out[lo] = len("abc")
+
+
+def _stepped_body(out, x, lo, hi):
+    out[lo] = len(x[lo:hi:2])
+
+
+REFUSED = {
+    _negative_body: r"x\[-1\]",
+    _kinds_body: "double in place of i64",
+    _text_body: r"len\('abc'\)",
+    _stepped_body: r"x\[lo:hi:2\]",
+}
+
+
+@pytest.mark.parametrize("body", REFUSED)
+def test_what_a_body_may_not_say_is_named_with_its_line(body):
+    one = Operand("float32", 1, True)
+    with pytest.raises(CompileError, match=REFUSED[body]) as error:
+        lowered_without_numba(body_of(body, [one, one]))
+    line = body.__code__.co_firstlineno
+    (said,) = re.findall(r"test_bodies.py:(\d+)", str(error.value))
+    assert line < int(said) <= line + 4
+
+
+def test_arrays_of_two_dimensions_are_refused():
+    operands = [Operand("float32", 2, True), Operand("float32", 1, True)]
+    with pytest.raises(CompileError, match="one dimension"):
+        lowered_without_numba(body_of(_stepped_body, operands))
+
+
+FIRST_STEP = """
+import sys
+sys.modules["numba"] = None  # an import of it is an error
+import flowvm as flow
+from flowvm import nn
+F = nn.functional
+x = flow.tensor([float(i * i % 17) for i in range(1152)]).reshape(8, 4, 6, 6)
+x.requires_grad_()
+norm = nn.BatchNorm2d(4)
+y = F.max_pool2d(norm(x), 2)
+F.cross_entropy(y.flatten(1), flow.tensor([0, 1, 2, 3, 4, 5, 35, 7])).backward()
+print(y.sum((0, 2, 3)).shape, x.grad.shape, norm.weight.grad.shape)
+"""
+
+
+@pytest.mark.timeout(600)
+def test_kernels_of_a_first_step_need_no_numba(tmp_path):
+    """From an empty cache, with their gradients."""
+    environment = {**os.environ, "FLOWVM_CACHE_DIR": str(tmp_path), "FLOWVM_AHEAD": "0"}
+    command = [sys.executable, "-c", FIRST_STEP]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("flow.Size") == 3

@@ -244,17 +244,17 @@ def lowered_without_numba(b: Body) -> jit.Lowered:
     values += [words.Word("%lo"), words.Word("%hi")]
     if b.takes("details"):
         array("int64", "%argp", "6")
-    function = program.function(b.function, [value.kind for value in values])
+    with functions_apart() as apart:
+        function = program.function(b.function, [value.kind for value in values])
     if function.kind != words.INT:
         raise CompileError(f"{b.function.__name__} returns {function.kind}, and no status")
     passed = ", ".join(str(leaf) for value in values for leaf in bodies.leaves_of(value))
     status = t.new(f"call i64 @{function.name}({passed})")
     t.put(f"ret i32 {t.new(f'trunc i64 {status} to i32')}")
     text = _assuming(b, _HEAD.format(text=t))
-    module = jit.llvm.parse_assembly("\n".join([*program.text(), text]))
-    inline = frozenset(program.inlined())
+    modules, inline = program.modules(text), frozenset(program.inlined())
     loops_only = bool(b.function.__globals__.get("LOOPS_ONLY"))
-    return jit.Lowered([module], "entry", inline, loops_only)
+    return _with_apart(jit.Lowered(modules, "entry", inline, loops_only), apart)
 
 
 def _assuming(b: Body, text: str) -> str:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flowvm.compiler.native import Intrinsic
+from flowvm.compiler.native import ARRAYS, Intrinsic
+from flowvm.errors import CompileError
 from flowvm.meta.arrays import Array
 from flowvm.ops.declare.cpu.vector_code import Emitter, address_of, emitter, registers, same_reals
 from flowvm.private.numba import NUMBA
@@ -327,19 +328,52 @@ def _sum_define() -> Typing:
     return typing
 
 
-add_row = Intrinsic(_add_python, _add_define)
+def _rows(builder: Builder, dtypes: list[str], reals: bool = True) -> _Rows:
+    """The functions for rows of dtypes that are one."""
+    kind = dtypes[0]
+    if any(dtype != kind for dtype in dtypes) or (reals and not kind.startswith("float")):
+        raise CompileError(f"rows of {', '.join(dtypes)}: give arrays of one dtype")
+    return emitter(_Rows, builder.module, kind)
+
+
+def _build_add(builder: Builder, v: list[Value], dtypes: list[str]) -> tuple[None, str]:
+    spots = [builder.gep(v[k], [v[k + 1]]) for k in (0, 2)]
+    builder.call(_rows(builder, dtypes[:3:2]).add_row(), [*spots, v[4], v[5]])
+    return None, ""
+
+
+def _build_sum(builder: Builder, v: list[Value], dtypes: list[str]) -> tuple[Value, str]:
+    e = _rows(builder, dtypes[:1])
+    spot = builder.alloca(e.real)
+    builder.call(e.sum_row(), [builder.gep(v[0], [v[1]]), v[2], spot])
+    return builder.load(spot), dtypes[0]
+
+
+def _build_take(builder: Builder, v: list[Value], dtypes: list[str]) -> tuple[None, str]:
+    spots = [builder.gep(v[k], [v[k + 1]]) for k in (0, 2)]
+    builder.call(_rows(builder, dtypes[:3:2], False).take_row(), [*spots, v[4], v[5]])
+    return None, ""
+
+
+def _build_gather(builder: Builder, v: list[Value], dtypes: list[str]) -> tuple[None, str]:
+    spots = [builder.gep(v[k], [v[k + 1]]) for k in (0, 2, 4)]
+    builder.call(_rows(builder, dtypes[:3:2]).gather_row(), [*spots, v[6]])
+    return None, ""
+
+
+add_row = Intrinsic(_add_python, _add_define, build=_build_add, takes=ARRAYS)
 add_row.__doc__ = """to[to_at:][:count] = x[x_at:][:count] + plus, inside a body.
 
 add_row(to, to_at, x, x_at, count, plus): made for short rows, whose end goes under a mask.
 """
-sum_row = Intrinsic(_sum_python, _sum_define)
+sum_row = Intrinsic(_sum_python, _sum_define, build=_build_sum, takes=ARRAYS)
 sum_row.__doc__ = """The sum of x[x_at:][:count], inside a body: sum_row(x, x_at, count)."""
-take_row = Intrinsic(_take_python, _take_define)
+take_row = Intrinsic(_take_python, _take_define, build=_build_take, takes=ARRAYS)
 take_row.__doc__ = """to[to_at:][:count] = x[x_at::step][:count], inside a body, for any dtype.
 
 take_row(to, to_at, x, x_at, count, step): made for short rows and steps 1 and 2.
 """
-gather_row = Intrinsic(_gather_python, _gather_define)
+gather_row = Intrinsic(_gather_python, _gather_define, build=_build_gather, takes=ARRAYS)
 gather_row.__doc__ = """to[to_at:][:count] = x[x_at + table[at:][:count]], inside a body.
 
 gather_row(to, to_at, x, x_at, table, at, count): `count` is whole vectors; `table` is int32, and

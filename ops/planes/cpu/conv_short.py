@@ -18,6 +18,7 @@ from flowvm.ops.scalar.intrinsics import llvm_intrinsic
 if TYPE_CHECKING:
     from flowvm.meta.arrays import Number
 
+WORDS_ONLY = True  # for flowvm.compiler.native
 LOOPS_ONLY = True
 
 

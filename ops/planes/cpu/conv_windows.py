@@ -26,6 +26,7 @@ from flowvm.ops.products.cpu.tile import (
     multiply_tile,
 )
 
+WORDS_ONLY = True  # for flowvm.compiler.native, as the next
 LOOPS_ONLY = (
     True  # for flowvm.compiler.native: what takes time are the tiles and rows that it calls
 )

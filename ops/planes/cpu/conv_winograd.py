@@ -35,6 +35,7 @@ else:  # for a compilation only
     winograd_code = lazy("flowvm.ops.planes.cpu.winograd_code")
 
 Array = Any
+WORDS_ONLY = True  # for flowvm.compiler.native, as the next
 LOOPS_ONLY = True  # for flowvm.compiler.native: what takes time are the functions that it calls
 TAPS = 9
 

@@ -21,6 +21,7 @@ from flowvm.ops.products.cpu.tile import (
 )
 
 Array = Any
+WORDS_ONLY = True  # for flowvm.compiler.native, as the next
 LOOPS_ONLY = True  # for flowvm.compiler.native: what takes time are the functions that it calls
 
 

@@ -22,6 +22,7 @@ from flowvm.ops.planes.cpu.conv_plan import shift_of, takes_part
 from flowvm.ops.planes.cpu.conv_rows import sum_row, take_row
 from flowvm.ops.planes.cpu.conv_strips import fill_with, lay_out
 
+WORDS_ONLY = True  # for flowvm.compiler.native
 OUTSIDE = int(Status.INDEX_OUT_OF_RANGE)
 
 

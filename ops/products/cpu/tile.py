@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowvm.compiler import jit
 from flowvm.compiler.jit import llvm
-from flowvm.compiler.native import Intrinsic
+from flowvm.compiler.native import ARRAYS, Intrinsic
 from flowvm.loading.lazy import lazy
 from flowvm.ops.products.cpu.tile_shape import TileShape, tile_shape
 
@@ -189,7 +189,13 @@ def _address_python(x: Any) -> int:
     return int(x.ctypes.data)
 
 
-address = Intrinsic(_address_python, _address_define)
+def _address_build(builder: Any, values: list[Value], dtypes: list[str]) -> tuple[Value, str]:
+    from llvmlite import ir
+
+    return builder.ptrtoint(values[0], ir.IntType(64)), "int64"
+
+
+address = Intrinsic(_address_python, _address_define, build=_address_build, takes=ARRAYS)
 address.__doc__ = """address(array): where its first element is."""
 
 

@@ -119,7 +119,7 @@ def _uniform_body(
     """`drop` low bits of a word are not used; 0 of them: float64."""
     each = 2 if drop == 0 else 1
     a, b = out.dtype.type(start), out.dtype.type(span)
-    scale = out.dtype.type(2.0 ** (drop - 32))
+    scale = out.dtype.type(1.0 / (1 << (32 - drop)))
     for unit in range(lo, hi):
         words, count = _unit(arena, unit, each * len(out), seed, call)
         at = unit * STEP // each

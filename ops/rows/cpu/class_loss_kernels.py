@@ -41,6 +41,7 @@ from flowvm.ops.rows.parts.class_loss_rules import (
 )
 from flowvm.ops.rows.parts.softmax_programs import APART, LEVELS, WEIGHTED_APART
 
+WORDS_ONLY = True  # for flowvm.compiler.native
 BAD = int(Status.INDEX_OUT_OF_RANGE)
 BLOCK = SHORT  # logits that the arena has room for
 NONE, MEAN, SUM = 0, 1, 2  # how losses are reduced

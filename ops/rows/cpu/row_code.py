@@ -53,8 +53,8 @@ def written(name: str, lines: Sequence[str], scope: dict[str, Any]) -> Callable[
     space = {**_CALLED, "np": np, **scope}
     text = "\n".join(lines)
     exec(compile(text, f"<{name} of a row program>", "exec"), space)
-    function: Any = space[name]
-    function.source = text  # for flowvm.compiler.bodies
+    function: Callable[..., object] = space[name]
+    vars(function)["source"] = text  # for flowvm.compiler.bodies
     return function
 
 
