@@ -3,99 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from flowvm import ops
-from flowvm.array_api.dtypes import result_type
+from flowvm.array_api.dtypes import paired
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentTypeError
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 
-__all__ = [
-    "abs",
-    "acos",
-    "acosh",
-    "add",
-    "asin",
-    "asinh",
-    "atan",
-    "atan2",
-    "atanh",
-    "bitwise_and",
-    "bitwise_invert",
-    "bitwise_left_shift",
-    "bitwise_or",
-    "bitwise_right_shift",
-    "bitwise_xor",
-    "ceil",
-    "clip",
-    "conj",
-    "copysign",
-    "cos",
-    "cosh",
-    "divide",
-    "equal",
-    "exp",
-    "expm1",
-    "floor",
-    "floor_divide",
-    "greater",
-    "greater_equal",
-    "hypot",
-    "imag",
-    "isfinite",
-    "isinf",
-    "isnan",
-    "less",
-    "less_equal",
-    "log",
-    "log1p",
-    "log2",
-    "log10",
-    "logaddexp",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "logical_xor",
-    "maximum",
-    "minimum",
-    "multiply",
-    "negative",
-    "nextafter",
-    "not_equal",
-    "positive",
-    "pow",
-    "real",
-    "reciprocal",
-    "remainder",
-    "round",
-    "sign",
-    "signbit",
-    "sin",
-    "sinh",
-    "sqrt",
-    "square",
-    "subtract",
-    "tan",
-    "tanh",
-    "trunc",
-]  # fmt: skip
 __dir__ = listing(globals())
-
-
-def paired(name: str, x1: Any, x2: Any) -> tuple[Tensor, Tensor]:
-    """Two arrays, or an array and a number, in the dtype that they meet in."""
-    if not isinstance(x1, Tensor) and not isinstance(x2, Tensor):
-        raise ArgumentTypeError(
-            f"{name}: one of x1 and x2 is an array, got {type(x1).__name__} and {type(x2).__name__}"
-        )
-    device = (x1 if isinstance(x1, Tensor) else x2).device
-    dtype = result_type(x1, x2)
-    first, second = (
-        x.to(dtype) if isinstance(x, Tensor) else ops.full((), x, dtype=dtype, device=device)
-        for x in (x1, x2)
-    )
-    return first, second
 
 
 def _of_one(
@@ -244,3 +158,6 @@ def clip(
         return ops.clone(x)
     result: Tensor = ops.clamp(x, low, high)
     return result
+
+
+__all__ = own_names(globals())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+from flowvm import ops
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError, DTypeError
+from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.loading.listing import listing
 from flowvm.meta.device import Device, as_device, cpu, get_default_device
 from flowvm.meta.dtype import (
@@ -164,6 +165,21 @@ def result_type(*arrays_and_dtypes: Tensor | DType | complex) -> DType:
         if not isinstance(value, (Tensor, DType)):
             result = result_type_of((result, False), type(value))
     return result
+
+
+def paired(name: str, x1: Any, x2: Any) -> tuple[Tensor, Tensor]:
+    """Two arrays, or an array and a number, in the dtype that they meet in."""
+    if not isinstance(x1, Tensor) and not isinstance(x2, Tensor):
+        raise ArgumentTypeError(
+            f"{name}: one of x1 and x2 is an array, got {type(x1).__name__} and {type(x2).__name__}"
+        )
+    device = (x1 if isinstance(x1, Tensor) else x2).device
+    dtype = result_type(x1, x2)
+    first, second = (
+        x.to(dtype) if isinstance(x, Tensor) else ops.full((), x, dtype=dtype, device=device)
+        for x in (x1, x2)
+    )
+    return first, second
 
 
 class Info:

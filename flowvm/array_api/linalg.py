@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from flowvm import linalg, ops
-from flowvm.array_api.arithmetic import paired
+from flowvm.array_api.dtypes import paired
 from flowvm.array_api.shapes import Axes, axes_of
 from flowvm.array_api.statistics import sum as _sum
 from flowvm.eager.tensor import Tensor

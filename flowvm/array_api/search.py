@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from flowvm import ops
-from flowvm.array_api.arithmetic import paired
+from flowvm.array_api.dtypes import paired
 from flowvm.array_api.shapes import Axes, axes_of
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError

@@ -22,7 +22,7 @@ import flowvm as flow
 from flowvm.ops.planes.parts.conv_ops import How, _conv, _conv_input, _conv_weight
 from tools.bench.heatmap import colour
 from tools.bench.kernels import CPU
-from tools.bench.measure import Result
+from tools.bench.measure import Result, lowest_in_turn
 
 __all__ = ["GRID", "Layer", "results"]
 
@@ -196,12 +196,7 @@ def _seconds(case: Case, torch: Any, rounds: int) -> list[float]:
     with flow.config(ahead=False):  # a short body would run while a helper compiles the long one
         for run in runs:
             run(1)
-    counts = [max(1, min(1000, int(SLICE / max(run(2), 1e-7)))) for run in runs]
-    lowest = [math.inf] * len(runs)
-    for _ in range(rounds):
-        for i, (run, count) in enumerate(zip(runs, counts, strict=True)):
-            lowest[i] = min(lowest[i], run(count))
-    return lowest
+    return lowest_in_turn(runs, rounds, SLICE)
 
 
 def _mean(ratios: list[float]) -> float:

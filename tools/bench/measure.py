@@ -6,6 +6,7 @@ Ours and the peer run in turn, in one process, and the median of the ratios coun
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import statistics
 import time
@@ -76,3 +77,16 @@ def paired(
         theirs.append(seconds_per_call(peer, count))
     ratios = [a / b for a, b in zip(mine, theirs, strict=True)]
     return statistics.median(mine), statistics.median(theirs), statistics.median(ratios)
+
+
+def lowest_in_turn(runs: list[Callable[[int], float]], rounds: int, seconds: float) -> list[float]:
+    """The lowest seconds a call of each run, which makes so many and gives the seconds of one.
+
+    They are taken in turn; a measurement takes about `seconds`, and a thousand calls at most.
+    """
+    counts = [max(1, min(1000, int(seconds / max(run(2), 1e-7)))) for run in runs]
+    lowest = [math.inf] * len(runs)
+    for _ in range(rounds):
+        for i, (run, count) in enumerate(zip(runs, counts, strict=True)):
+            lowest[i] = min(lowest[i], run(count))
+    return lowest

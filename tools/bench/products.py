@@ -20,7 +20,7 @@ import numpy as np
 
 import flowvm as flow
 from tools.bench.kernels import CPU
-from tools.bench.measure import Result
+from tools.bench.measure import Result, lowest_in_turn
 
 __all__ = ["GRID", "Shape", "results"]
 
@@ -165,12 +165,7 @@ def _seconds(shape: Shape, libraries: list[Any], rounds: int) -> list[float]:
     runs = [_multiplied(lib, shape, arrays) for lib in libraries]
     for run in runs:
         run(1)
-    counts = [max(1, min(1000, int(SLICE / max(run(2), 1e-7)))) for run in runs]
-    lowest = [math.inf] * len(runs)
-    for _ in range(rounds):
-        for i, (run, count) in enumerate(zip(runs, counts, strict=True)):
-            lowest[i] = min(lowest[i], run(count))
-    return lowest
+    return lowest_in_turn(runs, rounds, SLICE)
 
 
 def results(
