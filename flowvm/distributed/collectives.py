@@ -6,7 +6,6 @@ Each returns at once, None or with `async_op=True` a `Work`; `barrier` alone wai
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from flowvm.distributed.groups import ReduceOp, members, op_of, peer
 from flowvm.distributed.works import Work, answered
@@ -112,7 +111,7 @@ def broadcast(
 
 
 def all_gather(
-    tensor_list: list[Tensor], tensor: Tensor, group: Any = None, async_op: bool = False
+    tensor_list: list[Tensor], tensor: Tensor, group: object = None, async_op: bool = False
 ) -> Work | None:
     """The ranks' tensors in `tensor_list`, in the order of ranks; they may differ in size."""
     among = members("all_gather", group)
@@ -197,7 +196,7 @@ def all_to_all_single(
     input: Tensor,
     output_split_sizes: Sequence[int] | None = None,
     input_split_sizes: Sequence[int] | None = None,
-    group: Any = None,
+    group: object = None,
     async_op: bool = False,
 ) -> Work | None:
     """Rows of `input` to each rank, rows from each rank in `output`; equally many, or as said."""
@@ -217,7 +216,7 @@ def scatter(
     tensor: Tensor,
     scatter_list: list[Tensor] | None = None,
     src: int | None = None,
-    group: Any = None,
+    group: object = None,
     async_op: bool = False,
     group_src: int | None = None,
 ) -> Work | None:
@@ -241,7 +240,7 @@ def gather(
     tensor: Tensor,
     gather_list: list[Tensor] | None = None,
     dst: int | None = None,
-    group: Any = None,
+    group: object = None,
     async_op: bool = False,
     group_dst: int | None = None,
 ) -> Work | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from flowvm.distributed.groups import members, peer
 from flowvm.distributed.works import Work
@@ -29,7 +28,7 @@ def _checked(name: str, tensor: Tensor, tag: int) -> Tensor:
 def isend(
     tensor: Tensor,
     dst: int | None = None,
-    group: Any = None,
+    group: object = None,
     tag: int = 0,
     group_dst: int | None = None,
 ) -> Work:

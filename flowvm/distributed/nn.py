@@ -120,7 +120,7 @@ def scatter(
 def reduce_scatter(
     output: Tensor,
     input_list: Sequence[Tensor],
-    op: Any = ReduceOp.SUM,
+    op: object = ReduceOp.SUM,
     group: Group | Iterable[int] | None = None,
 ) -> Tensor:
     """Reduce the ranks' lists, one tensor for each rank, and answer this rank's.

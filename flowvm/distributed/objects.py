@@ -33,7 +33,7 @@ def _unpickled(data: Array) -> Any:
     return pickle.loads(data.tobytes())
 
 
-def _gathered(value: Any, among: Group) -> list[Any]:
+def _gathered(value: object, among: Group) -> list[object]:
     data = _pickled(value)
     sizes = collectives.all_gather(new_tensor([data.numel()]), among).tolist()
     flat = collectives.all_gather(data, among, sizes).numpy()
@@ -41,7 +41,7 @@ def _gathered(value: Any, among: Group) -> list[Any]:
     return [_unpickled(flat[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
 
 
-def all_gather_object(object_list: list[Any], obj: Any, group: object = None) -> None:
+def all_gather_object(object_list: list[Any], obj: object, group: object = None) -> None:
     """The ranks' objects in `object_list`, in the order of ranks."""
     among = members("all_gather_object", group)
     if len(object_list) != among.size:

@@ -515,7 +515,7 @@ class Multinomial(_OfCategorical):
         return ops.one_hot(drawn, self.event_shape[0]).sum(0).to(self.probs.dtype)
 
     def log_prob(self, value: Value) -> Value:
-        pair: Any = ops.broadcast_tensors(self.logits, self._checked(value))
+        pair = ops.broadcast_tensors(self.logits, self._checked(value))
         logits, value = pair
         ways = (value.sum(-1) + 1).lgamma() - (value + 1).lgamma().sum(-1)
         zero = (value == 0) & (logits == float("-inf"))

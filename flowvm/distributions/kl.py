@@ -44,7 +44,7 @@ from flowvm.loading.listing import listing, own_names
 
 __dir__ = listing(globals())
 
-_known: dict[tuple[type, type], Callable[..., Any]] = {}
+_known: dict[tuple[type, type], Callable[..., object]] = {}
 
 
 # public: distributions

@@ -210,7 +210,7 @@ class Graph:
 
     def __deepcopy__(self, memo: object = None) -> Graph:
         copy = Graph()
-        copies: dict[Node, Any] = {}
+        copies: dict[Node, object] = {}
         result = copy.graph_copy(self, copies, return_output_node=True)
         copy._calling = self._calling
         if result is not None:

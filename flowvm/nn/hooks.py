@@ -99,7 +99,7 @@ def registered(module: object, table: str, name: str, value: object) -> Any:
 
 
 def call_with_hooks(
-    module: Called, hooks: Hooks, args: tuple[Any, ...], kwargs: dict[str, Any]
+    module: Called, hooks: Hooks, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> Any:
     """Call a module that has hooks; `Module.__call__` comes here."""
     for own in (EVERYWHERE, hooks):
@@ -143,8 +143,12 @@ def _run_hook(
 
 
 def _run_pre_hook(
-    module: Called, hook: Hook, with_kwargs: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    module: Called,
+    hook: Hook,
+    with_kwargs: bool,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+) -> tuple[tuple[object, ...], dict[str, object]]:
     if not with_kwargs:
         changed = hook(module, args)
         if changed is None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from operator import setitem
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from flowvm import ops
 from flowvm.autograd import no_grad
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from flowvm.meta.device import Device
 
 
-def _forward_missing(self: Module, *args: Any, **kwargs: Any) -> Any:
+def _forward_missing(self: Module, *args: object, **kwargs: object) -> NoReturn:
     raise NotImplementedError(
         f'Module [{type(self).__name__}] is missing the required "forward" function'
     )
@@ -72,7 +72,7 @@ def leave(error: FlowError, module: Module) -> None:
         error.__notes__ = [*(n for n in getattr(error, "__notes__", ()) if n != message), note]
 
 
-NOTHING: Any = object()  # no argument was given
+NOTHING = object()  # no argument was given
 
 
 # public: nn
@@ -194,7 +194,7 @@ class Module:
         own_table = self.__dict__.get(table)
         return isinstance(own_table, Table) and own_table.belongs_to(self)
 
-    def _take_table(self, table: str, entries: Any) -> None:
+    def _take_table(self, table: str, entries: object) -> None:
         """Have `entries`, of the program or another module, in the place of a table."""
         if not isinstance(entries, Mapping):
             raise ArgumentTypeError(
@@ -553,7 +553,7 @@ class Module:
         return state.load(self, state_dict, strict, assign)
 
     def _save_to_state_dict(
-        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+        self, destination: dict[str, object], prefix: str, keep_vars: bool
     ) -> None:
         """Save this module's own entries, without its children's; a subclass may add more."""
         state.save_own(self, destination, prefix, keep_vars)

@@ -40,7 +40,7 @@ def fold(children: list[tuple[str, str]]) -> list[str]:
     ]
 
 
-def module_html(module: Any, plain: Any) -> str:
+def module_html(module: object, plain: object) -> str:
     """A tree of modules, parameters and buffers; a class whose `__repr__` is not the `plain` one
     says itself what it is.
     """

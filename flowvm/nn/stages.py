@@ -134,11 +134,11 @@ class ModuleConfig:
 class Configured:
     """`Module.config`.  A module's own attribute of that name comes first."""
 
-    def __get__(self, module: Any, owner: object = None) -> Any:
+    def __get__(self, module: object, owner: object = None) -> Any:
         return self if module is None else ModuleConfig(module)
 
 
-def in_flight(modules: Iterable[Any], name: str, every: int = 0) -> int:
+def in_flight(modules: Iterable[object], name: str, every: int = 0) -> int:
     """Return the number of micro-batches that this rank may have in flight, by the stages of a
     graph's modules; where there are stages, `every` if it is not 0.
 

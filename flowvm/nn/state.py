@@ -49,7 +49,7 @@ def _tables(module: Any) -> dict[str, Any]:
 _TABLES = ("state_pre", "state", "load_pre", "load")
 
 
-def _has(module: Any, name: str) -> bool:
+def _has(module: object, name: str) -> bool:
     """Return True if a subclass has this method of its own."""
     return bool(getattr(type(module), name).__module__ != "flowvm.nn.module")
 

@@ -30,7 +30,7 @@ class Table(dict[str, Any]):
         if items:
             super().update(items)
 
-    def belongs_to(self, module: Any) -> bool:
+    def belongs_to(self, module: object) -> bool:
         """Return True if this is a table of `module`, and not of another one."""
         return self._owner() is module
 
@@ -60,7 +60,7 @@ class Table(dict[str, Any]):
         del self[name]
         return value
 
-    def popitem(self) -> tuple[str, Any]:
+    def popitem(self) -> tuple[str, object]:
         """Take the last entry out, and its attribute."""
         name = next(reversed(self))
         return name, self.pop(name)

@@ -99,7 +99,7 @@ def _walk(spec: Any, value: Any, names: Sequence[str], axes: list[Axes]) -> None
 
 
 def _axes(
-    axes: Mapping[Any, Any], name: str, ndim: int, shape: Sequence[int] | None = None
+    axes: Mapping[object, object], name: str, ndim: int, shape: Sequence[int] | None = None
 ) -> Axes:
     named_axes: Axes = {}
     for axis, dim in axes.items():
@@ -118,7 +118,7 @@ def _axes(
     return named_axes
 
 
-def _called(dim: Any, own: str) -> str | None:
+def _called(dim: object, own: str) -> str | None:
     """Return the name of a size; None if the size is fixed to the example's.
 
     PyTorch's `export.Dim` has a `__name__`, and its hints AUTO, DYNAMIC and STATIC have a `type`.

@@ -136,7 +136,7 @@ class _LRScheduler(LRScheduler):
     """LRScheduler by the name that PyTorch's had, for programs that derive from that."""
 
 
-def set_rate(group: Group, value: Any) -> None:
+def set_rate(group: Group, value: object) -> None:
     """Write a group's learning rate, into the tensor if it is one."""
     if isinstance(group["lr"], Tensor):
         group["lr"].fill_(number(value))

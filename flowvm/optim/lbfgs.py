@@ -199,7 +199,7 @@ class LBFGS(Optimizer):
             at += size
 
 
-def _real(t: Tensor) -> Any:
+def _real(t: Tensor) -> Tensor:
     """Complex numbers as pairs of real ones, a view."""
     return t.view_as_real() if t.dtype.is_complex else t
 

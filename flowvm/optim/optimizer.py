@@ -510,7 +510,7 @@ def _plain(value: object) -> Any:
     return value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
 
 
-def _adopted(entry: Mapping[str, object], param: Tensor) -> dict[str, Any]:
+def _adopted(entry: Mapping[str, object], param: Tensor) -> dict[str, object]:
     """A copy of the saved state of one parameter, with the parameter's dtype and device.
 
     What PyTorch keeps in tensors of one number (steps, NAdam's mu_product) is a number here.

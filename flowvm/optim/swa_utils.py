@@ -67,7 +67,7 @@ def get_swa_multi_avg_fn() -> MultiAverage:
     [tensor([3.])]
     """
 
-    def move(averages: Sequence[Tensor], currents: Sequence[Tensor], n: Any) -> None:
+    def move(averages: Sequence[Tensor], currents: Sequence[Tensor], n: Tensor) -> None:
         count = int(n) + 1
         with no_grad():
             for average, current in zip(averages, currents, strict=True):

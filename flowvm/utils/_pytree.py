@@ -92,12 +92,12 @@ class _Kind(NamedTuple):
     keys: Callable[[Any], list[Any]]
 
     @property
-    def flatten_fn(self) -> Callable[[Any], tuple[Iterable[Any], Any]]:
+    def flatten_fn(self) -> Callable[[object], tuple[Iterable[object], object]]:
         """PyTorch's name of `flatten`."""
         return self.flatten
 
     @property
-    def unflatten_fn(self) -> Callable[[list[Any], Any], Any]:
+    def unflatten_fn(self) -> Callable[[list[object], object], object]:
         """PyTorch's name of `unflatten`."""
         return self.unflatten
 
@@ -215,7 +215,7 @@ class TreeSpec:
         self._up_to(tree, parts)
         return parts
 
-    def _up_to(self, tree: object, parts: list[Any]) -> None:
+    def _up_to(self, tree: object, parts: list[object]) -> None:
         kind = _kind_of(tree)
         if kind is None or type(tree) is not self.type:
             raise ArgumentError(
@@ -237,7 +237,7 @@ class TreeSpec:
         for spec, item in zip(self.children_specs, items, strict=True):
             spec._up_to(item, parts)
 
-    def _keys(self) -> list[Any]:
+    def _keys(self) -> list[object]:
         keys: list[object] = self.context[1] if self.type is defaultdict else self.context
         return keys
 
@@ -257,7 +257,7 @@ class LeafSpec(TreeSpec):
     def is_leaf(self) -> bool:
         return True
 
-    def _up_to(self, tree: Any, parts: list[Any]) -> None:
+    def _up_to(self, tree: object, parts: list[object]) -> None:
         parts.append(tree)
 
     def __repr__(self) -> str:
@@ -314,7 +314,7 @@ def register_dataclass(
     )
 
 
-def _flatten(tree: Any, leaves: list[Any], is_leaf: IsLeaf) -> TreeSpec:
+def _flatten(tree: object, leaves: list[object], is_leaf: IsLeaf) -> TreeSpec:
     kind = None if is_leaf is not None and is_leaf(tree) else _kind_of(tree)
     if kind is None:
         leaves.append(tree)
@@ -462,7 +462,7 @@ def tree_any_only(
     return any(map(pred, filter(_chooses(type_or_types), tree_iter(tree, is_leaf))))
 
 
-def _paths(tree: object, path: tuple[object, ...], is_leaf: IsLeaf) -> Iterator[tuple[Any, ...]]:
+def _paths(tree: object, path: tuple[object, ...], is_leaf: IsLeaf) -> Iterator[tuple[object, ...]]:
     kind = None if is_leaf is not None and is_leaf(tree) else _kind_of(tree)
     if kind is None:
         yield path

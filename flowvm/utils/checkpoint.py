@@ -1,7 +1,7 @@
 """Activation checkpointing where PyTorch has it; see flowvm.autograd.checkpoint."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowvm.autograd.checkpoint import checkpoint, checkpoint_sequential
 from flowvm.eager.tensor import Tensor
@@ -19,7 +19,7 @@ __all__ = ["checkpoint", "checkpoint_sequential", "get_device_states", "set_devi
 __dir__ = listing(globals())
 
 
-def get_device_states(*args: Any) -> tuple[list[int], list[Tensor]]:
+def get_device_states(*args: object) -> tuple[list[int], list[Tensor]]:
     """The numbers of the CUDA devices that the arguments are on, and their generators' states.
 
     >>> flow.utils.checkpoint.get_device_states(flow.ones(2))

@@ -51,7 +51,7 @@ def to_global(
     is_function = callable(sbp) and not hasattr(sbp, "is_split")
     both = is_function and len(inspect.signature(sbp).parameters) > 1
 
-    def to_placement(leaf: Any) -> object:
+    def to_placement(leaf: object) -> object:
         if not isinstance(leaf, Tensor):
             return leaf
         held = (sbp(input, leaf) if both else sbp(leaf)) if is_function else sbp
@@ -128,7 +128,7 @@ def to_local(input: object, *, copy: bool = False) -> Any:
     (tensor([1., 1.]), 3)
     """
 
-    def to_placement(leaf: Any) -> Any:
+    def to_placement(leaf: object) -> object:
         if not isinstance(leaf, Tensor):
             return leaf
         own = leaf.to_local() if leaf.is_global else leaf

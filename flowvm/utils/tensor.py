@@ -36,7 +36,7 @@ def from_torch(torch_tensor: object) -> Tensor:
     return from_dlpack(torch_tensor.detach())
 
 
-def to_torch(flow_tensor: Any) -> Any:
+def to_torch(flow_tensor: object) -> Any:
     """A `torch.Tensor` on the memory of a tensor: its value, waited for, without its history.
 
     ArgumentTypeError for anything else than a tensor; ModuleNotFoundError without PyTorch.

@@ -54,7 +54,7 @@ def _tensor(name: str, x: Tensor) -> Tensor:
     return x
 
 
-def checked_op(name: str, op: Any, x: TensorMeta) -> str:
+def checked_op(name: str, op: object, x: TensorMeta) -> str:
     """`op`, if it is one of OPS that has a meaning for `x`; else an error."""
     if op not in OPS:
         raise ArgumentError(f"{name}: op is one of {', '.join(OPS)}, got {op!r}")

@@ -140,7 +140,7 @@ def _copy_grad(c: Node, g: Tensor) -> tuple[Tensor]:
     return (cast(sum_to(g, c.metas[0].shape), c.metas[0].dtype),)
 
 
-def _copy_over_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
+def _copy_over_grad(c: Node, g: Tensor) -> tuple[object, ...]:
     over, meta = c.metas
     return (
         replaced_grad(over, g) if c.needs[0] else None,

@@ -13,7 +13,7 @@ from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.letters import Letters, Metas
 
 
-def pointwise(form: Any, pattern: str, metas: Metas, outs: Metas) -> Letters:
+def pointwise(form: object, pattern: str, metas: Metas, outs: Metas) -> Letters:
     """Name the dimensions of a call of an `Elementwise`, broadcast as the last ones are one
     another's.  Where the op writes what it reads, that shape is the call's.
     """

@@ -54,7 +54,7 @@ def wide(value: Any) -> Any:
     return value
 
 
-def _floats_in(values: Iterable[Any]) -> list[tuple[DType, bool]]:
+def _floats_in(values: Iterable[object]) -> list[tuple[DType, bool]]:
     floats: list[tuple[DType, bool]] = []
     for value in values:
         if isinstance(value, Tensor):

@@ -112,7 +112,7 @@ def replaced(function: Callable[..., Tensor], name: str = "") -> Callable[..., T
     """The method that puts `function(x, ...)`, of `x`'s shape, in place of the values of `x`."""
     name = name or function.__name__ + "_"
 
-    def method_(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def method_(x: Tensor, *args: object, **kwargs: object) -> Tensor:
         recorded = x._node is not None and grad_enabled()
         # what is saved for the gradient is what was there before
         result = function(x.clone() if recorded else x, *args, **kwargs)

@@ -31,6 +31,7 @@ from flowvm.vm.machine.words import OPERAND
 
 if TYPE_CHECKING:
     from flowvm.eager.nodes import Node
+    from flowvm.meta.arrays import Array
 
 
 def remember_view(base: Tensor, view: Tensor) -> None:
@@ -101,7 +102,7 @@ def _living(base: Tensor, out: Tensor) -> list[Tensor]:
     return [v for v in views if v is not None and v is not out]
 
 
-def _shown(view: Tensor, base: Tensor) -> tuple[Any, ...]:
+def _shown(view: Tensor, base: Tensor) -> tuple[object, ...]:
     """Return the geometry of a view on its base: sizes, strides, and the offset in elements.
 
     For a global tensor, return the geometry of each view between the base and this one.
@@ -185,7 +186,7 @@ def replaced_grad(meta: TensorMeta, g: Tensor) -> Tensor:
     return zeros
 
 
-def _indices(places: Any, meta: TensorMeta) -> Tensor:
+def _indices(places: Array, meta: TensorMeta) -> Tensor:
     at: Tensor = adopt_array(np.array(places)).to(device=meta.device)
     return at
 

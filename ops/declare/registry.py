@@ -72,7 +72,7 @@ def _lower(
     return lower
 
 
-_operators: dict[Callable[..., Any], Operator] = {}
+_operators: dict[Callable[..., object], Operator] = {}
 
 
 def operator_of(function: Callable[..., object]) -> Operator:
@@ -198,7 +198,7 @@ def _in_room(rule: str, declared_in: str) -> str:
     return f"{room}.cuda.{rule}" if rule and "." not in rule else rule
 
 
-def _prepared(operator: Operator, dense: bool, half: str) -> Callable[..., Any]:
+def _prepared(operator: Operator, dense: bool, half: str) -> Callable[..., object]:
     """The fallback of a body op: upcast reduced floats, copy strided ones, then call again."""
 
     def fallback(*args: Any) -> Any:

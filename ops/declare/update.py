@@ -113,7 +113,7 @@ def each(
     return calls_for_each(operator_of(function), names, counts)
 
 
-def _in_pairs(operator: Operator, others: Callable[..., object]) -> Callable[..., Any]:
+def _in_pairs(operator: Operator, others: Callable[..., object]) -> Callable[..., object]:
     """The fallback of an update: complex tensors as pairs of real numbers, and `others`."""
     count = len(operator.inputs)
 

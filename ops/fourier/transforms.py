@@ -87,7 +87,7 @@ def _constant(numbers: object, single: bool) -> Tensor:
     return adopt_array(np.array(numbers, np.complex64 if single else np.complex128))
 
 
-def _rows_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
+def _rows_grad(c: Node, g: Tensor) -> tuple[object, ...]:
     way, scale = c.attrs
     return _rows(g, way=-way, scale=scale), None
 
@@ -194,7 +194,7 @@ def _numbers(name: str, input: Tensor) -> Tensor:
     return x if x.dtype.inexact else x.to(get_default_dtype())  # type: ignore[no-any-return]
 
 
-def _complex(x: Any) -> Any:
+def _complex(x: Tensor) -> Tensor:
     return x if x.dtype.is_complex else x.to(complex64 if x.itemsize == 4 else complex128)
 
 
@@ -205,7 +205,7 @@ def _real(name: str, input: Tensor) -> Tensor:
     return x
 
 
-def _fitted(name: str, x: Tensor, n: object, d: int) -> Any:
+def _fitted(name: str, x: Tensor, n: object, d: int) -> Tensor:
     """Dimension d cut or filled with zeros to length n."""
     if x.ndim == 0:
         raise ShapeError(f"{name} needs at least one dimension, got a 0-d tensor")
@@ -279,7 +279,7 @@ def _several(
     dim: int | Sequence[int] | None,
     norm: str | None,
     way: int,
-) -> Any:
+) -> Tensor:
     lengths, dims = _points(name, x, s, dim)
     x = _complex(x)
     for n, d in zip(lengths, dims, strict=True):
@@ -408,7 +408,7 @@ def fftn(input: Tensor, s: Dims = None, dim: Dims = None, norm: str | None = Non
     tensor([[4., 0.],
             [0., 0.]])
     """
-    return _several("fftn", _numbers("fftn", input), s, dim, norm, 1)  # type: ignore[no-any-return]
+    return _several("fftn", _numbers("fftn", input), s, dim, norm, 1)
 
 
 @with_out
@@ -420,7 +420,7 @@ def ifftn(input: Tensor, s: Dims = None, dim: Dims = None, norm: str | None = No
             [0., 0.]])
     """
     x = _numbers("ifftn", input)
-    return _several("ifftn", x, s, dim, norm, -1)  # type: ignore[no-any-return]
+    return _several("ifftn", x, s, dim, norm, -1)
 
 
 @with_out

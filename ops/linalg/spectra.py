@@ -178,7 +178,12 @@ def _magnitudes(A: Tensor, hermitian: bool) -> Tensor:
 
 @with_out
 def matrix_rank(
-    A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None
+    A: Tensor,
+    tol: object = None,
+    hermitian: bool = False,
+    *,
+    atol: object = None,
+    rtol: object = None,
 ) -> Tensor:
     """Count the singular values of matrices (*, m, n) above max(atol, rtol * the largest).
 
@@ -217,7 +222,12 @@ _pinv_node = Recorded("pinv", _pinv_grad, ("a",), "a, out")
 
 @with_out
 def pinv(
-    A: Tensor, rcond: object = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None
+    A: Tensor,
+    rcond: object = None,
+    hermitian: bool = False,
+    *,
+    atol: object = None,
+    rtol: object = None,
 ) -> Tensor:
     """The Moore-Penrose inverse (*, n, m) of matrices (*, m, n): singular values not above
     max(atol, rtol * the largest) are taken as 0.

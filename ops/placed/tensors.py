@@ -347,7 +347,7 @@ def _agreed(
 
 
 @method()
-def to_local(x: Tensor, *, grad_sbp: Any = None, grad_placements: Any = None) -> Tensor:
+def to_local(x: Tensor, *, grad_sbp: object = None, grad_placements: object = None) -> Tensor:
     """This rank's part of a global tensor, on the same memory; an empty tensor on a rank that holds
     nothing of it.
 
@@ -461,8 +461,8 @@ world[0], own_device[0] = _own_place, _own_device
 def _call_factory(
     function: Callable[..., Tensor],
     args: tuple[object, ...],
-    where: Any,
-    sbp: Any,
+    where: object,
+    sbp: object,
     kwargs: dict[str, object],
 ) -> Tensor:
     """Call a function that makes tensors with `placement` and `sbp`.

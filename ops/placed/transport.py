@@ -20,7 +20,7 @@ class Transport:
     reduce_scatter: Callable[..., Tensor]
     all_to_all: Callable[..., Tensor]
     broadcast: Callable[..., Tensor]
-    send: Callable[..., Any]
+    send: Callable[..., object]
     recv: Callable[..., Tensor]
     barrier: Callable[..., None]
     group: Callable[[tuple[int, ...]], Any]

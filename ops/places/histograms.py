@@ -20,7 +20,7 @@ from flowvm.ops.shapes.fill import ones_like, zeros
 from flowvm.ops.shapes.ranges import linspace
 
 
-def _points(name: str, input: object) -> Any:
+def _points(name: str, input: object) -> Tensor:
     x = need_tensor(name, "input", input).detach()
     if x._meta.dtype not in (float32, float64):
         raise DTypeError(f"{name}: input is float32 or float64, got {x.dtype.name}")
@@ -41,7 +41,7 @@ def _limits(name: str, x: Any, limits: Sequence[float] | None) -> tuple[float, f
     return (low - 0.5, high + 0.5) if low == high else (low, high)
 
 
-def _edges(name: str, x: Tensor, bins: Any, limits: Sequence[float] | None) -> Any:
+def _edges(name: str, x: Tensor, bins: object, limits: Sequence[float] | None) -> Tensor:
     if isinstance(bins, Tensor):
         if limits is not None:
             raise ArgumentError(f"{name}: range goes with a number of bins, not with edges")

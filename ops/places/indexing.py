@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 # --- writing an index out -----------------------------------------------------------------------
 
 
-def keys_of(key: Any) -> tuple[Any, ...]:
+def keys_of(key: object) -> tuple[Any, ...]:
     """Return the keys of a subscript: the items of a tuple, or the whole.
 
     As in PyTorch, a short list with more than numbers and bools is taken for a tuple.
@@ -74,7 +74,7 @@ def keys_of(key: Any) -> tuple[Any, ...]:
     return (key,)
 
 
-def _is_key(item: Any) -> bool:
+def _is_key(item: object) -> bool:
     return item is None or item is Ellipsis or isinstance(item, _KEYS)
 
 
@@ -93,7 +93,7 @@ def _sliced(key: slice, size: int) -> tuple[int, int, int]:
     return start, len(range(start, stop, step)), step
 
 
-def _forwards(x: Tensor, key: Any) -> tuple[Any, tuple[int, ...]]:
+def _forwards(x: Tensor, key: object) -> tuple[object, tuple[int, ...]]:
     """Return a key without negative steps, and the dimensions of its result to reverse.
 
     Slices with negative steps go the other way over the same elements.  Steps like these are the
@@ -160,7 +160,7 @@ class _Advanced:
     index: Tensor
 
 
-def _as_index(key: Any) -> Any:
+def _as_index(key: object) -> Any:
     """Lists and arrays as tensors; 0-d integer arrays and NumPy's numbers as Python's.  Tensors of
     uint8 are masks, as in PyTorch, which warns of it.
     """
@@ -196,7 +196,7 @@ def _beside(key: Tensor, meta: TensorMeta) -> Tensor:
     return moved(key, meta.device)
 
 
-def _consumed(key: Any) -> int:
+def _consumed(key: object) -> int:
     """The dimensions of the tensor that a key uses up."""
     if key is None or key is Ellipsis or isinstance(key, bool):
         return 0
@@ -346,7 +346,7 @@ def _arranged(x: Tensor, plan: _Plan) -> Tensor:
 
 
 @steady
-def getitem(x: Tensor, key: Any) -> Tensor:
+def getitem(x: Tensor, key: object) -> Tensor:
     """`x[key]`: a view for ints, slices, None and Ellipsis; a copy where tensors, lists or arrays
     index, and where a slice goes backwards.
     """
@@ -386,7 +386,7 @@ def _picked(x: Tensor, plan: _Plan, positions: Tensor, shown: int) -> Tensor:
 # --- writing ------------------------------------------------------------------------------------
 
 
-def _setitem_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
+def _setitem_grad(c: Node, g: Tensor) -> tuple[object, ...]:
     plan, shown, accumulate = c.attrs
     positions = c.saved[0] if c.saved else None
     gx: Tensor | None = g
@@ -541,7 +541,7 @@ method("__setitem__")(setitem)
 
 
 def _index_put(
-    apply: Any, x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool
+    apply: object, x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool
 ) -> Tensor:
     need_tensor("index_put", "input", x)
     need_tensor("index_put", "values", values)

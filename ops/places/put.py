@@ -222,7 +222,7 @@ def segment_reduce(
     return out  # type: ignore[no-any-return]
 
 
-def _runs(sizes: Any, runs: int, length: int) -> Any:
+def _runs(sizes: Any, runs: int, length: int) -> Tensor:
     """The number of the run of each element along the axis."""
     rows = sizes.reshape((-1, runs))
     total = repeat_interleave(arange(rows.numel(), device=sizes.device), rows.reshape(-1))

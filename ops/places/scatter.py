@@ -299,7 +299,7 @@ def _back_to_source(g: Tensor, dim: int, index: Tensor, meta: Any) -> Tensor:
     return pad(picked, widths)
 
 
-def _scatter_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
+def _scatter_grad(c: Node, g: Tensor) -> tuple[object, ...]:
     (dim, single) = c.attrs
     (index,) = c.saved
     gx = scatter(g, dim, index, 0) if c.needs[0] else None
@@ -313,7 +313,7 @@ def _scatter_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
     return gx, None, gs
 
 
-def _scatter_add_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
+def _scatter_add_grad(c: Node, g: Tensor) -> tuple[object, ...]:
     dim, _ = c.attrs
     (index,) = c.saved
     return g, None, _back_to_source(g, dim, index, c.metas[2]) if c.needs[2] else None
@@ -448,7 +448,7 @@ def _with_source(*calls: tuple[Any, ...]) -> Callable[[Any], list[Sample]]:
     ]
 
 
-_SLICES: tuple[tuple[Any, ...], ...] = (
+_SLICES: tuple[tuple[object, ...], ...] = (
     ((3, 2), 0, [2, 0], (2, 2)),
     ((2, 3, 2), 1, [1], (2, 1, 2)),
     ((4,), -1, [3, 1, 0], (3,)),
@@ -456,7 +456,7 @@ _SLICES: tuple[tuple[Any, ...], ...] = (
 )
 
 
-def _numpy_index(change: Callable[..., Any]) -> Callable[..., Any]:
+def _numpy_index(change: Callable[..., object]) -> Callable[..., object]:
     def reference(x: Array, dim: int, index: Array, source: Array, **options: Any) -> object:
         out = np.moveaxis(np.array(x), dim, 0)
         change(out, index, np.moveaxis(source, dim, 0) if np.ndim(source) else source, **options)
@@ -515,7 +515,7 @@ samples(
         ),
     ),
 )
-_ELEMENTS: tuple[tuple[Any, ...], ...] = (
+_ELEMENTS: tuple[tuple[object, ...], ...] = (
     ((3, 2), 0, [[2, 0], [0, 1]], (2, 2)),
     ((2, 3, 2), 1, [[[1, 0]], [[2, 2]]], (2, 2, 2)),
     ((3, 4), -1, [[3], [0]], (3, 1)),
@@ -524,7 +524,7 @@ _ELEMENTS: tuple[tuple[Any, ...], ...] = (
 
 
 def _numpy_scatter(
-    out: Array, dim: int, index: Array, source: Array, change: Callable[..., Any]
+    out: Array, dim: int, index: Array, source: Array, change: Callable[..., object]
 ) -> Any:
     """`change(place, value)` for each element of the index, in C order."""
     out = np.array(out)

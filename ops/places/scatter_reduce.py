@@ -71,7 +71,7 @@ def _identity(x: Tensor, reduce: str) -> float:
     return limits.min if reduce == "amax" else limits.max
 
 
-def _scatter_reduce_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
+def _scatter_reduce_grad(c: Node, g: Tensor) -> tuple[object, ...]:
     dim, reduce, include_self = c.attrs
     x, index, src = c.saved
     whole = src

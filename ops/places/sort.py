@@ -47,7 +47,7 @@ def _linked(x: Tensor, values: Tensor, indices: Tensor) -> Tensor:
     return record(gathering, (x, indices), values, (dim,), (indices,))  # type: ignore[arg-type]
 
 
-def _last(name: str, x: Any, dim: int) -> tuple[Tensor, int]:
+def _last(name: str, x: Tensor, dim: int) -> tuple[Tensor, int]:
     """`x` with dimension `dim` last, and that dimension."""
     meta = need_tensor(name, "input", x)._meta
     at = wrap_dim(name, dim, meta.ndim)
@@ -396,7 +396,7 @@ def _numpy_kth(x: Array, k: int, dim: int = -1, keepdim: bool = False) -> tuple[
     return np.take(values, at, dim), np.take(order, at, dim)
 
 
-_CALLS: tuple[tuple[Any, ...], ...] = (
+_CALLS: tuple[tuple[object, ...], ...] = (
     ((2, 5),),
     ((4, 3), 0),
     ((2, 3, 2), 1, True),

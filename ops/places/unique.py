@@ -224,7 +224,7 @@ def _numpy_unique(
     return _results((values, back, often), (True, inverse, counts))
 
 
-def _repetitive(rng: np.random.Generator) -> list[Any]:
+def _repetitive(rng: np.random.Generator) -> list[object]:
     return [
         rng.integers(0, 4, (3, 4)).astype(np.float64),
         rng.integers(-2, 3, 6),

@@ -89,7 +89,7 @@ def _windows(name: str, n: int, input: Tensor, *numbers: Any) -> Windows:
     return plane_windows(window_sizes(name, n, input, *numbers))
 
 
-def adaptive_sizes(name: str, n: int, input: Tensor, output_size: Any) -> Sizes:
+def adaptive_sizes(name: str, n: int, input: Tensor, output_size: object) -> Sizes:
     """Return the sizes of input and output, if they fit."""
     space = _check(name, n, input)
     if not isinstance(output_size, (tuple, list)):
@@ -110,7 +110,9 @@ def adaptive_windows(space: Sequence[int], size: Sequence[int]) -> Windows:
     return Windows(*_two(space, 1), *_two(size, 1), 0, 0, 1, 1, 0, 0, 1, 1)
 
 
-def _adaptive(name: str, n: int, input: Tensor, output_size: Any) -> Windows:
+def _adaptive(
+    name: str, n: int, input: Tensor, output_size: int | Sequence[int | None] | None
+) -> Windows:
     return adaptive_windows(*adaptive_sizes(name, n, input, output_size))
 
 
@@ -175,7 +177,9 @@ def max_pool2d(
 
 # public: flow, F
 @steady
-def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+def adaptive_max_pool1d(
+    input: Tensor, output_size: int | Sequence[int | None] | None, return_indices: bool = False
+) -> Any:
     """The maximum of each of `output_size` windows that cover (N, C, L) evenly.
 
     >>> flow.adaptive_max_pool1d(flow.tensor([[[1.0, 3.0, 5.0, 7.0]]]), 2)
@@ -188,7 +192,9 @@ def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = 
 
 # public: flow, F
 @steady
-def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+def adaptive_max_pool2d(
+    input: Tensor, output_size: int | Sequence[int | None] | None, return_indices: bool = False
+) -> Any:
     """The maximum of each of `output_size` (None: as many as the input) windows that cover (N, C,
     H, W) evenly.
 
@@ -256,7 +262,7 @@ def avg_pool2d(
 
 # public: flow, F
 @steady
-def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
+def adaptive_avg_pool1d(input: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor:
     """The average of each of `output_size` windows that cover (N, C, L) evenly.
 
     >>> flow.adaptive_avg_pool1d(flow.tensor([[[1.0, 3.0, 5.0, 7.0]]]), 2)
@@ -267,7 +273,7 @@ def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
 
 # public: flow, F
 @steady
-def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
+def adaptive_avg_pool2d(input: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor:
     """The average of each of `output_size` (None: as many as the input) windows that cover (N, C,
     H, W) evenly.
 
@@ -349,7 +355,7 @@ def _register() -> None:
         ),
     )
 
-    def adaptive(function: Callable[..., Any], fold: Callable[..., Any], n: int) -> None:
+    def adaptive(function: Callable[..., object], fold: Callable[..., object], n: int) -> None:
         shape, size = (2, 1, 5, 4)[-n - 2 :], (3, 2)[:n]
         samples(
             function,

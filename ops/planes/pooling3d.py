@@ -130,7 +130,9 @@ def avg_pool3d(
     return _mean(input, _parts(sizes), bool(count_include_pad), divisor_override or 0)
 
 
-def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+def adaptive_max_pool3d(
+    input: Tensor, output_size: int | Sequence[int | None] | None, return_indices: bool = False
+) -> Any:
     """The maximum of each of `output_size` (None: as many as the input) windows that cover (N, C,
     D, H, W) evenly.
 
@@ -142,7 +144,7 @@ def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = 
 
 
 @in_float32
-def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
+def adaptive_avg_pool3d(input: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor:
     """The average of each of `output_size` (None: as many as the input) windows that cover (N, C,
     D, H, W) evenly.
 

@@ -255,7 +255,7 @@ def interpolate(
     return _forward(input, t, n)
 
 
-def _smoothed(x: Tensor, weights: Sequence[Any]) -> Tensor:
+def _smoothed(x: Tensor, weights: Sequence[object]) -> Tensor:
     """Two products with matrices: along the width, then along the height."""
     meta = x._meta
     down, across = (tensor(w, dtype=meta.dtype, device=meta.device) for w in weights)

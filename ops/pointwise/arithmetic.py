@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Scalar = bool | int | float
 
 
-def _sum_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
+def _sum_grad(c: Node, g: Tensor) -> tuple[object, ...]:
     return back(c, lambda: g, lambda: g)
 
 
@@ -44,10 +44,10 @@ def _mul_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     x, y = c.saved
     first, second = (m is None or m.shape == g._meta.shape for m in c.metas)
 
-    def by_x() -> Any:
+    def by_x() -> Tensor:
         return g * y if first else wide(g) * wide(y)  # which is summed up
 
-    def by_y() -> Any:
+    def by_y() -> Tensor:
         return g * x if second else wide(g) * wide(x)
 
     return back(c, by_x, by_y)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -120,7 +120,7 @@ def _clamp_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
     )
 
 
-def _less(a: Tensor, b: Tensor) -> Any:
+def _less(a: Tensor, b: Tensor) -> Tensor:
     """a < b, where both may be numbers."""
     return a < b
 

@@ -148,7 +148,7 @@ def _nextafter_grad(c: Node, g: Tensor) -> tuple[object, ...]:
 _nextafter = elementwise("nextafter", "nextafter(x, y)", saves="x, y", grad=_nextafter_grad)
 
 
-def nextafter(input: Tensor, other: Any, *, out: Tensor | None = None) -> Tensor:
+def nextafter(input: Tensor, other: object, *, out: Tensor | None = None) -> Tensor:
     """The next number after `input`, of its dtype, on the way to `other`, broadcast.
 
     DTypeError for integers, and for floats of 16 bits, whose neighbours are not float32's.
@@ -210,7 +210,7 @@ def _wide(x: Any) -> Any:
 
 
 @with_out
-def float_power(input: Any, exponent: Any) -> Tensor:
+def float_power(input: object, exponent: object) -> Tensor:
     """`input` to the power of `exponent`, both as float64 or complex128; either may be a number.
 
     >>> flow.float_power(flow.tensor([2, 3]), 2)
@@ -259,7 +259,7 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
 replaced(logit)
 
 
-def _sinc_bend(x: Any) -> Any:
+def _sinc_bend(x: object) -> Any:
     """The second derivative of sinc."""
     none = eq(x, 0)
     ratio = where(none, -(math.pi**2) / 3, sinc_slope(x) / where(none, 1.0, x))
@@ -321,7 +321,7 @@ def isreal(input: Tensor) -> Tensor:
     return ones_like(x, dtype=bool_)
 
 
-def fill(input: Tensor, value: Any) -> Tensor:
+def fill(input: Tensor, value: object) -> Tensor:
     """A tensor like `input` with every element `value`, a number or a 0-d tensor.
 
     >>> flow.fill(flow.zeros(2), 7)

@@ -130,7 +130,7 @@ shifted_chebyshev_polynomial_v = _polynomial("shifted_chebyshev_polynomial_v", 1
 shifted_chebyshev_polynomial_w = _polynomial("shifted_chebyshev_polynomial_w", 19.0, True)
 
 
-def _angle(k: Callable[..., object], moved: bool) -> Callable[..., Any]:
+def _angle(k: Callable[..., object], moved: bool) -> Callable[..., object]:
     """Return a reference by the cosine: Chebyshev's polynomials for |x| < 1 (DLMF 18.5)."""
 
     def reference(x: Array, n: object) -> object:
@@ -139,7 +139,7 @@ def _angle(k: Callable[..., object], moved: bool) -> Callable[..., Any]:
     return reference
 
 
-_ANGLES: dict[str, Callable[[Any, Any], Any]] = {
+_ANGLES: dict[str, Callable[[Any, Any], object]] = {
     "t": lambda a, n: np.cos(n * a),
     "u": lambda a, n: np.sin((n + 1) * a) / np.sin(a),
     "v": lambda a, n: np.cos((n + 0.5) * a) / np.cos(a / 2),
@@ -147,7 +147,7 @@ _ANGLES: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def _scipy(name: str) -> Callable[..., Any]:
+def _scipy(name: str) -> Callable[..., object]:
     def reference(x: Array, n: object) -> object:
         import scipy.special
 

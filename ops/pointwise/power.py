@@ -124,7 +124,7 @@ Tensor.__ipow__ = pow_  # type: ignore[assignment, method-assign]
 
 
 @method()
-def fill_(x: Tensor, value: Any) -> Tensor:
+def fill_(x: Tensor, value: object) -> Tensor:
     """Fill `x` with the number `value` (a 0-d tensor will do); ArgumentError if an integer dtype
     cannot hold it.
 

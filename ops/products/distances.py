@@ -150,7 +150,7 @@ def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     return out
 
 
-def _away(rng: np.random.Generator, *shapes: tuple[int, ...]) -> tuple[Any, ...]:
+def _away(rng: np.random.Generator, *shapes: tuple[int, ...]) -> tuple[object, ...]:
     return tuple(rng.uniform(0.1, 1, s) + 2 * i for i, s in enumerate(shapes))
 
 

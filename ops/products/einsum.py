@@ -106,7 +106,7 @@ def _contracted(a: Tensor, la: str, b: Tensor, lb: str, needed: str) -> tuple[Te
     left = "".join(c for c in la if c not in lb)
     right = "".join(c for c in lb if c not in la)
 
-    def arranged(t: Tensor, labels: str, order: str) -> Any:
+    def arranged(t: Tensor, labels: str, order: str) -> Tensor:
         t = t.permute([labels.index(c) for c in order])
         wide = [d if c in (left + right) else sizes[c] for c, d in zip(order, t.shape, strict=True)]
         return t.expand(wide)
@@ -126,7 +126,7 @@ def _contracted(a: Tensor, la: str, b: Tensor, lb: str, needed: str) -> tuple[Te
     return out.reshape([sizes[c] for c in labels]), labels
 
 
-def _written_as_equation(*arguments: object) -> tuple[str, Sequence[Any]]:
+def _written_as_equation(*arguments: object) -> tuple[str, Sequence[object]]:
     """The equation of operands, each with a list of its labels, and the operands."""
     operands, lists = arguments[0 : len(arguments) // 2 * 2 : 2], arguments[1::2]
     if len(arguments) % 2:

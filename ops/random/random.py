@@ -125,7 +125,7 @@ def randn(
     return finished(normal_of(meta, generator), requires_grad, out, "randn")
 
 
-def _laid_like(name: str, drawn: Tensor, meta: TensorMeta, memory_format: Any) -> Tensor:
+def _laid_like(name: str, drawn: Tensor, meta: TensorMeta, memory_format: object) -> Tensor:
     """Numbers in C order with the strides of a copy of `meta`: the same numbers at the same places,
     however they lie.
     """
@@ -344,7 +344,7 @@ def randperm(
 DRAWN = Recorded("drawn", lambda c, g: (replaced_grad(c.metas[0], g),), ("x",))
 
 
-def _refilled(name: str, x: Tensor, write: Callable[[Tensor], Any]) -> Tensor:
+def _refilled(name: str, x: Tensor, write: Callable[[Tensor], object]) -> Tensor:
     """`x`, a tensor of floats that `write` has filled, or of pairs of them."""
     check_refill(name, x)
     if _float_dtype(name, need_tensor(name, "input", x)._meta.dtype).is_complex:

@@ -146,7 +146,9 @@ def _along(
 _same_node = Recorded("max", lambda c, g: (g,), ("x",), "indices")
 
 
-def _dim_or_other(name: str, dim: object, keepdim: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+def _dim_or_other(
+    name: str, dim: object, keepdim: bool, options: dict[str, object]
+) -> tuple[object, object]:
     """PyTorch's three forms in one: (dim, other)."""
     other = options.pop("other", None)
     if options:

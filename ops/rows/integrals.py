@@ -47,7 +47,7 @@ def _widths(name: str, y: Tensor, x: Any, dx: Any, at: int) -> Any:
     return later - x.narrow(along, 0, max(count - 1, 0))
 
 
-def _sums(name: str, y: Tensor, at: int) -> Any:
+def _sums(name: str, y: Tensor, at: int) -> Tensor:
     """The sum of each pair of neighbours."""
     count = y.shape[at] - 1
     return y.narrow(at, 0, count) + y.narrow(at, 1, count)
@@ -67,7 +67,7 @@ def trapezoid(y: Tensor, x: Any = None, *, dx: Any = None, dim: int = -1) -> Ten
         return values.sum(at) * 1.0
     widths = _widths("trapezoid", values, x, dx, at)
     if isinstance(widths, Tensor):
-        return (_sums("trapezoid", values, at) * widths).sum(at) / 2  # type: ignore[no-any-return]
+        return (_sums("trapezoid", values, at) * widths).sum(at) / 2
     ends = (values.select(at, 0) + values.select(at, -1)) * 0.5
     return (values.sum(at) - ends) * widths  # type: ignore[no-any-return]
 
@@ -76,7 +76,9 @@ trapz = trapezoid  # public: flow
 
 
 @in_float32
-def cumulative_trapezoid(y: Tensor, x: Any = None, *, dx: Any = None, dim: int = -1) -> Tensor:
+def cumulative_trapezoid(
+    y: Tensor, x: object = None, *, dx: object = None, dim: int = -1
+) -> Tensor:
     """The integrals of `trapezoid` up to each value of `y` but the first.
 
     >>> flow.cumulative_trapezoid(flow.tensor([0.0, 2.0, 4.0]))
@@ -145,7 +147,7 @@ def _slope(f: Any, at: int, spacing: Any, edge: int) -> Tensor:
 
 @in_float32
 def gradient(
-    input: Tensor, *, spacing: object = 1, dim: Any = None, edge_order: int = 1
+    input: Tensor, *, spacing: object = 1, dim: object = None, edge_order: int = 1
 ) -> tuple[Tensor, ...]:
     """The slopes of sampled values along each of `dim` (None: all), a tuple of tensors like
     `input`: central differences, one-sided ones of `edge_order` 1 or 2 at the ends.

@@ -137,7 +137,7 @@ _deviation_node = Recorded("std", _deviation_grad, ("x",), "x, center, out", ("o
 def _moments(
     name: str,
     input: Tensor,
-    dim: Any,
+    dim: object,
     unbiased: bool | None,
     correction: float | None,
     keepdim: bool,
@@ -187,7 +187,7 @@ def _moments(
 @with_out
 def var(
     input: Tensor,
-    dim: Any = None,
+    dim: object = None,
     unbiased: bool | None = None,
     keepdim: bool = False,
     *,
@@ -227,7 +227,7 @@ def std(
 @steady
 def var_mean(
     input: Tensor,
-    dim: Any = None,
+    dim: object = None,
     unbiased: bool | None = None,
     keepdim: bool = False,
     *,
@@ -245,7 +245,7 @@ def var_mean(
 @steady
 def std_mean(
     input: Tensor,
-    dim: Any = None,
+    dim: object = None,
     unbiased: bool | None = None,
     keepdim: bool = False,
     *,
@@ -290,7 +290,7 @@ def _moment(f: Any) -> Any:
     return reference
 
 
-def _and_mean(f: Any) -> Any:
+def _and_mean(f: object) -> Any:
     def reference(
         x: Array, dim: Any = None, *more: Any, keepdim: bool = False, **others: Any
     ) -> Any:

@@ -103,7 +103,7 @@ def _between(ordered: Any, ranks: Tensor, way: str) -> Any:
 @with_out
 def quantile(
     input: Tensor,
-    q: Any,
+    q: object,
     dim: int | None = None,
     keepdim: bool = False,
     *,
@@ -126,7 +126,7 @@ def quantile(
 @with_out
 def nanquantile(
     input: Tensor,
-    q: Any,
+    q: object,
     dim: int | None = None,
     keepdim: bool = False,
     *,

@@ -166,12 +166,12 @@ def _is_complex(name: str, input: Tensor, dtype: DType | None) -> bool:
     return True
 
 
-def _in_dtype(input: Tensor, dtype: Any) -> Tensor:
+def _in_dtype(input: Tensor, dtype: object) -> Tensor:
     converted: Tensor = input if dtype is None else input.to(as_dtype(dtype))
     return converted
 
 
-def _summand(input: Tensor, dtype: Any) -> tuple[Tensor, DType | None]:
+def _summand(input: Tensor, dtype: object) -> tuple[Tensor, DType | None]:
     """Return the tensor to sum so that elements count as `dtype`, and the dtype for the kernel."""
     if dtype is None:
         return input, None

@@ -56,7 +56,7 @@ def _cumsum(x: TensorMeta, dim: Dim, reverse: bool) -> Launch:
     return scan_launch(Scanned(sums, dim, reverse), (x.dense(_summed(x.dtype)),), x)
 
 
-def _ready(name: str, input: Tensor, dim: int | Sequence[int], dtype: Any) -> tuple[Tensor, int]:
+def _ready(name: str, input: Tensor, dim: int | Sequence[int], dtype: object) -> tuple[Tensor, int]:
     need_tensor(name, "input", input)
     d = wrap_dim(name, dim, input._meta.ndim)
     if dtype is not None and as_dtype(dtype) is bool_:
@@ -65,7 +65,7 @@ def _ready(name: str, input: Tensor, dim: int | Sequence[int], dtype: Any) -> tu
 
 
 # not public
-def as_asked(out: Tensor, dtype: Any) -> Tensor:
+def as_asked(out: Tensor, dtype: object) -> Tensor:
     """Convert `out` to `dtype`, if one is given.
 
     Integers are folded in int64, whose lower bits are right for every smaller type.
@@ -133,7 +133,7 @@ def _doubled(x: Tensor, dim: int) -> Tensor:
     length, total = 1, x if x._meta.ndim else x.clone()
     while x._meta.ndim and length < x._meta.shape[dim]:
         rest = x._meta.shape[dim] - length
-        longer: Any = total.narrow(dim, length, rest) * total.narrow(dim, 0, rest)
+        longer = total.narrow(dim, length, rest) * total.narrow(dim, 0, rest)
         total = cat([total.narrow(dim, 0, length), longer], dim)
         length *= 2
     return total

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from flowvm.eager.nodes import Node
 
 
-def axis_of(name: str, dim: Any, ndim: int) -> int:
+def axis_of(name: str, dim: object, ndim: int) -> int:
     """`dim` counted from the front; a 0-d tensor counts as having one dimension."""
     if not isinstance(dim, int) or isinstance(dim, bool):
         raise ArgumentTypeError(f"{name}: dim must be an int, got {dim!r}")
@@ -44,7 +44,7 @@ def axis_of(name: str, dim: Any, ndim: int) -> int:
     return dim % reach
 
 
-def rows_of(name: str, meta: TensorMeta, dim: Any) -> tuple[int, int, int]:
+def rows_of(name: str, meta: TensorMeta, dim: object) -> tuple[int, int, int]:
     """(outer, n, inner) of a dense tensor: the sizes before, of and behind `dim`."""
     axis = axis_of(name, dim, meta.ndim)
     shape = tuple(meta.shape) or (1,)

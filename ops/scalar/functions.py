@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -169,9 +168,9 @@ F32 = np.float32
 
 def _floats(
     name: str,
-    float32: Any,
-    float64: Callable[[Any], Any] | Callable[[Any], bool] | None = None,
-    **others: Any,
+    float32: object,
+    float64: Callable[[object], object] | Callable[[object], bool] | None = None,
+    **others: object,
 ) -> Overloaded:
     return Overloaded(name, {"float32": float32, "float64": float64 or float32, **others})
 

@@ -38,10 +38,10 @@ else:
 
 
 def float_intrinsic(
-    build: Callable[..., Any],
-    python: Callable[..., Any],
+    build: Callable[..., object],
+    python: Callable[..., object],
     arity: int,
-    cuda: Callable[..., Any] | None = None,
+    cuda: Callable[..., object] | None = None,
 ) -> Intrinsic:
     """An intrinsic on `arity` floats of one dtype, made by `build(builder, values, bits)`.
 
@@ -62,7 +62,7 @@ def float_intrinsic(
     return Intrinsic(python, define, define if cuda is None else define_cuda, build=build_words)
 
 
-def _define_float(build: Callable[..., Any], arity: int) -> Any:
+def _define_float(build: Callable[..., object], arity: int) -> Any:
     from numba import types
 
     def typed(kind: Any) -> tuple[Any, Callable[..., Any]]:
@@ -97,7 +97,10 @@ def declared(builder: Builder, name: str, values: list[Value]) -> Value:
 
 
 def llvm_intrinsic(
-    name: str, python: Callable[..., Any], arity: int = 1, cuda: Callable[..., Any] | None = None
+    name: str,
+    python: Callable[..., object],
+    arity: int = 1,
+    cuda: Callable[..., object] | None = None,
 ) -> Intrinsic:
     """The function that LLVM calls llvm.<name>.f32 and .f64."""
     return float_intrinsic(
@@ -171,7 +174,7 @@ def _bits_python(x: Number) -> int:
     return int(struct.unpack(code[2:], struct.pack(code[:2], float(x)))[0])
 
 
-def _define_bits() -> Callable[..., Any]:
+def _define_bits() -> Callable[..., object]:
     from llvmlite import ir
     from numba import types
 
@@ -194,7 +197,7 @@ def _from_bits_python(word: int, like: Number) -> Number:
     return type(like)(np.uint64(word & 0xFFFFFFFFFFFFFFFF).view(np.float64))
 
 
-def _define_from_bits() -> Callable[..., Any]:
+def _define_from_bits() -> Callable[..., object]:
     from llvmlite import ir
     from numba import types
 

@@ -210,7 +210,7 @@ def _called(name: str, states: int, args: tuple[Any, ...], kwargs: dict[str, Any
     return _of_packed(name, **arguments) if packed else _of_sequences(name, **arguments)
 
 
-def lstm(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
+def lstm(*args: object, **kwargs: object) -> tuple[Tensor, Tensor, Tensor]:
     """LSTM layers over sequences: (output, h_n, c_n), as `nn.LSTM` has them.
 
     lstm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first), or
@@ -235,7 +235,7 @@ def lstm(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _simple(name: str, what: str) -> Callable[..., tuple[Tensor, Tensor]]:
-    def network(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def network(*args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
         output, h = _called(name, 1, args, kwargs)
         return output, h
 

@@ -179,7 +179,7 @@ def by_parts(function: Callable[[Any], Any], x: Tensor) -> Any:
     return whole
 
 
-def _set_part(part: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Any], None]:
+def _set_part(part: Callable[[Tensor], Tensor]) -> Callable[[Tensor, object], None]:
     def assign(x: Tensor, value: Any) -> None:
         view = part(x)
         if view is x:

@@ -132,7 +132,7 @@ def _array(data: object, dtype: DType | None) -> tuple[Array, DType]:
 _NUMBERS = frozenset({bool, int, float})
 
 
-def _plain(data: Any) -> Any:
+def _plain(data: object) -> Any:
     """`data` with the tensors in it as numbers or lists."""
     if isinstance(data, (list, tuple)):
         if _NUMBERS.issuperset(map(type, data)):  # as most are: nothing to be done for each
@@ -147,7 +147,7 @@ def _first(data: object) -> Any:
     return data
 
 
-def _no_numbers(data: object) -> Iterator[Any]:
+def _no_numbers(data: object) -> Iterator[object]:
     """Give what is no number in nested lists."""
     if isinstance(data, (list, tuple)):
         for part in data:

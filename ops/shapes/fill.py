@@ -50,7 +50,7 @@ def finished(
     return t
 
 
-def size_of(size: Sequence[Any], name: str = "", options: dict[str, Any] | None = None) -> Size:
+def size_of(size: Sequence[object], name: str = "", options: dict[str, Any] | None = None) -> Size:
     """The shape in a call's arguments: ints, one tuple or list of them, or the keyword `size`.
 
     ArgumentTypeError where there is none; the call is `name`'s.
@@ -357,7 +357,7 @@ def empty_like(
     return finished(_laid_like("empty_like", result, meta, form), requires_grad)
 
 
-def _laid_like(name: str, result: Tensor, meta: TensorMeta, memory_format: Any) -> Tensor:
+def _laid_like(name: str, result: Tensor, meta: TensorMeta, memory_format: object) -> Tensor:
     """A new tensor in C order, whose elements are all alike, with the strides of a copy of
     `meta`.
     """

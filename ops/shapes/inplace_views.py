@@ -195,7 +195,7 @@ def is_set_to(x: Tensor, tensor: Tensor) -> bool:
 
 
 @method()
-def fill_diagonal_(x: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
+def fill_diagonal_(x: Tensor, fill_value: object, wrap: bool = False) -> Tensor:
     """Fill the diagonal of `x`, of two dimensions or of more that are all of one length, with a
     number; with `wrap`, again below it where a matrix has more rows than columns.
 

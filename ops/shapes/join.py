@@ -353,7 +353,7 @@ def repeat(x: Tensor, *repeats: Any) -> Tensor:
 
 @method()
 @spelled(dims="*")
-def tile(input: Tensor, *dims: Any) -> Tensor:
+def tile(input: Tensor, *dims: object) -> Tensor:
     """`repeat`, where missing numbers in front are 1.
 
     >>> flow.tile(flow.tensor([1, 2]), (2, 2))

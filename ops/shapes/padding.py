@@ -37,7 +37,7 @@ _flip_op = Recorded("flip", lambda c, g: (flip(g, c.attrs[0]),))
 
 
 @method("flip")
-def _flip_method(x: Tensor, *args: Any, dims: int | None = None) -> Tensor:
+def _flip_method(x: Tensor, *args: object, dims: int | None = None) -> Tensor:
     """A copy in which the order of `dims` is reversed.
 
     >>> flow.tensor([[1, 2], [3, 4]]).flip(0, 1)
@@ -126,7 +126,7 @@ def _roll_grad(c: Node, g: Tensor) -> tuple[Tensor]:
 
 
 def _put_together(
-    name: str, infer: Callable[..., Assembly], attrs: tuple[str, ...], grad: Callable[..., Any]
+    name: str, infer: Callable[..., Assembly], attrs: tuple[str, ...], grad: Callable[..., object]
 ) -> Operator:
     return Operator(
         name, ("x",), ("out",), lambda metas, attrs: infer(metas, attrs).on_cpu(), attrs=attrs,

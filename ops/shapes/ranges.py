@@ -122,7 +122,7 @@ def arange(
     return finished(ramp, requires_grad, out, "arange")
 
 
-def number_of(name: str, value: Any, also_complex: bool = False) -> Any:
+def number_of(name: str, value: object, also_complex: bool = False) -> Any:
     value = value.item() if isinstance(value, (Tensor, np.generic)) else value
     if also_complex and isinstance(value, complex):
         return value
@@ -191,7 +191,7 @@ def logspace(
     dtype: DTypeLike | None = None,
     device: DeviceLike | None = None,
     requires_grad: bool = False,
-    **options: Any,
+    **options: object,
 ) -> Tensor:
     """`base` to the power of `steps` evenly spaced exponents from `start` to `end`, both in.
 

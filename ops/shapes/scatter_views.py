@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def _with(name: str, input: Tensor, src: Any, view: Callable[[Any], Any]) -> Tensor:
-    copy: Any = need_tensor(name, "input", input)
+    copy = need_tensor(name, "input", input)
     copy = copy.clone()
     part, values = view(copy), need_tensor(name, "src", src)
     if tuple(part.shape) != tuple(values.shape):
@@ -33,7 +33,7 @@ def _with(name: str, input: Tensor, src: Any, view: Callable[[Any], Any]) -> Ten
             f"{name}: src has shape {tuple(values.shape)}, what it replaces {tuple(part.shape)}"
         )
     part.copy_(values)
-    return copy  # type: ignore[no-any-return]
+    return copy
 
 
 @method()
@@ -113,7 +113,7 @@ def as_strided_scatter(
 # --- copies of views ------------------------------------------------------------------------------
 
 
-def _copied(view: str, of: str = "") -> Callable[..., Any]:
+def _copied(view: str, of: str = "") -> Callable[..., object]:
     """Return the function `<view>_copy`: a copy of the result of the method `view`."""
     name = f"{view}_copy"
 

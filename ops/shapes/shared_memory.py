@@ -27,7 +27,7 @@ from flowvm.ops.declare.renewal import become
 from flowvm.vm.engine.engine import engine
 
 reduction = lazy("multiprocessing.reduction")
-_sent_as: list[Any] = []  # the picklers of multiprocessing that know of shared tensors
+_sent_as: list[object] = []  # the picklers of multiprocessing that know of shared tensors
 
 
 class Shared:

@@ -39,7 +39,7 @@ def _strided_view(name: str, geometry: Geometry) -> Callable[..., Tensor]:
     def backward(c: Node, g: Tensor) -> tuple[Tensor]:
         return (embed(g, c.metas[0], *c.attrs),)
 
-    def embed(g: Tensor, whole: TensorMeta, *attrs: Any) -> Tensor:
+    def embed(g: Tensor, whole: TensorMeta, *attrs: object) -> Tensor:
         out = filled_of(made_for(whole.with_shape(whole.shape), g._meta), 0, g._meta.dtype)
         meta, offset = cached(out._meta, *attrs)
         copy_(alias(out, meta, offset * meta.dtype.itemsize), g.detach())

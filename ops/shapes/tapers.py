@@ -27,7 +27,7 @@ from flowvm.ops.shapes.fill import dtype_or
 
 
 def window_of(
-    name: str, length: Any, periodic: bool, shape: Callable[[Array, float], Array],
+    name: str, length: object, periodic: bool, shape: Callable[[Array, float], Array],
     options: dict[str, Any],
 ) -> Tensor:  # fmt: skip
     """The window whose values at 0, 1, ... of `last` are `shape(places, last)`."""

@@ -312,7 +312,7 @@ def _permute(x: Tensor, dims: tuple[int, ...]) -> Tensor:
 @method("permute")
 @steady
 @spelled(dims="*")
-def _permute_method(x: Tensor, *dims: Any) -> Tensor:
+def _permute_method(x: Tensor, *dims: object) -> Tensor:
     """The dimensions in the order `dims`: `x.permute(0, 2, 1)` or `x.permute((0, 2, 1))`.
 
     >>> flow.ones(2, 3, 4).permute(2, 0, 1).shape

@@ -408,7 +408,7 @@ def _sparse_product(a: SparseTensor, b: SparseTensor) -> SparseTensor:
 
 
 @rule("mv")
-def _mv(input: SparseTensor, vec: Tensor) -> Any:
+def _mv(input: SparseTensor, vec: Tensor) -> Tensor:
     if isinstance(vec, SparseTensor) or not isinstance(input, SparseTensor):
         raise ArgumentTypeError("mv: a sparse matrix is multiplied with a dense vector")
     _check_matrix("mv", input)
@@ -618,7 +618,7 @@ def _both(a: SparseTensor, b: SparseTensor) -> SparseTensor:
     if a._pattern is b._pattern and a._pattern.coalesced:
         return sparse(a._pattern, a._data * b._data)
     left, right = coalesced(to_coo(a)), coalesced(to_coo(b))
-    keys: Any
+    keys: Tensor
     keys, counts = unique(
         cat([left._pattern.linear(), right._pattern.linear()]), return_counts=True
     )
@@ -804,8 +804,7 @@ def _permuted(x: SparseTensor, order: Sequence[int]) -> SparseTensor:
 
 
 def _line(numbers: Sequence[int], like: Tensor) -> Tensor:
-    from_python: Any = cat([arange(n, n + 1, device=like.device) for n in numbers])
-    return from_python  # type: ignore[no-any-return]
+    return cat([arange(n, n + 1, device=like.device) for n in numbers])
 
 
 @rule("transpose")
@@ -1048,7 +1047,7 @@ def _sum(
 
 
 @rule("any")
-def _any(input: SparseTensor) -> Any:
+def _any(input: SparseTensor) -> Tensor:
     return input._data.any()
 
 

@@ -7,7 +7,6 @@ Arithmetic is done in the parameter's dtype, in PyTorch's order of operations.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from flowvm.ops.declare.update import update
 
@@ -91,7 +90,7 @@ amsgrad_step_ = update(
 # --- steps divided by a mean of squared gradients ------------------------------------------------
 
 
-def _rmsprop(name: str, centered: bool, momentum: bool) -> Callable[..., Any]:
+def _rmsprop(name: str, centered: bool, momentum: bool) -> Callable[..., object]:
     """RMSprop with the state that its options want, in this order behind square_avg."""
     square = "square_avg - grad_avg * grad_avg" if centered else "square_avg"
     lines = [

@@ -32,7 +32,7 @@ from flowvm.ranks.world import Group, world_size
 # public: distributed.checkpoint
 
 
-def _state(state_dict: Mapping[str, object] | Mapping[str, object], what: str) -> dict[str, Any]:
+def _state(state_dict: Mapping[str, object] | Mapping[str, object], what: str) -> dict[str, object]:
     if not isinstance(state_dict, Mapping):
         raise ArgumentTypeError(f"{what}: a dict is needed, got a {type(state_dict).__name__}")
     return {k: v.state_dict() if isinstance(v, Stateful) else v for k, v in state_dict.items()}
@@ -65,7 +65,7 @@ def _all_ranks(what: str, group: Group | Iterable[int] | None, no_dist: bool) ->
 
 
 def save(
-    state_dict: Mapping[str, Any],
+    state_dict: Mapping[str, object],
     *,
     checkpoint_id: str | os.PathLike[str] | None = None,
     storage_writer: StorageWriter | None = None,
@@ -275,7 +275,9 @@ def _target_metas(
     return targets
 
 
-def _filled(value: Any, path: str, known: Mapping[str, object], tensors: dict[str, Tensor]) -> Any:
+def _filled(
+    value: object, path: str, known: Mapping[str, object], tensors: dict[str, Tensor]
+) -> Any:
     """Return the value with loaded data.  Dicts, lists and tensors are changed in place."""
     if isinstance(value, dict):
         for key in value:

@@ -99,7 +99,7 @@ def _named(model: Module, options: StateDictOptions) -> dict[str, Any]:
     return {n: v for n, v in named.items() if n not in left_out}
 
 
-def _state_of_rank(state: dict[str, Any], options: StateDictOptions) -> dict[str, Any]:
+def _state_of_rank(state: dict[str, object], options: StateDictOptions) -> dict[str, object]:
     """Return the state dict that a rank gets: whole tensors or parts, on the CPU if asked for."""
     if options.full_state_dict:
         state = _changed(state, whole_of)
@@ -147,7 +147,7 @@ def get_model_state_dict(
 
 def _below(
     model: Module, state: Mapping[str, object], submodules: set[Module], keep: bool
-) -> Iterator[tuple[str, Any]]:
+) -> Iterator[tuple[str, object]]:
     for name, module in model.named_modules():
         if module in submodules:
             prefix = f"{plain_name(model, name)}." if name else ""
@@ -260,7 +260,10 @@ def get_state_dict(
 
 
 def set_model_state_dict(
-    model: Module, model_state_dict: Mapping[str, Any], *, options: StateDictOptions | None = None
+    model: Module,
+    model_state_dict: Mapping[str, object],
+    *,
+    options: StateDictOptions | None = None,
 ) -> IncompatibleKeys:
     """Let a model take a state dict of plain names, of global tensors or of whole local ones, which
     are cut as its parameters are.  Names that are missing, and unexpected ones.

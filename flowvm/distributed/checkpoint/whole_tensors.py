@@ -16,7 +16,7 @@ from flowvm.ops.shapes.fill import zeros
 from flowvm.ranks.world import rank
 
 
-def held_as(value: Any, like: Tensor) -> Any:
+def held_as(value: object, like: Tensor) -> Any:
     """Return a whole local tensor, which all ranks have, with the layout of `like`; return anything
     else as it is.
     """

@@ -153,7 +153,7 @@ def _groups_of(what: str, modules: Iterable[Any]) -> list[ParameterGroup]:
     return [module._fsdp_group for module in listed]
 
 
-def _called(function: Callable[..., Any]) -> Callable[..., Any]:
+def _called(function: Callable[..., object]) -> Callable[..., object]:
     """Return a method that runs with whole parameters."""
 
     @functools.wraps(function)

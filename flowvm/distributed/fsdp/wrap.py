@@ -166,7 +166,7 @@ def wrapped_below(
     return total
 
 
-_wrapping: Mode[tuple[Wrapper, dict[str, Any]] | None] = Mode(None)
+_wrapping: Mode[tuple[Wrapper, dict[str, object]] | None] = Mode(None)
 
 
 @contextmanager

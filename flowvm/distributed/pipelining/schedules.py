@@ -156,12 +156,12 @@ class _Schedule:
 
     def _run(
         self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        target: Any,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        target: object,
         losses: list[Tensor] | None,
         returns: bool,
-        loss_kwargs: dict[str, Any],
+        loss_kwargs: dict[str, object],
         trains: bool,
     ) -> Any:
         trains = trains and self.loss is not None
@@ -228,8 +228,8 @@ class _Schedule:
         return list(tensor_split(value, self.n, dim))
 
     def _cut(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+        self, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> list[tuple[tuple[object, ...], dict[str, object]]]:
         dims = [0] * len(args) if self.args_spec is None else list(self.args_spec)
         if len(dims) != len(args):
             raise ArgumentError(

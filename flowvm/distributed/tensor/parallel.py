@@ -109,7 +109,7 @@ class _OfWeights(ParallelStyle):
         layout, outputs = self.layouts[kind], self.outputs
         inputs = self.inputs or layout
 
-        def before(module: Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        def before(module: Module, args: tuple[object, ...]) -> tuple[Any, ...]:
             return (_held(args[0], inputs, layout, mesh), *args[1:])
 
         def after(module: Module, args: tuple[Any, ...], output: Any) -> Any:
@@ -249,7 +249,7 @@ class PrepareModuleInput(ParallelStyle):
 
     def _apply(self, module: Module, mesh: DeviceMesh) -> Module:
         def before(
-            module: Module, args: tuple[Any, ...], named: dict[str, Any]
+            module: Module, args: tuple[object, ...], named: dict[str, object]
         ) -> tuple[tuple[Any, ...], dict[str, Any]]:
             if self.layouts is not None:
                 what = type(self).__name__

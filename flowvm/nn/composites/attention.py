@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
@@ -151,7 +150,7 @@ def multi_head_attention_forward(
         _need(key.shape[:2] == value.shape[:2], "key and value must have the same (S, N)")
         weights = (q_proj_weight, k_proj_weight, v_proj_weight)
         _need(all(w is not None for w in weights), "give q_, k_ and v_proj_weight")
-        biases: Any = (None,) * 3 if in_proj_bias is None else in_proj_bias.chunk(3)
+        biases = (None,) * 3 if in_proj_bias is None else in_proj_bias.chunk(3)
         q, k, v = (
             ops.linear(x, w, b)
             for x, w, b in zip((query, key, value), weights, biases, strict=True)

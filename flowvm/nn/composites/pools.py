@@ -24,7 +24,7 @@ def _each(value: Any, n: int) -> tuple[Any, ...]:
     return values * n if len(values) == 1 else values
 
 
-def _stride_or_none(stride: Any) -> Any:
+def _stride_or_none(stride: object) -> Any:
     return None if isinstance(stride, (tuple, list)) and not stride else stride
 
 
@@ -41,7 +41,11 @@ def _by_norm(
 
 @in_float32
 def lp_pool1d(
-    input: Tensor, norm_type: float, kernel_size: int, stride: Any = None, ceil_mode: bool = False
+    input: Tensor,
+    norm_type: float,
+    kernel_size: int,
+    stride: Ints | None = None,
+    ceil_mode: bool = False,
 ) -> Tensor:
     """(sum of x ** norm_type) ** (1 / norm_type) over windows of (N, C, L) or (C, L).
 
@@ -53,7 +57,11 @@ def lp_pool1d(
 
 @in_float32
 def lp_pool2d(
-    input: Tensor, norm_type: float, kernel_size: Ints, stride: Any = None, ceil_mode: bool = False
+    input: Tensor,
+    norm_type: float,
+    kernel_size: Ints,
+    stride: Ints | None = None,
+    ceil_mode: bool = False,
 ) -> Tensor:
     """lp_pool1d over windows of (N, C, H, W) or (C, H, W).
 
@@ -65,7 +73,11 @@ def lp_pool2d(
 
 @in_float32
 def lp_pool3d(
-    input: Tensor, norm_type: float, kernel_size: Ints, stride: Any = None, ceil_mode: bool = False
+    input: Tensor,
+    norm_type: float,
+    kernel_size: Ints,
+    stride: Ints | None = None,
+    ceil_mode: bool = False,
 ) -> Tensor:
     """lp_pool1d over windows of (N, C, D, H, W) or (C, D, H, W).
 
@@ -144,7 +156,8 @@ def _unpool(
 
 
 def max_unpool1d(
-    input: Tensor, indices: Tensor, kernel_size: Ints, stride: Any = None, padding: Ints = 0,
+    input: Tensor, indices: Tensor, kernel_size: Ints, stride: Ints | None = None,
+    padding: Ints = 0,
     output_size: Sequence[int] | None = None,
 ) -> Tensor:  # fmt: skip
     """Maxima back to where `max_pool1d` with return_indices found them; 0 elsewhere.
@@ -160,7 +173,8 @@ def max_unpool1d(
 
 
 def max_unpool2d(
-    input: Tensor, indices: Tensor, kernel_size: Ints, stride: Any = None, padding: Ints = 0,
+    input: Tensor, indices: Tensor, kernel_size: Ints, stride: Ints | None = None,
+    padding: Ints = 0,
     output_size: Sequence[int] | None = None,
 ) -> Tensor:  # fmt: skip
     """max_unpool1d for `max_pool2d`.
@@ -175,7 +189,8 @@ def max_unpool2d(
 
 
 def max_unpool3d(
-    input: Tensor, indices: Tensor, kernel_size: Ints, stride: Any = None, padding: Ints = 0,
+    input: Tensor, indices: Tensor, kernel_size: Ints, stride: Ints | None = None,
+    padding: Ints = 0,
     output_size: Sequence[int] | None = None,
 ) -> Tensor:  # fmt: skip
     """max_unpool1d for `max_pool3d`.
@@ -264,7 +279,8 @@ def _fractional(
 
 
 def fractional_max_pool2d(
-    input: Tensor, kernel_size: Ints, output_size: Any = None, output_ratio: Any = None,
+    input: Tensor, kernel_size: Ints, output_size: Ints | None = None,
+    output_ratio: float | Sequence[float] | None = None,
     return_indices: bool = False, _random_samples: Tensor | None = None,
 ) -> Any:  # fmt: skip
     """Maxima of windows of (N, C, H, W) or (C, H, W), `output_size` of them, or the input's size
@@ -282,7 +298,8 @@ def fractional_max_pool2d(
 
 
 def fractional_max_pool3d(
-    input: Tensor, kernel_size: Ints, output_size: Any = None, output_ratio: Any = None,
+    input: Tensor, kernel_size: Ints, output_size: Ints | None = None,
+    output_ratio: float | Sequence[float] | None = None,
     return_indices: bool = False, _random_samples: Tensor | None = None,
 ) -> Any:  # fmt: skip
     """fractional_max_pool2d for (N, C, D, H, W) or (C, D, H, W).

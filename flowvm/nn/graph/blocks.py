@@ -30,7 +30,7 @@ class GraphModule:
         self._module = module
 
     @classmethod
-    def of_module(cls, module: Any) -> GraphModule:
+    def of_module(cls, module: object) -> GraphModule:
         """The block of a module: what `module.to(GraphModule)` asks."""
         return cls(module)
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from flowvm.optim import Optimizer
 
 
-def _differs(structure: Any, leaves: Sequence[Tensor], value: Any) -> bool:
+def _differs(structure: object, leaves: Sequence[Tensor], value: object) -> bool:
     """Return True if `value` is no longer the tree of this structure and these tensors.
 
     Behind the tree's own tensors may stand others.
@@ -91,7 +91,7 @@ class GraphBuild(Holding):
         """
         raise NotImplementedError(f"{type(self).__name__} must define build(self, ...)")
 
-    def _inlined(self, args: Sequence[object], kwargs: Mapping[str, Any]) -> Any:
+    def _inlined(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
         """Run `build` eagerly, or as a part of the graph that is being captured.
 
         Passes, order and checkpoints are the outer graph's; mixed precision is its own.
@@ -109,7 +109,7 @@ class GraphBuild(Holding):
         note_graph(self, self._modules(), self._own)
         return precisely(self.config.amp_dtype, None, self.build, args, kwargs)
 
-    def named_attributes(self) -> Iterator[tuple[str, Any]]:
+    def named_attributes(self) -> Iterator[tuple[str, object]]:
         """Yield the attributes in which modules are looked for, with their names."""
         yield from vars(self).items()
 
@@ -142,7 +142,7 @@ class GraphBuild(Holding):
                     if isinstance(value, Tensor):
                         yield f"{name}.{key}", value
 
-    def _options(self) -> list[Any]:
+    def _options(self) -> list[object]:
         """The optimizers' settings, but those that are live."""
         scaler = () if self._scaler is None else self._scaler.key()
         return [

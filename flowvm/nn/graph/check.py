@@ -158,7 +158,7 @@ def _copied(t: Tensor) -> Tensor:
     return twin
 
 
-def _run_of(graph: Graph, outputs: Any, arguments: Sequence[Tensor]) -> Run:
+def _run_of(graph: Graph, outputs: object, arguments: Sequence[Tensor]) -> Run:
     arrays: list[Tensor] = []
     flatten(outputs, arrays)
     values = {}

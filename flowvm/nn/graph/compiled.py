@@ -73,10 +73,10 @@ if TYPE_CHECKING:
 # --- the test of a call -----------------------------------------------------------------------
 
 
-MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()  # this call is of another kind
+MISS = type("Miss", (), {"__repr__": lambda self: "MISS"})()  # this call is of another kind
 
 
-def thread_settings() -> tuple[Any, ...]:
+def thread_settings() -> tuple[object, ...]:
     """Return the settings of this thread on which a capture depends.
 
     Where nothing is switched, `_DEFAULT`: the calls of a thread that has switched something are
@@ -400,7 +400,7 @@ class Compiled(Conditions):
             self._run = protected(generated(source, f"<flowvm run {self.plan.name}>", body.own))
         return self._run(*inputs)
 
-    def replay_for(self, call: Call) -> Callable[..., Any]:
+    def replay_for(self, call: Call) -> Callable[..., object]:
         """`replay_plan(graph, args, kwargs)`: the outputs, or MISS if the call is of another kind
         than `call`.
         """

@@ -139,7 +139,7 @@ class Environment:
             params = group["params"]
             others.contents[id(params)] = (f"{label}'s parameters", params, items_of(params))
 
-    def add_function(self, function: Any, bound: Any = None, label: str = "") -> None:
+    def add_function(self, function: object, bound: object = None, label: str = "") -> None:
         """Globals, closure variables and attributes of them that a user's function loads.
 
         `bound` is the object that its first parameter stands for, `label` what that is called.
@@ -169,7 +169,7 @@ class Environment:
             elif kind == "self" and bound is not None:
                 self._follow(bound, label, attributes)
 
-    def _follow(self, value: Any, label: str, attributes: tuple[str, ...]) -> None:
+    def _follow(self, value: object, label: str, attributes: tuple[str, ...]) -> None:
         """Attributes of attributes, as far as they are plain: `config.model.scale`."""
         for name in attributes:
             if isinstance(value, Tensor) or value is MISSING or is_ours(value):
@@ -199,14 +199,14 @@ class Environment:
             self._look_into(value, view.text(name), 0)
         return value
 
-    def _add_cell(self, name: str, cell: Any) -> Any:
+    def _add_cell(self, name: str, cell: object) -> Any:
         value = content_of(cell)
         if id(cell) not in self.others.cells:
             self.others.cells[id(cell)] = (name, cell, value)
             self._look_into(value, name, 0)
         return value
 
-    def _look_into(self, value: Any, label: str, depth: int) -> None:
+    def _look_into(self, value: object, label: str, depth: int) -> None:
         if isinstance(value, Tensor):
             for part in parts_of(value):
                 self.modules.tensors.setdefault(id(part), (label, part, facts_of(part)))
@@ -220,12 +220,12 @@ class Environment:
         elif isinstance(value, (FunctionType, MethodType, functools.partial)):
             self.add_function(value)
 
-    def look_into(self, value: Any, label: str) -> None:
+    def look_into(self, value: object, label: str) -> None:
         """A tensor or a module that code has read."""
         if not self.is_computed(value):
             self._look_into(value, label, 0)
 
-    def is_computed(self, value: Any) -> bool:
+    def is_computed(self, value: object) -> bool:
         """Return True if `value` is a tensor that the capture has made."""
         return self.capture is not None and _is_computed(value, self.capture)
 
@@ -324,7 +324,7 @@ class _Local(threading.local):
 _local = _Local()
 
 
-def _noting(inner: Callable[..., Any]) -> Callable[..., Any]:
+def _noting(inner: Callable[..., object]) -> Callable[..., object]:
     def call(self: Module, *args: Any, **kwargs: Any) -> Any:
         if _local.modules is None:
             return inner(self, *args, **kwargs)

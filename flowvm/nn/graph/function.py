@@ -86,7 +86,7 @@ class _FunctionGraph(Graph):
             graph = graphs[self.function]
         return graph
 
-    def named_attributes(self) -> Iterator[tuple[str, Any]]:
+    def named_attributes(self) -> Iterator[tuple[str, object]]:
         function = self.function
         code = getattr(function, "__code__", None)
         cells = getattr(function, "__closure__", None) or ()
@@ -119,7 +119,7 @@ class _MethodGraph(_FunctionGraph):
     def build(self, *args: object, **kwargs: object) -> Any:
         return self.function(self.instance(), *args, **kwargs)
 
-    def named_attributes(self) -> Iterator[tuple[str, Any]]:
+    def named_attributes(self) -> Iterator[tuple[str, object]]:
         yield from super().named_attributes()
         yield "", self.instance()
 
@@ -137,7 +137,7 @@ class _ModuleGraph(Graph):
     def build(self, *args: object, **kwargs: object) -> Any:
         return self.module(*args, **kwargs)
 
-    def named_attributes(self) -> Iterator[tuple[str, Any]]:
+    def named_attributes(self) -> Iterator[tuple[str, object]]:
         yield "", self.module
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def compile(
     dynamic: bool | None = None,
     backend: str = "inductor",
     mode: str | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
     disable: bool = False,
 ) -> Any:
     """A graph of a plain function, a method or a module, or a decorator: `@flow.compile`.
@@ -284,7 +284,7 @@ def traced(model: object, args: Sequence[Any], kwargs: Mapping[str, Any], asker:
     return Traced(capture.graph, arguments, names, results, whole, capture.draws)
 
 
-def _names(model: object, args: Sequence[object], kwargs: Mapping[str, Any]) -> list[str]:
+def _names(model: object, args: Sequence[object], kwargs: Mapping[str, object]) -> list[str]:
     """A name for each tensor of a call: its parameter's, with a number where one holds several."""
     path_names: list[str] = []
     names = parameter_names(model, len(args))

@@ -214,7 +214,7 @@ class MicroBatches(Switched):
             slices.append(new_tensor(t._ref, meta, t.storage()))
         return slices
 
-    def acc(self, parameters: Iterable[Tensor], others: Sequence[Any]) -> None:
+    def acc(self, parameters: Iterable[Tensor], others: Sequence[object]) -> None:
         """Let `.grad` of each be the sum over all repetitions.
 
         CaptureError if there are `others`, leaves that no optimizer of the graph steps.

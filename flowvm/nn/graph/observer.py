@@ -49,7 +49,7 @@ Handler = Callable[["Observer", FrameType, Stack, "Step"], Any]
 
 _METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 _BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
-_HARMLESS: frozenset[Any] = frozenset({
+_HARMLESS: frozenset[object] = frozenset({
     isinstance, issubclass, id, type, callable, super, print, object, iter, next, setattr, delattr,
     vars, globals, locals, dir, hash, repr, property, classmethod, staticmethod,
 })  # fmt: skip
@@ -129,7 +129,7 @@ class Observer:
 
     # --- the trace function -------------------------------------------------------------------
 
-    def _entered(self, frame: FrameType, event: str, arg: Any) -> Any:
+    def _entered(self, frame: FrameType, event: str, arg: object) -> Any:
         prior = self._prior
         local = None if prior is None else prior(frame, event, arg)
         code = frame.f_code
@@ -279,13 +279,13 @@ class Observer:
             if isinstance(owner, _NUMPYS_SOURCES):  # whose methods are of a type of Cython's
                 self._draw(frame, owner)
 
-    def _go_through(self, frame: FrameType, args: tuple[Any, ...]) -> None:
+    def _go_through(self, frame: FrameType, args: tuple[object, ...]) -> None:
         """C code may go through what it is given, or keep it to do so later."""
         if self.reads.has_iterators():
             for arg in args:
                 self._advance(frame, arg)
 
-    def _consume(self, args: tuple[Any, ...]) -> None:
+    def _consume(self, args: tuple[object, ...]) -> None:
         for arg in args:
             self.reads.consume(arg)
 
@@ -360,7 +360,7 @@ class Observer:
             if reads.is_outside(owner):
                 self._say_if_hidden(frame, type(owner), name)
 
-    def _draw(self, frame: FrameType, source: Any) -> None:
+    def _draw(self, frame: FrameType, source: object) -> None:
         """Random numbers; those that all programs share are watched by the environment."""
         shared = getattr(random, "_inst", None), getattr(np.random.mtrand, "_rand", None)
         if any(source is one for one in shared):
@@ -370,7 +370,7 @@ class Observer:
         else:
             self.reads.read_state(source)
 
-    def _call_getter(self, function: Any, args: tuple[Any, ...]) -> None:
+    def _call_getter(self, function: object, args: tuple[object, ...]) -> None:
         reads = self.reads
         for names in function.__reduce__()[1]:
             value = args[0] if args else None
@@ -381,18 +381,18 @@ class Observer:
                 reads.read_attribute(value, name)
                 value = getattr(value, name, None)
 
-    def _call_cached(self, frame: FrameType, function: Any, args: tuple[Any, ...]) -> None:
+    def _call_cached(self, frame: FrameType, function: object, args: tuple[object, ...]) -> None:
         """A function with a cache (`functools.lru_cache`): it may answer without running."""
         self._consume(args)
         label = self.reads.label(function)
         self.say(frame, f"{label}(), which answers from a cache,")
 
-    def _advance(self, frame: FrameType, iterator: Any) -> None:
+    def _advance(self, frame: FrameType, iterator: object) -> None:
         """An iterator is asked for its next value."""
         if self.reads.is_outside_iterator(iterator):
             self.say(frame, f"next() of {self.reads.label(iterator)}, which is not made there,")
 
-    def _say_if_hidden(self, frame: FrameType, function: Any, name: str) -> None:
+    def _say_if_hidden(self, frame: FrameType, function: object, name: str) -> None:
         module = (getattr(function, "__module__", None) or "").partition(".")[0]
         if name in _NO_ANSWER:
             return
@@ -414,7 +414,7 @@ class Observer:
         self.reads.note_unwatched(text, (at.f_code.co_filename, at.f_lineno))
 
 
-def _logs(function: Any) -> bool:
+def _logs(function: object) -> bool:
     """Return True if a function writes to a log."""
     code = getattr(function, "__code__", None)
     if not isinstance(code, CodeType):
@@ -422,7 +422,7 @@ def _logs(function: Any) -> bool:
     return code.co_filename == logging.__file__ and code.co_name in _LOGGING
 
 
-def _content(variable: Any) -> Any:
+def _content(variable: object) -> Any:
     """A variable's value, which is in a cell if functions inside use it; MISSING if it has none."""
     if isinstance(variable, types.CellType):
         return content_of(variable)
@@ -438,7 +438,7 @@ def _is_users(frame: FrameType) -> bool:
     return not is_library(code)
 
 
-def _is_abstract(kind: Any) -> bool:
+def _is_abstract(kind: object) -> bool:
     """Return True if a class decides itself what its instances are, as those of `abc` do."""
     if isinstance(kind, tuple):
         return any(map(_is_abstract, kind))
@@ -456,7 +456,7 @@ def _is_function(code: CodeType) -> bool:
     return bool(code.co_flags & 1) and is_seen(code.co_filename)
 
 
-_BETWEEN: list[Any] = [None]  # of a function that runs when nobody has chosen to
+_BETWEEN: list[object] = [None]  # of a function that runs when nobody has chosen to
 
 
 def _steps_of(code: CodeType) -> Any:
@@ -648,7 +648,7 @@ class Step:
         self.handler, self.arg, self.end = handler, arg, end
 
 
-def _steps(code: CodeType) -> list[Any]:
+def _steps(code: CodeType) -> list[object]:
     """The instructions of code, by their place."""
     steps: list[Any] = [None] * (len(code.co_code) // 2 + 1)
     where = ends(code, places())

@@ -96,7 +96,7 @@ CONSTANT: Check = record(constant=_NAME)
 OTHERS: Check = record(others=several(row(_PLACE, _PLACE)))
 
 
-def is_place(value: Any) -> bool:
+def is_place(value: object) -> bool:
     """Return True if a part of a Leaf's key is an index."""
     return type(value) is int and 0 <= value < 1 << 24
 
@@ -109,7 +109,9 @@ def has_number(value: Any, place: tuple[Any, ...]) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def check_call(name: str, structure: Any, settings: Sequence[Any], compiled: Compiled) -> None:
+def check_call(
+    name: str, structure: object, settings: Sequence[object], compiled: Compiled
+) -> None:
     """ArgumentError unless a call that the key lets in has the tensors that the Plan takes, and its
     result those that the Plan gives.
     """
@@ -230,7 +232,7 @@ class _Writer:
             "dtype": others.dtype.name,
         }
 
-    def _setting(self, value: Any, what: str) -> Any:
+    def _setting(self, value: object, what: str) -> Any:
         """Part of a key; modules in the configuration go by their names."""
         if isinstance(value, tuple):
             return {"tuple": [self._setting(v, what) for v in value]}
@@ -260,7 +262,7 @@ class _Writer:
             f"own: make it a parameter, a buffer or an attribute"
         )
 
-    def _generator(self, generator: Any) -> str:
+    def _generator(self, generator: object) -> str:
         if generator is default_generator:
             return ""
         if not isinstance(generator, Generator):
@@ -311,7 +313,7 @@ def named_tensors(graph: GraphBuild, around: Environment) -> dict[str, Tensor]:
     return tensors
 
 
-def state_entries(graph: GraphBuild) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
+def state_entries(graph: GraphBuild) -> Iterator[tuple[tuple[int, int], dict[str, object]]]:
     """((optimizer, parameter), its state) of each parameter that has one."""
     for number, (optimizer, _) in enumerate(graph._optimizers):
         for place, param in enumerate(optimizer._all_params()):
@@ -319,7 +321,7 @@ def state_entries(graph: GraphBuild) -> Iterator[tuple[tuple[int, int], dict[str
                 yield (number, place), optimizer.state[param]
 
 
-def option_places(graph: GraphBuild) -> Iterator[tuple[str, Any]]:
+def option_places(graph: GraphBuild) -> Iterator[tuple[str, object]]:
     """Name and value of each option that is part of a key, in the key's order."""
     for number, (optimizer, _) in enumerate(graph._optimizers):
         for place, group in enumerate(optimizer.param_groups):
@@ -327,7 +329,7 @@ def option_places(graph: GraphBuild) -> Iterator[tuple[str, Any]]:
                 yield f"{number}.{place}.{name}", value
 
 
-def is_plain(value: Any) -> bool:
+def is_plain(value: object) -> bool:
     """Return True if an option enters a key by its value and not by its identity."""
     return isinstance(value, (bool, int, float, str, tuple))
 
@@ -345,7 +347,7 @@ def _all_seen(modules: Any, others: Others) -> Iterator[tuple[str, Any]]:
         yield f"the contents of {label}", tuple(map(seen_form, items))
 
 
-def seen_form(value: Any) -> Any:
+def seen_form(value: object) -> Any:
     """Return the saved form of a value that was read: plain values as they are, others as their
     type's name.
     """
@@ -414,7 +416,7 @@ class _Reader:
         self.entries = dict(state_entries(graph))
         self.held: dict[int, list[str]] = {}  # storages of variables so far
 
-    def checked_plan(self, saved: Mapping[str, Any]) -> tuple[Any, Compiled]:
+    def checked_plan(self, saved: Mapping[str, object]) -> tuple[object, Compiled]:
         """`plan`; whatever else an operator says of operands that are none of its own is that the
         file is damaged.
         """
@@ -477,7 +479,7 @@ class _Reader:
 
     # --- what is there ------------------------------------------------------------------------
 
-    def _check_code(self, saved: Any, now: Mapping[str, str]) -> None:
+    def _check_code(self, saved: object, now: Mapping[str, str]) -> None:
         if not isinstance(saved, dict) or "build" not in saved:
             raise ArgumentError(f"{self.graph.name}: the saved graph does not name its code")
         for name, mark in saved.items():
@@ -510,7 +512,7 @@ class _Reader:
         for watcher in around.static:
             watcher.ready()
 
-    def _then(self, expected: dict[str, list[Any]], text: str, value: Any) -> Any:
+    def _then(self, expected: dict[str, list[object]], text: str, value: object) -> Any:
         """The value that the Plan asks for: the saved one, if it is plain."""
         saved = expected.get(text)
         if not saved:
@@ -577,7 +579,7 @@ class _Reader:
                 )
         return storage
 
-    def _owner(self, key: Any) -> tuple[object, tuple[object, ...]]:
+    def _owner(self, key: object) -> tuple[object, tuple[object, ...]]:
         """Return the object that holds the number of a Leaf's key, and the path to the number in
         it.
         """
@@ -610,7 +612,7 @@ class _Reader:
             )
         return self.graph._optimizers[number][0]
 
-    def _entry(self, key: tuple[int, int]) -> dict[str, Any]:
+    def _entry(self, key: tuple[int, int]) -> dict[str, object]:
         self._optimizer(key[0])
         if key not in self.entries:
             raise ArgumentError(
@@ -619,7 +621,7 @@ class _Reader:
             )
         return self.entries[key]
 
-    def _number_at(self, key: Sequence[int], name: str) -> dict[str, Any]:
+    def _number_at(self, key: Sequence[int], name: str) -> dict[str, object]:
         """The state of a parameter in which a step changes the number of this name."""
         entry = self._entry((key[0], key[1]))
         if not has_number(entry.get(name), ()):
@@ -637,7 +639,7 @@ class _Reader:
             )
         return value
 
-    def _setting(self, saved: Any) -> Any:
+    def _setting(self, saved: object) -> Any:
         if isinstance(saved, dict) and "module" in saved:
             if saved.keys() != {"module"} or saved["module"] not in self.paths:
                 raise ArgumentError(

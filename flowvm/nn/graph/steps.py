@@ -49,7 +49,7 @@ def precisely(
     scaler: GradScaler | None,
     build: Callable[..., T],
     args: Sequence[object],
-    kwargs: Mapping[str, Any],
+    kwargs: Mapping[str, object],
 ) -> T:
     """Run `build` under autocast to `amp`, if given; backward starts from the scaled loss."""
     on = scaler is not None and scaler.is_enabled()
@@ -273,7 +273,9 @@ class Steps(Switched):
         if error == (None, None, None):
             self._check_several(cells)
 
-    def _check_several(self, cells: Sequence[tuple[Mapping[Any, object], object, object]]) -> None:
+    def _check_several(
+        self, cells: Sequence[tuple[Mapping[object, object], object, object]]
+    ) -> None:
         for owner, name, cell in cells:
             if self._several.get((id(owner), name), cell) is not cell:
                 raise CaptureError(

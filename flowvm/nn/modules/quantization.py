@@ -146,7 +146,7 @@ class MovingAverageMinMaxObserver(_Grid):
                 self._update(input.detach(), current_train_step)
         return self._scale_and_zero(self.moving_min, self.moving_max)
 
-    def _update(self, x: Tensor, step: Any) -> None:
+    def _update(self, x: Tensor, step: object) -> None:
         high, low = ops.amax(x), ops.amin(x)
         if self._signed:
             high = low = ops.maximum(high.abs(), low.abs())

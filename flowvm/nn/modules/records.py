@@ -190,7 +190,7 @@ def _feature(record: Any, name: str) -> Any:
         raise ArgumentError(f"a record has no {name!r}, but {sorted(record)}") from None
 
 
-def _bytes(record: Any, name: str) -> bytes:
+def _bytes(record: object, name: str) -> bytes:
     feature = _feature(record, name)
     if not isinstance(feature, list) or len(feature) != 1:
         raise ArgumentError(f"{name!r} of a record is no bytes")

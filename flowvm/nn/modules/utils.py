@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 
-def _ntuple(n: int, name: str) -> Callable[[Any], tuple[Any, ...]]:
+def _ntuple(n: int, name: str) -> Callable[[object], tuple[object, ...]]:
     def parse(x: object) -> tuple[object, ...]:
         return tuple(x) if isinstance(x, Iterable) else (x,) * n
 

@@ -187,7 +187,7 @@ def _stacked(parts: list[Tensor]) -> Tensor:
     return ops.stack(parts)
 
 
-_known: dict[Any, bool] = {}  # by rank and placements: whether some rank is outside of one
+_known: dict[object, bool] = {}  # by rank and placements: whether some rank is outside of one
 
 
 def _some_outside(places: frozenset[placement]) -> bool:

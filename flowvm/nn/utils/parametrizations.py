@@ -5,7 +5,6 @@ with orthogonal rows or columns.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from flowvm import linalg, ops
 from flowvm.autograd import no_grad
@@ -49,7 +48,7 @@ def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Mo
     """
     register_parametrization(module, name, _WeightNorm(dim), unsafe=True)
 
-    def older(state_dict: dict[str, Any], prefix: str, *rest: object) -> None:
+    def older(state_dict: dict[str, object], prefix: str, *rest: object) -> None:
         old, new = (f"{prefix}{name}_g", f"{prefix}{name}_v"), f"{prefix}parametrizations.{name}."
         if all(key in state_dict for key in old):
             for i, key in enumerate(old):

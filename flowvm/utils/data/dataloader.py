@@ -160,7 +160,7 @@ class DataLoader(Generic[T_co]):
 
     def __iter__(self) -> Iterator[Any]:
         recipe, count, ahead = self._recipe, self.num_workers, self.prefetch_factor or 0
-        jobs: Iterator[Any]
+        jobs: Iterator[object]
         if not recipe.streams:  # draws its order here, whatever workers do
             jobs = iter(self.sampler if self.batch_sampler is None else self.batch_sampler)  # type: ignore[arg-type]
         elif count and not self.threads:
@@ -215,7 +215,7 @@ def _base_seed(generator: Generator | None) -> int:
     return int(words[0] >> 1)
 
 
-def check_context(context: Any, num_workers: int, threads: bool) -> None:
+def check_context(context: object, num_workers: int, threads: bool) -> None:
     """Refuse a `context` that cannot start processes, as PyTorch does."""
     if threads:
         raise ArgumentError(

@@ -16,7 +16,7 @@ class Recipe(NamedTuple):
     """
 
     dataset: Any
-    collate: Callable[[Any], Any]
+    collate: Callable[[Any], object]
     batched: bool  # a job is several samples
     batch_size: int | None  # of a stream
     drop_last: bool
@@ -56,7 +56,7 @@ class Recipe(NamedTuple):
         return make
 
 
-def _chunks(stream: Iterator[object], size: int, drop_last: bool) -> Iterator[list[Any]]:
+def _chunks(stream: Iterator[object], size: int, drop_last: bool) -> Iterator[list[object]]:
     while chunk := list(islice(stream, size)):
         if len(chunk) == size or not drop_last:
             yield chunk

@@ -224,6 +224,6 @@ class Borrowed:
         return [view[begin:end] for begin, end in placed.spans]
 
 
-def decoded(placed: Placed, parts: list[Any]) -> Any:
+def decoded(placed: Placed, parts: list[object]) -> Any:
     """The batch, on the parts' memory."""
     return pickle.loads(placed.payload, buffers=parts)

@@ -62,7 +62,7 @@ class _Work:
                 self._changed.notify_all()
             del job, what, outcome  # hold no batch while waiting for the next job
 
-    def _next_job(self) -> tuple[int, Any] | None:
+    def _next_job(self) -> tuple[int, object] | None:
         with self._reading:
             with held(self._lock):
                 while self._issued >= self._read_count + self._depth and not self._finished():
@@ -116,7 +116,7 @@ class _Work:
         return batch
 
     @protected  # a Condition is Python: a Ctrl-C in the middle of its wait would spoil it
-    def _take_within(self, seconds: float) -> tuple[Any, BaseException | None] | None:
+    def _take_within(self, seconds: float) -> tuple[object, BaseException | None] | None:
         with held(self._lock):
             if not self._changed.wait_for(self._can_take, seconds):
                 return None

@@ -156,7 +156,7 @@ def one(
 
 
 def none(
-    order: Array, program: Array, t: Any, scratch: Array, lo: int, hi: int, details: Array
+    order: Array, program: Array, t: object, scratch: Array, lo: int, hi: int, details: Array
 ) -> int:
     """A barrier: a reduction of no numbers."""
     return _reduce(order[:0], order[:0], program, t, scratch, details)

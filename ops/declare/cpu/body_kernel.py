@@ -281,7 +281,7 @@ def _with_apart(lowered: jit.Lowered, apart: Number) -> jit.Lowered:
     return lowered._replace(written=written, loops_only=True)
 
 
-def _signature(b: Body) -> tuple[Any, ...]:
+def _signature(b: Body) -> tuple[object, ...]:
     """Numba's types of the arguments."""
     with phase(NUMBA):
         from numba import types

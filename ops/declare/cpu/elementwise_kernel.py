@@ -11,7 +11,6 @@ Invariant: an output shares memory with an operand element for element or not at
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from flowvm.compiler import jit
 from flowvm.compiler.native import LoweredFunction
@@ -47,7 +46,7 @@ def elementwise_kernel(p: Program, pattern: int | None = None) -> int:
     return jit.load(make, name)
 
 
-def _lowered_once(p: Program, scope: dict[str, Any]) -> tuple[LoweredFunction, ...]:
+def _lowered_once(p: Program, scope: dict[str, object]) -> tuple[LoweredFunction, ...]:
     """Return the lowered program to evaluate before a tile, if there is one."""
     names = tuple(p.args[k] for k in p.scalars)
     kinds = tuple(p.in_dtypes[k] for k in p.scalars)

@@ -34,14 +34,14 @@ PASSED = {
 
 def expression_function(
     expr: str, args: tuple[str, ...], compute: tuple[str, ...]
-) -> tuple[Callable[..., Any], list[str]]:
+) -> tuple[Callable[..., object], list[str]]:
     """`expr` as a Python function of `args`, to be compiled, and the dtypes that it is to get."""
     return _expression_in(scope_of(expr), expr, args, compute)
 
 
 def _expression_in(
-    scope: dict[str, Any], expr: str, args: tuple[str, ...], compute: tuple[str, ...]
-) -> tuple[Callable[..., Any], list[str]]:
+    scope: dict[str, object], expr: str, args: tuple[str, ...], compute: tuple[str, ...]
+) -> tuple[Callable[..., object], list[str]]:
     passed = [PASSED.get(name, name) for name in compute]
     reals = [PARTS.get(name, name) for name in passed]
     literal = next((d for d in ("float64", "float32", "uint64") if d in reals), "")
@@ -60,7 +60,7 @@ def _function_of(
     return function
 
 
-def scope_of(expr: str) -> dict[str, Any]:
+def scope_of(expr: str) -> dict[str, object]:
     """Return the functions that `expr` calls; for a `Guarded` also `<name>_fits` and `<name>_near`.
 
     No other functions: the key of a kernel covers those here.
@@ -74,7 +74,7 @@ def scope_of(expr: str) -> dict[str, Any]:
 
 
 @functools.cache
-def _functions() -> dict[str, Any]:
+def _functions() -> dict[str, object]:
     return {**scalar.functions(), **complex_functions()}
 
 
@@ -104,7 +104,7 @@ def is_long(expr: str) -> bool:
 
 
 def lowered_expression(
-    expr: str, args: tuple[str, ...], compute: tuple[str, ...], scope: dict[str, Any]
+    expr: str, args: tuple[str, ...], compute: tuple[str, ...], scope: dict[str, object]
 ) -> LoweredFunction:
     return _lowered_plain(expr, args, compute) or _lower_typed(
         *_expression_in(scope, expr, args, compute)
@@ -153,7 +153,7 @@ def _lowered_plain(
 
 
 def lowered_guarded(
-    expr: str, args: tuple[str, ...], compute: tuple[str, ...], scope: dict[str, Any]
+    expr: str, args: tuple[str, ...], compute: tuple[str, ...], scope: dict[str, object]
 ) -> tuple[LoweredFunction, ...]:
     """Lower an expression that is one call of a `Guarded`; return nothing for other expressions.
 

@@ -71,7 +71,7 @@ def _prefetch_define() -> Callable[..., object]:
     return typing
 
 
-def _load_define(size: int, single: bool = False) -> Callable[..., Any]:
+def _load_define(size: int, single: bool = False) -> Callable[..., object]:
     """load(address, index): load an element as an int64.
 
     `single`: never as part of a vector, since a gather is slower than as many loads.
@@ -225,7 +225,7 @@ def _picked(n: int, distance: int, half: int) -> list[int]:
     return [(i & ~distance) + half + (n if i & distance else 0) for i in range(n)]
 
 
-def _pick_define(size: int, stride: int) -> Callable[..., Any]:
+def _pick_define(size: int, stride: int) -> Callable[..., object]:
     """pick(to, source): load SQUARE elements that lie `stride` apart, and the ones in between.
 
     LLVM would gather them one by one.

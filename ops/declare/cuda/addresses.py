@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 KINDS = ("float32", "float64", "int64")
 
 
-def _python(kind: str) -> Callable[[int, int, int], Any]:
+def _python(kind: str) -> Callable[[int, int, int], object]:
     size = np.dtype(kind).itemsize
 
     def array(address: int, first: int, count: int) -> Any:
@@ -40,7 +40,7 @@ def _python(kind: str) -> Callable[[int, int, int], Any]:
     return array
 
 
-def _define(kind: str) -> Callable[[], Any]:
+def _define(kind: str) -> Callable[[], object]:
     def define() -> Callable[..., object]:
         from llvmlite import ir
         from numba.cuda import types

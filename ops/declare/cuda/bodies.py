@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from numba import types
 
@@ -93,7 +92,7 @@ def _operands(views: Sequence[View]) -> list[Param]:
     return params
 
 
-def _passed(const: object) -> tuple[Callable[..., Any] | None, str]:
+def _passed(const: object) -> tuple[Callable[..., object] | None, str]:
     """Return a const's type in the kernel, None for a number; and "b" or "n" for each number."""
     numbers = const if isinstance(const, tuple) else (const,)
     kinds = "".join("b" if isinstance(c, bool) else "n" for c in numbers)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -436,7 +436,7 @@ def converted(value: str, source: str, kind: str) -> str:
     return f"{kind}({value})"
 
 
-SCOPE: dict[str, Any] = {
+SCOPE: dict[str, object] = {
     name: getattr(np, name)
     for name in ("float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint64")
 }

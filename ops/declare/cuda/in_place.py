@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 from flowvm.cuda.launch import CudaLaunch, Operand, Param
 from flowvm.launch import View
@@ -35,7 +34,7 @@ def in_place(launch: ScalarLaunch) -> CudaLaunch:
 def part_of(
     expr: str, args: tuple[str, ...], stored: tuple[str, ...], compute: str,
     numbers: tuple[str, ...], into: tuple[int, ...], hoisted: tuple[str, ...], prelude: str,
-) -> Callable[..., Any]:  # fmt: skip
+) -> Callable[..., object]:  # fmt: skip
     """part(start, stride, arrays..., numbers...): every `stride`-th element from `start` on."""
     kinds = dict(zip(args, stored, strict=True))
     tensors = [a for a in args if a not in numbers]

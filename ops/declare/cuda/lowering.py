@@ -136,7 +136,9 @@ def _missing(name: str, why: str) -> DeviceError:
 @functools.cache
 def _rule(path: str) -> Callable[[Any, Any, Any], CudaLaunch]:
     module, _, name = path.partition(":")
-    rule: Callable[[Any, Any, Any], CudaLaunch] = getattr(importlib.import_module(module), name)
+    rule: Callable[[object, object, object], CudaLaunch] = getattr(
+        importlib.import_module(module), name
+    )
     return rule
 
 

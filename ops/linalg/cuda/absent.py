@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from flowvm.errors import DeviceError
 
 
-def absent(launch: object, metas: tuple[Any, ...], attrs: tuple[object, ...]) -> Any:
+def absent(launch: object, metas: tuple[Any, ...], attrs: tuple[object, ...]) -> NoReturn:
     """Raise DeviceError, whatever the call."""
     shapes = ", ".join(str(tuple(m.shape)) for m in metas)
     raise DeviceError(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-def matrices(name: str, x: Any, argument: str = "A") -> Tensor:
+def matrices(name: str, x: object, argument: str = "A") -> Tensor:
     """`x`, which is matrices (*, m, n) of floats or complex numbers."""
     x = need_tensor(name, argument, x)
     if x._meta.ndim < 2:
@@ -28,14 +28,14 @@ def matrices(name: str, x: Any, argument: str = "A") -> Tensor:
     return inexact(name, x, argument)
 
 
-def inexact(name: str, x: Any, argument: str = "A") -> Tensor:
+def inexact(name: str, x: object, argument: str = "A") -> Tensor:
     """`x`, which is a tensor of floats or complex numbers."""
     x = need_tensor(name, argument, x)
     if not x._meta.dtype.inexact:
         raise DTypeError(
             f"{name}: {argument} must be floating point or complex, got {x.dtype.name}"
         )
-    return x  # type: ignore[no-any-return]
+    return x
 
 
 def square(name: str, x: Any, argument: str = "A") -> Tensor:

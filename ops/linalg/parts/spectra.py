@@ -241,7 +241,7 @@ def _eig_backward(w: Tensor, rows: Tensor, gw: Any, grows: Tensor) -> Tensor | N
     return turned(solve(conjugate, matmul(core, conjugate)))
 
 
-def _complex_eig_grad(c: Node, gw: Any, grows: Tensor) -> tuple[Tensor | None]:
+def _complex_eig_grad(c: Node, gw: object, grows: Tensor) -> tuple[Tensor | None]:
     w, rows = c.saved
     return (_eig_backward(w, rows, gw, grows),)
 

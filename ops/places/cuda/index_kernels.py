@@ -67,7 +67,7 @@ def _element(i: int, at: int, s: Elements) -> int:
 
 
 @functools.cache
-def take(many: int) -> Callable[..., Any]:
+def take(many: int) -> Callable[..., object]:
     """Return a kernel: out[o, r, :] = x[o, index[r], :] for rows o * m + r.
 
     There are zeros for the index `skip`.  `many` elements are moved at once where they lie so; a

@@ -190,7 +190,15 @@ def _multiply_places(
 
 
 def _defined(
-    x: Array, weight: Array, plus: Any, p: Winograd, n: int, group: int, o: int, y: int, column: int
+    x: Array,
+    weight: Array,
+    plus: object,
+    p: Winograd,
+    n: int,
+    group: int,
+    o: int,
+    y: int,
+    column: int,
 ) -> Any:
     """One result, as the sum that it is defined as; padding is zeros."""
     total = plus

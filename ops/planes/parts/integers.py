@@ -27,7 +27,7 @@ def _sides(front: Ints, behind: Ints) -> list[int]:
     return [n for pair in reversed(list(zip(front, behind, strict=True))) for n in pair]
 
 
-def _reached(tap: Ints, size: Ints, stride: Ints, dilation: Ints) -> tuple[Any, ...]:
+def _reached(tap: Ints, size: Ints, stride: Ints, dilation: Ints) -> tuple[object, ...]:
     """Return the index of a kernel tap's elements for all outputs, in the last dimensions."""
     places = zip(tap, size, stride, dilation, strict=True)
     return (..., *[slice(t * d, t * d + (o - 1) * s + 1, s) for t, o, s, d in places])

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.launch import Launch, View, bits, elsewhere
@@ -60,7 +60,7 @@ class Epilogue(NamedTuple):
 
     alpha: float = 1.0
     beta: float = 1.0
-    act: Callable[..., Any] = unchanged
+    act: Callable[..., object] = unchanged
     joins: bool = False
 
 

@@ -139,7 +139,7 @@ def _floats(
 
 
 def _addend(
-    kernel: Callable[..., Any], out: TensorMeta, addend: TensorMeta, *more: float
+    kernel: Callable[..., object], out: TensorMeta, addend: TensorMeta, *more: float
 ) -> KernelStep:
     """A step from the addend, broadcast, to `out`."""
     sizes = [1] * (out.ndim - addend.ndim) + list(addend.shape)

@@ -39,7 +39,7 @@ STRIPE = 256  # weights of a unit of the phase that adds up
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def _row(p: RowProgram, scope: dict[str, Any]) -> Lines:
+def _row(p: RowProgram, scope: dict[str, object]) -> Lines:
     """Return the lines of code for row r."""
     lines = ["at = r * n", *(f"{name}_ = {name}[at : at + n]" for name in p.rows)]
     lines += ["out_ = out[at : at + n]"] * bool(p.result) + ["kept_ = out_"] * bool(p.stored_map)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from flowvm.launch import PHASE_BITS
 from flowvm.ops.rows.cpu.row_code import Lines, each, inside, operands_of, runs_of, stored, written
@@ -75,7 +74,7 @@ def _joined_parts(p: RowProgram) -> Lines:
 
 
 @functools.cache
-def _joining(p: RowProgram) -> tuple[Callable[..., Any], str]:
+def _joining(p: RowProgram) -> tuple[Callable[..., object], str]:
     parameters = [
         *(f"{fold.name}_" for fold in p.folds),
         *(f"{fold.name}_parts" for fold in p.folds),
@@ -84,7 +83,7 @@ def _joining(p: RowProgram) -> tuple[Callable[..., Any], str]:
     return written("joined", lines, {}), f"joined({', '.join(parameters)}, at, parts, inner)"
 
 
-def _part_folds(p: RowProgram, scope: dict[str, Any]) -> Lines:
+def _part_folds(p: RowProgram, scope: dict[str, object]) -> Lines:
     """Lines that find what a part of some rows gives."""
     stripes: Lines = []
     for which in range(len(p.sweeps)):
@@ -98,7 +97,7 @@ def _part_folds(p: RowProgram, scope: dict[str, Any]) -> Lines:
     return ["if inner == 1:", *inside(runs), "else:", *inside(stripes)]
 
 
-def _part_result(p: RowProgram, scope: dict[str, Any]) -> Lines:
+def _part_result(p: RowProgram, scope: dict[str, object]) -> Lines:
     """Return lines that store a part's results.
 
     A kept map was computed with the part's own largest number.  A factor corrects it, together with

@@ -36,7 +36,7 @@ LANES = 8
 
 def _block_python(
     keep: Callable[[Number, Number], Number], reverse: bool
-) -> Callable[[Array, Array, int, Any], object]:
+) -> Callable[[Array, Array, int, object], object]:
     def block(out: Array, x: Array, at: int, carry: Number) -> Number:
         places = range(at, at + LANES)
         for i in reversed(places) if reverse else places:
@@ -49,7 +49,7 @@ def _block_python(
 
 def _lines_python(
     keep: Callable[[Number, Number], Number], reverse: bool
-) -> Callable[[Array, Array, int, Any, int], object]:
+) -> Callable[[Array, Array, int, object, int], object]:
     def lines(out: Array, x: Array, at: int, carry: Number, n: int) -> Number:
         for first in range(at, at + LANES // n * n, n):
             places, total = range(first, first + n), carry
@@ -61,7 +61,7 @@ def _lines_python(
     return lines
 
 
-def _block_define(operation: str, reverse: bool, lines: bool) -> Callable[[], Any]:
+def _block_define(operation: str, reverse: bool, lines: bool) -> Callable[[], object]:
     """Return the definition of a block's intrinsic.
 
     `lines`: the eight elements are as many whole rows of n as they hold; the rest is undefined.

@@ -20,7 +20,7 @@ from flowvm.ops.rows.parts.row_program import RowProgram, names_in, spelled
 
 
 @functools.cache
-def stripe_sweep(p: RowProgram, which: int) -> tuple[Callable[..., Any], str]:
+def stripe_sweep(p: RowProgram, which: int) -> tuple[Callable[..., object], str]:
     """Return the function of a sweep over a stripe, and a call of it.
 
     Folds have arrays `top_`; kept maps are stored in the output.
@@ -78,7 +78,7 @@ def after_of(p: RowProgram) -> Lines:
 
 
 @functools.cache
-def stripe_result(p: RowProgram) -> tuple[Callable[..., Any], str]:
+def stripe_result(p: RowProgram) -> tuple[Callable[..., object], str]:
     """The function that stores the result of a stripe, given the arrays of `row_numbers`, and a
     call of it.
     """

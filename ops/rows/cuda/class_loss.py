@@ -51,7 +51,7 @@ BAD = int(Status.INDEX_OUT_OF_RANGE)
 # --- reductions -----------------------------------------------------------------------------------
 
 
-def _both(x: Array, y: Array, z: Array, at: int, m: int, e: int) -> tuple[Any, Any]:
+def _both(x: Array, y: Array, z: Array, at: int, m: int, e: int) -> tuple[object, object]:
     return x[at], y[at]
 
 

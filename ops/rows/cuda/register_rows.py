@@ -123,7 +123,7 @@ def _sum(a: Number, b: Number) -> tuple[Number]:
     return (a[0] + b[0],)
 
 
-_JOINS: dict[str, tuple[Callable[..., Any], Lines]] = {
+_JOINS: dict[str, tuple[Callable[..., object], Lines]] = {
     "largest": (_largest, ("",)),
     "sum": (_sum, ("float64",)),
     "sums": (join_pair, ("float64", "float64")),

@@ -197,7 +197,7 @@ def wanted_of(p: RowProgram) -> tuple[str, str]:
     return first, last
 
 
-def result_of(p: RowProgram, kind: object) -> tuple[Callable[..., Any], Sequence[str]]:
+def result_of(p: RowProgram, kind: object) -> tuple[Callable[..., object], Sequence[str]]:
     """The function of an element's result, and its arguments: arrays, numbers of the row, `at` and
     `w`.
     """

@@ -81,7 +81,7 @@ def _shared_3(a: object, b: object, c: object) -> Callable[[], object]:
 
 
 _MOVED = (_moved_1, _moved_2, _moved_3)
-_SHARED: tuple[Callable[..., Callable[[], Any]], ...] = (_shared_1, _shared_2, _shared_3)
+_SHARED: tuple[Callable[..., Callable[[], object]], ...] = (_shared_1, _shared_2, _shared_3)
 
 
 # --- teams ----------------------------------------------------------------------------------------

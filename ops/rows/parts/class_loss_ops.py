@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
@@ -168,7 +168,7 @@ def _entropy_backward_launch(
     )
 
 
-def _entropy_backward_grad(c: Node, v: Tensor) -> tuple[Any, ...]:
+def _entropy_backward_grad(c: Node, v: Tensor) -> tuple[object, ...]:
     """Return the second gradient: linear in g, and by x that of g * (share * softmax(x) - ...)."""
     g, x, target, notes, *weight = c.saved
     reduction, ignored, smoothing = c.attrs

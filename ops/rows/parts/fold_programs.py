@@ -51,7 +51,7 @@ def total_of(rule: Rule, kind: object, divided: bool) -> Reduced:
     def whole(state: State, divisor: float) -> tuple[Any, ...]:
         return (state[0],)
 
-    def quotient(state: State, divisor: float) -> tuple[Any, ...]:
+    def quotient(state: State, divisor: float) -> tuple[object, ...]:
         return (state[0] / divisor,)
 
     wide = np.dtype(rule.wide).type if rule.wide else kind

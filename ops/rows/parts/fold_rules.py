@@ -8,7 +8,7 @@ with what else a reduction needs to know.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -58,7 +58,7 @@ def _in_any_order(
 
         return typed
 
-    def build_words(builder: Builder, values: list[Value], dtypes: list[str]) -> tuple[Any, str]:
+    def build_words(builder: Builder, values: list[Value], dtypes: list[str]) -> tuple[object, str]:
         build = floats if dtypes[0].startswith("float") else integers
         return build(builder, *values, dtypes[0].startswith("int")), dtypes[0]
 

@@ -83,7 +83,7 @@ def _along_x(c: Node, v: Tensor, h: Tensor, x: Tensor, stats: Tensor) -> Tensor:
     kind, size, eps, center = c.attrs
     shape, dims = cube_of(x._meta, kind, size)
 
-    def average(t: Tensor) -> Any:
+    def average(t: Tensor) -> Tensor:
         return t.mean(dims, keepdim=True)
 
     x3 = x.reshape(shape)
@@ -128,7 +128,7 @@ def _weight_shape(x: TensorMeta, kind: str, weight: TensorMeta) -> tuple[int, ..
     return (weight.numel,) + (1,) * (x.ndim - 2)
 
 
-def _full_back_grad(c: Node, vx: Tensor, vw: Tensor, vb: Tensor) -> tuple[Any, ...]:
+def _full_back_grad(c: Node, vx: Tensor, vw: Tensor, vb: Tensor) -> tuple[object, ...]:
     """Differentiate dx = D(g * weight), dw = sum(g * xhat) and db = sum(g)."""
     g, x, stats, weight = c.saved
     kind = c.attrs[0]
@@ -170,7 +170,7 @@ def _full_back(
 # --- with weights ---------------------------------------------------------------------------------
 
 
-def _weighted_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
+def _weighted_grad(c: Node, g: Tensor) -> tuple[object, ...]:
     x, weight, stats = c.saved
     gradients: tuple[Any, ...] = _full_back(g, x, stats, weight, *c.attrs)[: len(c.metas)]
     return gradients
@@ -281,7 +281,7 @@ def _update(
 # --- by given statistics --------------------------------------------------------------------------
 
 
-def _fixed_back_grad(c: Node, vx: Tensor, vw: Tensor, vb: Tensor) -> tuple[Any, ...]:
+def _fixed_back_grad(c: Node, vx: Tensor, vw: Tensor, vb: Tensor) -> tuple[object, ...]:
     """Differentiate dx = g * rstd * weight, dw = sum(g * (x - mean) * rstd) and db = sum(g)."""
     g, x, stats, weight = c.saved
     shape = _weight_shape(x._meta, "batch", weight._meta)

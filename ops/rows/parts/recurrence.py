@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowvm.eager.tensor import Tensor
 from flowvm.launch import GRAIN, Launch, View
@@ -159,14 +159,14 @@ def later(x: Tensor, dim: int, first: float) -> Tensor:
     return later
 
 
-def _forward_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
+def _forward_grad(c: Node, g: Tensor) -> tuple[object, ...]:
     b, out = c.saved
     (dim,) = c.attrs
     to_a = recurrence_back(g, b, dim)
     return to_a, (to_a * later(out, dim, 0) if c.needs[1] else None)
 
 
-def _backward_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
+def _backward_grad(c: Node, g: Tensor) -> tuple[object, ...]:
     b, out = c.saved
     (dim,) = c.attrs
     to_g = recurrence(g, b, dim)

@@ -52,7 +52,7 @@ class Scan(NamedTuple):
     outputs: int = 1
     rule: Rule | None = None
     real: Callable[[State], Any] | None = None
-    idle: Callable[[State, Any], Any] | None = None
+    idle: Callable[[State, Any], object] | None = None
 
 
 Maker = Callable[[Any], Scan]  # of NumPy's type of the elements, as a kernel reckons with them
@@ -127,7 +127,7 @@ def _extreme(order: Order, largest: bool, kind: Any) -> Scan:
     return Scan((kind, np.int64), neutral, of, join, _both, 2, real=real, idle=idle)
 
 
-def _both(state: State) -> tuple[Any, ...]:
+def _both(state: State) -> tuple[object, ...]:
     return state[0], state[1]
 
 

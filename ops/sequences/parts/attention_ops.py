@@ -139,7 +139,7 @@ def _backward(
     )
 
 
-def _plain_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
+def _plain_grad(c: Node, g: Tensor) -> tuple[object, ...]:
     q, k, v, out, levels = c.saved
     if grad_enabled():
         return _composed_back(q, k, v, None, g, *c.attrs)
@@ -196,7 +196,7 @@ def _plain_back(
     return _backward(q, k, v, out, levels, g, None, is_causal, scale)
 
 
-def _masked_grad(c: Node, g: Tensor) -> tuple[Any, ...]:
+def _masked_grad(c: Node, g: Tensor) -> tuple[object, ...]:
     q, k, v, mask, out, levels = c.saved
     if grad_enabled():
         return *_composed_back(q, k, v, mask, g, *c.attrs), None

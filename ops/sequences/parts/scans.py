@@ -98,7 +98,7 @@ def _check(
         )
 
 
-def _scan_grad(c: Node, g: Tensor, dlast: Tensor) -> tuple[Any, ...]:
+def _scan_grad(c: Node, g: Tensor, dlast: Tensor) -> tuple[object, ...]:
     x, weight, bias, state, out, notes = c.saved
     cell, sizes, reverse = c.attrs
     if grad_enabled():

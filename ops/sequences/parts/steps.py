@@ -7,8 +7,6 @@ of Gers et al. 2000 (LSTM); Cho et al. 2014 with the reset gate applied after th
 
 from __future__ import annotations
 
-from typing import Any
-
 from flowvm.eager.tensor import Tensor
 from flowvm.ops.pointwise.activation import relu
 from flowvm.ops.pointwise.compare import gt
@@ -103,7 +101,7 @@ def run_steps(
 def steps_back(
     x: Tensor, weight: Tensor, bias: Tensor, state: Tensor, g: Tensor, dlast: Tensor, cell: str,
     sizes: Sizes, reverse: bool,
-) -> tuple[Any, ...]:  # fmt: skip
+) -> tuple[object, ...]:  # fmt: skip
     """The gradients of x, weight, bias and state, in ops that can be differentiated again."""
     size = weight.shape[1]
     parts = [size] * (state.shape[1] // size)
