@@ -78,7 +78,7 @@ def _dlpack(
     max_version: tuple[int, int] | None = None,
     dl_device: tuple[Any, int] | None = None,
     copy: bool | None = None,
-) -> object:
+) -> Any:  # a capsule; its type has a name from Python 3.13 on
     if t._meta.device is nowhere:
         raise BufferError(f"__dlpack__: a tensor on the meta device has no values: {t._meta!r}")
     place = _dlpack_device(t)
@@ -112,7 +112,7 @@ def _is_stream(number: object) -> bool:
     return isinstance(number, int) and number >= -1 and number != 0
 
 
-def _capsule(memory: Array, max_version: tuple[int, int] | None) -> object:
+def _capsule(memory: Array, max_version: tuple[int, int] | None) -> Any:
     if max_version is None:
         return memory.__dlpack__()
     try:
