@@ -140,7 +140,7 @@ class TransformedDistribution(Distribution):
         super().__init__(forward[:cut], forward[cut:], validate_args=validate_args)
 
     def expand(self, batch_shape: Iterable[int], _instance: object = None) -> Self:
-        shape = (*batch_shape, *self.event_shape)
+        shape: Sequence[int] = (*batch_shape, *self.event_shape)
         for transform in reversed(self.transforms):
             shape = transform.inverse_shape(shape)
         base_batch = shape[: len(shape) - len(self.base_dist.event_shape)]

@@ -104,11 +104,11 @@ class Transform:
         """log |dy/dx|, of an event."""
         raise NotImplementedError(f"{type(self).__name__} has no log_abs_det_jacobian")
 
-    def forward_shape(self, shape: Any) -> Any:
+    def forward_shape(self, shape: Sequence[int]) -> Sequence[int]:
         """The shape of y, of x's."""
         return shape
 
-    def inverse_shape(self, shape: Any) -> Any:
+    def inverse_shape(self, shape: Sequence[int]) -> Sequence[int]:
         """The shape of x, of y's."""
         return shape
 
@@ -156,10 +156,10 @@ class _Inverse(Transform):
     def log_abs_det_jacobian(self, x: Value, y: Value) -> Value:
         return -self._of.log_abs_det_jacobian(y, x)
 
-    def forward_shape(self, shape: Sequence[int]) -> Any:
+    def forward_shape(self, shape: Sequence[int]) -> Sequence[int]:
         return self._of.inverse_shape(shape)
 
-    def inverse_shape(self, shape: Sequence[int]) -> Any:
+    def inverse_shape(self, shape: Sequence[int]) -> Sequence[int]:
         return self._of.forward_shape(shape)
 
     def __eq__(self, other: object) -> bool:
@@ -378,7 +378,7 @@ class AffineTransform(Transform):
         return hash(AffineTransform)
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: object, b: object) -> bool:
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         alike: Any = a == b
         return a is b or bool(alike.all())
@@ -436,10 +436,10 @@ class StickBreakingTransform(_Plain):
         moved = x - self._offset(x)
         return (-moved + ops.logsigmoid(moved) + y[..., :-1].log()).sum(-1)
 
-    def forward_shape(self, shape: Any) -> tuple[Any, ...]:
+    def forward_shape(self, shape: Sequence[int]) -> Sequence[int]:
         return (*shape[:-1], shape[-1] + 1)
 
-    def inverse_shape(self, shape: Any) -> tuple[Any, ...]:
+    def inverse_shape(self, shape: Sequence[int]) -> Sequence[int]:
         return (*shape[:-1], shape[-1] - 1)
 
 
@@ -519,11 +519,11 @@ class CorrCholeskyTransform(_Plain):
         steep = -2 * (x + ops.softplus(-2 * x) - math.log(2.0)).sum(-1)
         return log_det + steep
 
-    def forward_shape(self, shape: Any) -> tuple[Any, ...]:
+    def forward_shape(self, shape: Sequence[int]) -> Sequence[int]:
         n = round((0.25 + 2 * shape[-1]) ** 0.5 + 0.5)
         return (*shape[:-1], n, n)
 
-    def inverse_shape(self, shape: Any) -> tuple[Any, ...]:
+    def inverse_shape(self, shape: Sequence[int]) -> Sequence[int]:
         n = shape[-1]
         return (*shape[:-2], n * (n - 1) // 2)
 
@@ -624,12 +624,12 @@ class ComposeTransform(Transform):
             dims += part.codomain.event_dim - part.domain.event_dim
         return total
 
-    def forward_shape(self, shape: Any) -> Any:
+    def forward_shape(self, shape: Sequence[int]) -> Sequence[int]:
         for part in self.parts:
             shape = part.forward_shape(shape)
         return shape
 
-    def inverse_shape(self, shape: Any) -> Any:
+    def inverse_shape(self, shape: Sequence[int]) -> Sequence[int]:
         for part in reversed(self.parts):
             shape = part.inverse_shape(shape)
         return shape
@@ -686,10 +686,10 @@ class IndependentTransform(Transform):
         log_det = self.base_transform.log_abs_det_jacobian(x, y)
         return sum_rightmost(log_det, self.reinterpreted_batch_ndims)
 
-    def forward_shape(self, shape: Any) -> Any:
+    def forward_shape(self, shape: Sequence[int]) -> Sequence[int]:
         return self.base_transform.forward_shape(shape)
 
-    def inverse_shape(self, shape: Any) -> Any:
+    def inverse_shape(self, shape: Sequence[int]) -> Sequence[int]:
         return self.base_transform.inverse_shape(shape)
 
 
@@ -703,7 +703,9 @@ class ReshapeTransform(Transform):
 
     bijective = True
 
-    def __init__(self, in_shape: Any, out_shape: Any, cache_size: int = 0) -> None:
+    def __init__(
+        self, in_shape: Sequence[int], out_shape: Sequence[int], cache_size: int = 0
+    ) -> None:
         super().__init__(cache_size)
         self.in_shape, self.out_shape = tuple(in_shape), tuple(out_shape)
         if math.prod(self.in_shape) != math.prod(self.out_shape):
@@ -727,13 +729,13 @@ class ReshapeTransform(Transform):
         lead = tuple(x.shape)[: x.ndim - len(self.in_shape)]
         return ops.zeros(lead, dtype=x.dtype, device=x.device)
 
-    def forward_shape(self, shape: Any) -> Any:
+    def forward_shape(self, shape: Sequence[int]) -> Sequence[int]:
         return self._other(shape, self.in_shape, self.out_shape)
 
-    def inverse_shape(self, shape: Any) -> Any:
+    def inverse_shape(self, shape: Sequence[int]) -> Sequence[int]:
         return self._other(shape, self.out_shape, self.in_shape)
 
-    def _other(self, shape: Any, of: Any, to: Any) -> Any:
+    def _other(self, shape: Sequence[int], of: Sequence[int], to: Sequence[int]) -> tuple[int, ...]:
         cut = len(shape) - len(of)
         if cut < 0 or tuple(shape[cut:]) != of:
             raise ArgumentError(f"Shape mismatch: expected {tuple(shape)} to end with {of}")

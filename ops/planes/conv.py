@@ -26,10 +26,12 @@ from flowvm.vm.callers.hot import hot
 if TYPE_CHECKING:
     from flowvm.meta.arrays import Array
 
+Ints = int | Sequence[int]  # one for all dimensions, or one each
+
 # public: flow, F
 
 
-def _numbers(name: str, what: str, value: Any, n: int, least: int) -> tuple[int, ...]:
+def _numbers(name: str, what: str, value: object, n: int, least: int) -> tuple[int, ...]:
     """`value`, one int or `n` of them, as a tuple; ArgumentError below `least`."""
     numbers = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     numbers = tuple(v if type(v) is int else whole(name, what, v) for v in numbers)
@@ -88,7 +90,11 @@ def _check(
 
 
 def _padded(
-    name: str, padding: Any, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+    name: str,
+    padding: Ints | str,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Padding in front of and behind each dimension; "same" may need more behind."""
     n = len(kernel)
@@ -107,7 +113,7 @@ def _padded(
 
 def _convolve(
     name: str, n: int, input: Tensor, weight: Tensor, bias: Tensor | None,
-    stride: Any, padding: Any, dilation: Any, groups: int,
+    stride: Ints, padding: Ints | str, dilation: Ints, groups: int,
 ) -> Tensor:  # fmt: skip
     if hot["autocast"]:
         input, weight, bias = lowered(input, weight, bias)
@@ -141,7 +147,7 @@ def _convolve(
 
 def _convolve_back(
     name: str, n: int, input: Tensor, weight: Tensor, bias: Tensor | None,
-    stride: Any, padding: Any, output_padding: Any, groups: int, dilation: Any,
+    stride: Ints, padding: Ints, output_padding: Ints, groups: int, dilation: Ints,
 ) -> Tensor:  # fmt: skip
     if hot["autocast"]:
         input, weight, bias = lowered(input, weight, bias)
@@ -320,12 +326,12 @@ def conv_transpose3d(
 def _conv_reference(
     x: Array,
     weight: Array,
-    bias: Any = None,
+    bias: Array | None = None,
     stride: Any = 1,
     padding: Any = 0,
     dilation: Any = 1,
     groups: int = 1,
-) -> Any:
+) -> Array:
     """A convolution by its definition, one output position at a time."""
     n = weight.ndim - 2
     batched = x.ndim == n + 2
@@ -358,10 +364,10 @@ def _conv_reference(
 
 
 def _transposed_reference(
-    x: Array, weight: Array, bias: Any = None, stride: Any = 1, padding: Any = 0,
+    x: Array, weight: Array, bias: Array | None = None, stride: Any = 1, padding: Any = 0,
     output_padding: Any = 0,
     groups: int = 1, dilation: Any = 1,
-) -> Any:  # fmt: skip
+) -> Array:  # fmt: skip
     """Every input element adds its kernel to the output."""
     n = weight.ndim - 2
     stride, padding, extra, dilation = (

@@ -2,6 +2,7 @@
 
 import platform
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -71,7 +72,7 @@ def test_a_processor_without_such_registers_is_named_as_llvm_names_it():
 def asked(tmp_path, monkeypatch):
     """A list with an entry for each question to LLVM, and a cache of its own."""
     calls = []
-    monkeypatch.setattr(target.config, "cache_dir", tmp_path)
+    monkeypatch.setattr(target, "config", SimpleNamespace(cache_dir=tmp_path))
     ask = target._from_llvm
     monkeypatch.setattr(target, "_from_llvm", lambda: calls.append(1) or ask())
     return calls
