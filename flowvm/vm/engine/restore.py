@@ -50,7 +50,7 @@ class Restoring(Protocol):
 
     @property
     def entries(self) -> Entries:
-        """What all calls of a kind have in common."""
+        """Entries: the facts that all calls of a kind share."""
 
     @property
     def records(self) -> Records:

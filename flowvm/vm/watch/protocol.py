@@ -68,7 +68,7 @@ class VM(Protocol):
 
     @property
     def entries(self) -> EntryTable:
-        """What all calls of a kind have in common."""
+        """Entries: the facts that all calls of a kind share."""
 
     @property
     def streams(self) -> StreamTable:

@@ -185,7 +185,7 @@ def test_not_a_number_stays_where_it_is_seen(way, monkeypatch):
 
 @pytest.mark.parametrize("size", [5, 30])
 def test_winograd_has_the_infinities_of_a_sum(rng, size, monkeypatch):
-    """Those of pixels, weights and products too large, wherever a direct sum has them."""
+    """Infinities of pixels, weights and products stand where a direct sum has them."""
     _forced(monkeypatch, WINOGRAD)
     x = rng.standard_normal((2, 17, size, size)).astype("float32")
     w, b = (rng.standard_normal(s).astype("float32") for s in ((35, 17, 3, 3), (35,)))
@@ -204,7 +204,7 @@ def test_winograd_has_the_infinities_of_a_sum(rng, size, monkeypatch):
 
 
 def test_winograd_is_as_exact_as_windows(rng, monkeypatch):
-    """Of 256 channels: the largest error is at most 2.5 times that of direct sums."""
+    """Errors over 256 channels are at most 2.5 times those of direct sums."""
     x, w = (rng.standard_normal(s).astype("float32") for s in ((3, 256, 14, 14), (64, 256, 3, 3)))
     exact = torch.conv2d(*(torch.tensor(v.astype("float64")) for v in (x, w)), padding=1).numpy()
     errors = []
@@ -216,7 +216,7 @@ def test_winograd_is_as_exact_as_windows(rng, monkeypatch):
 
 
 def test_winograd_by_the_weight_has_the_infinities_of_a_sum(rng, monkeypatch):
-    """Those of pixels and gradients; a weight whose sum does not meet them stays finite."""
+    """Infinities of pixels and gradients stay; a weight whose sum does not meet them stays finite."""
     _forced(monkeypatch, WINOGRAD)
     x, g = (rng.standard_normal(s).astype("float32") for s in ((3, 18, 9, 9), (3, 25, 9, 9)))
     x[1, 3, 0, 4], x[2, 17, 5, 5], g[0, 8, 2, 8] = np.inf, np.nan, -np.inf
