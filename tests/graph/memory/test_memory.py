@@ -199,7 +199,8 @@ def test_the_report_says_what_eager_code_and_a_launch_allocate():
         graph(x)
         ours = allocated(lambda: graph(x))
         report = graph.plans[0].memory_report()
-    assert 0.9 * eager <= report.eager <= eager
+    # eager storages count with their blocks, which may be half as large again as they need
+    assert 0.65 * eager <= report.eager <= eager
     assert 0.8 * ours <= report.chunk + report.outputs <= ours
     assert report.ratio == (report.chunk + report.outputs) / report.eager
     assert report.outputs == 4

@@ -216,7 +216,7 @@ def test_winograd_is_as_exact_as_windows(rng, monkeypatch):
 
 
 def test_winograd_by_the_weight_has_the_infinities_of_a_sum(rng, monkeypatch):
-    """Infinities of pixels and gradients stay; a weight whose sum does not meet them stays finite."""
+    """Infinities of pixels, gradients stay; a weight whose sum does not meet them stays finite."""
     _forced(monkeypatch, WINOGRAD)
     x, g = (rng.standard_normal(s).astype("float32") for s in ((3, 18, 9, 9), (3, 25, 9, 9)))
     x[1, 3, 0, 4], x[2, 17, 5, 5], g[0, 8, 2, 8] = np.inf, np.nan, -np.inf
