@@ -30,8 +30,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
+import llvmlite.binding as llvm
 import numpy as np
-from llvmlite import binding as llvm
 from llvmlite import ir
 
 from flowvm.compiler.native import ARRAYS, DTYPE, MEMORY, Intrinsic, Overloaded

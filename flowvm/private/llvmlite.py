@@ -1,5 +1,5 @@
-"""llvmlite's private names: the lock that all calls of LLVM are made under, and what frees its pass
-managers.
+"""llvmlite's private names: the lock of all calls of LLVM, the disposal of its pass managers, and
+the builder's insertion.
 
 `LLVMLITE` is the table.  llvmlite takes its lock by Python code, around each call, and its objects
 make such calls when they are collected, on whatever thread that is.  An exception of a signal's
@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import functools
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.guards.locks import held
 from flowvm.private.table import Package, Use, found_at
+
+if TYPE_CHECKING:
+    from flowvm.private.code_types import Builder, Value
 
 TESTED = ("0.48.0", "0.50.0")
 _WRAPPER = "llvmlite.binding.ffi:_lib_fn_wrapper"
@@ -51,6 +54,12 @@ LLVMLITE = Package(
             ("_dispose",),
             optional=True,
         ),
+        Use(
+            "builder",
+            "llvmlite.ir.builder:IRBuilder",
+            "puts an instruction of another class where the builder is",
+            ("_insert",),
+        ),
     ),
 )
 
@@ -85,6 +94,11 @@ def _called(self: Any, *args: object, **kwargs: object) -> object:
         finally:
             for _, given_back in lock._cblist:
                 given_back()
+
+
+def insert(builder: Builder, instruction: Value) -> None:
+    """Put an instruction that llvmlite has no method for where the builder is."""
+    LLVMLITE.builder._insert(builder, instruction)
 
 
 def free_passes(manager: Any) -> None:

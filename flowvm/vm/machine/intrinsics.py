@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from llvmlite import ir
 from numba import types
 
+from flowvm.private.llvmlite import insert
 from flowvm.private.numba import NUMBA
 
 if TYPE_CHECKING:
@@ -101,9 +102,9 @@ def _written(
         with builder.goto_entry_block():
             before = _Text(builder.block, ir.VoidType(), (), "text")
             before.lines = allocations
-            builder._insert(before)
+            insert(builder, before)
     if result.lines:
-        builder._insert(result)
+        insert(builder, result)
     return result
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowvm.eager.tensor import Tensor
 from flowvm.launch import Launch, View, elsewhere
+from flowvm.loading.lazy import lazy
 from flowvm.meta.device import cpu
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cpu.stand_in import WORD
@@ -39,14 +40,10 @@ from flowvm.ops.planes.cpu.conv_plan import (
 )
 from flowvm.ops.planes.cpu.conv_short import sums_body
 from flowvm.ops.planes.cpu.conv_strips import strips_body
-from flowvm.ops.planes.cpu.conv_ways import PRODUCT, TURNING, best_way
 from flowvm.ops.planes.cpu.conv_weight import weight_body
 from flowvm.ops.planes.cpu.conv_windows import pixels_body, taps_body, windows_body
-from flowvm.ops.planes.cpu.conv_winograd import winograd_body, with_transforms
 from flowvm.ops.planes.cpu.depthwise_plan import Depthwise, segments_of
-from flowvm.ops.planes.cpu.pixel_weights import pixel_weights_body, with_tiles
 from flowvm.ops.planes.cpu.windows_plan import FORWARD, INPUT, TURNED, WEIGHT, with_functions
-from flowvm.ops.planes.cpu.winograd_weights import winograd_weights_body, with_kernels
 from flowvm.ops.planes.parts import plane_checks
 from flowvm.ops.planes.parts.plane_letters import conv_weight, convolved
 from flowvm.ops.products.cpu.gemm import stacked
@@ -55,6 +52,12 @@ from flowvm.ops.products.cpu.gemm_plan import Product
 
 if TYPE_CHECKING:
     from flowvm.eager.nodes import Node
+    from flowvm.ops.planes.cpu import conv_ways, conv_winograd, pixel_weights, winograd_weights
+else:  # for the first convolution only
+    conv_ways = lazy("flowvm.ops.planes.cpu.conv_ways")
+    conv_winograd = lazy("flowvm.ops.planes.cpu.conv_winograd")
+    pixel_weights = lazy("flowvm.ops.planes.cpu.pixel_weights")
+    winograd_weights = lazy("flowvm.ops.planes.cpu.winograd_weights")
 
 
 MOST = 1 << 21  # bytes of an arena
@@ -128,31 +131,39 @@ def _other_way(
     others must be `gain` times quicker.
     """
     dtype = out.dtype.name
-    way, windows, depthwise, winograd, pixels, weights = best_way(s, dtype, direction, gain)
+    way, windows, depthwise, winograd, pixels, weights = conv_ways.best_way(
+        s, dtype, direction, gain
+    )
     if weights is not None:
-        kernels = with_kernels(weights, dtype)
+        kernels = winograd_weights.with_kernels(weights, dtype)
         return Launch(
-            (out,), winograd_weights_body, views, (kernels,), kernels.units, arena=kernels.arena
+            (out,),
+            winograd_weights.winograd_weights_body,
+            views,
+            (kernels,),
+            kernels.units,
+            arena=kernels.arena,
         )
     if pixels is not None:
-        product = with_tiles(pixels, dtype)
+        product = pixel_weights.with_tiles(pixels, dtype)
         return Launch(
-            (out,), pixel_weights_body, views, (product,), *product.first, product.scratch,
+            (out,), pixel_weights.pixel_weights_body, views, (product,), *product.first,
+            product.scratch,
             phases=(product.second,), arena=product.arena,
         )  # fmt: skip
     if winograd is not None:
-        tiles = with_transforms(winograd, dtype)
+        tiles = conv_winograd.with_transforms(winograd, dtype)
         return Launch(
-            (out,), winograd_body, views, (tiles,), *tiles.first, tiles.scratch,
+            (out,), conv_winograd.winograd_body, views, (tiles,), *tiles.first, tiles.scratch,
             phases=(tiles.second,), arena=tiles.arena,
         )  # fmt: skip
     if depthwise is not None:
         return _side_by_side(out, s, direction, views, depthwise)
-    if way == PRODUCT:
+    if way == conv_ways.PRODUCT:
         return _pixels(out, s, direction == INPUT, views)
     if windows is None:
         return None
-    if way == TURNING:
+    if way == conv_ways.TURNING:
         direction = TURNED
     bodies: dict[int, Any] = {
         FORWARD: windows_body, TURNED: windows_body, INPUT: pixels_body, WEIGHT: taps_body,

@@ -91,7 +91,7 @@ def _forced(monkeypatch, way):
             return Way(TURNING, windows_of(s, dtype, TURNED))
         return Way(WINDOWS, windows_of(s, dtype, direction))
 
-    monkeypatch.setattr(conv_ops, "best_way", forced)
+    monkeypatch.setattr(conv_ways, "best_way", forced)
     monkeypatch.setattr(conv_ops, "FEW", -1)
 
 
