@@ -125,6 +125,7 @@ class Watcher:
         self.others = [number for number in place.boards if number != place.rank]
         self.elsewhere = place.size > len(place.boards)  # whether there are ranks of other hosts
         self.since: dict[int, tuple[int, float]] = {}  # row -> (awaited exchange, since when)
+        self.departures: dict[int, float] = {}  # rank -> when it was first seen to have left
         self.stopped = threading.Event()
         self.uncaught = False  # whether an exception ends the program
         self.thread = threading.Thread(target=self._run, name="flowvm-ranks", daemon=True)
@@ -173,12 +174,23 @@ class Watcher:
         return mark_text(self.place.rank, ALARM) if self.elsewhere else ""
 
     def has_left(self, number: int, seconds: float) -> bool:
-        """Return True if a rank has ended its program, and could be waited for this long."""
-        if number in self.place.boards:
-            return seconds > LEFT_AFTER and self.place.has_left(number)
-        if seconds < LEFT_AFTER_ELSEWHERE:
+        """Return True if a rank ended its program some time ago and this one waits that long.
+
+        The time counts from when the rank was seen to have left: a wait may have begun long before,
+        and the last message is on its way.
+        """
+        near = number in self.place.boards
+        most = LEFT_AFTER if near else LEFT_AFTER_ELSEWHERE
+        if seconds < LEFT_AFTER:
             return False
-        return str(number) in mark_text(self.place.rank, LEFT).split()
+        if near:
+            gone = self.place.has_left(number)
+        else:
+            gone = str(number) in mark_text(self.place.rank, LEFT).split()
+        if not gone:
+            return False
+        now = time.monotonic()
+        return min(seconds, now - self.departures.setdefault(number, now)) > most
 
     def _late(self) -> str:
         """Return a text that names a rank for which this one waits in vain, "" if there is none."""
