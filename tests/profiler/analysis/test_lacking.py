@@ -313,8 +313,8 @@ def test_what_follows_a_read_until_something_runs_is_of_the_read():
 
 
 def test_a_scheduler_without_a_core_is_not_the_scheduler():
-    """Another program has the scheduler's core for half of the run: half of the time until products
-    started is the lack of a core, in every cause that had a part of that time.
+    """Half of the time until products started is the lack of a core, in every cause that had a part
+    of that time: another program has the scheduler's core for half of the run.
     """
     run = drained()
     run.info["load"] = load(39 * MS, ["flowvm-sched", "own", 0, 39 * MS // 2])
