@@ -217,4 +217,5 @@ def row_operator(
         (inputs, outputs, scalars),
         lower,
         attrs=("metas", "blocks"),
+        aliases=program.aliases,
     )
