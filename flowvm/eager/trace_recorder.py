@@ -68,7 +68,7 @@ class TraceRecorder:
 
     def record(self, *facts: Any, into: bool = False) -> None:
         """An operator is called."""
-        step = Call(*facts, into)
+        step = Call(*facts)._replace(into=into)
         if not into:
             self.tensors += step.outs
         self.steps.append(step)

@@ -146,7 +146,7 @@ KINDS = [
 
 
 def says(guards):
-    """What the printed expression says: True only if nothing need be asked."""
+    """Return what the printed expression says: True only if nothing need be asked."""
     own = {}
 
     def name(value):
