@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.autocast import autocast_dtype
 from flowvm.eager.calls import generated
-from flowvm.eager.live import Leaf, Live, live_lines
+from flowvm.eager.live import NO_ANSWER, Condition, Leaf, Live, live_lines
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor
-from flowvm.graph.capture.conditions import NO_ANSWER, Conditions
+from flowvm.graph.capture.conditions import Conditions
 from flowvm.graph.capture.trees import flatten
 from flowvm.graph.logical.logical import Uses
 from flowvm.meta.meta import TensorMeta
@@ -48,7 +48,6 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple
 
-from flowvm.eager.live import Guard
 from flowvm.eager.modes import note_change
 from flowvm.eager.nodes import Node
 from flowvm.errors import AutogradError, CaptureError
@@ -130,7 +129,11 @@ class CallTest:
         call's tensors are x0, x1, ...
         """
         test = self.lines()
-        guards = [f"    {line}" for line in self._guards()]
+        guards = [
+            f"        {line}"
+            for guard in self.conditions.guards
+            for line in guard.lines(self.own, self.known)
+        ]
         if guards:
             self.own["no_answer"] = NO_ANSWER
             guards = ["    try:", *guards, "    except no_answer: return MISS"]
@@ -292,28 +295,6 @@ class CallTest:
                         lines.append(f"    if group{at}[{n!r}] is not option{at}_{n}: return MISS")
         return lines
 
-    def _guards(self) -> list[str]:
-        own, lines = self.own, []
-        for k, (find, outcome) in enumerate(self.conditions.guards):
-            leaf = getattr(find, "__self__", None)
-            if isinstance(find, Live):
-                body, (name,) = live_lines([find], own, self.known)
-                own[f"outcome{k}"] = outcome
-                lines += [f"    {line}" for line in body]
-                lines.append(f"    if {name} != outcome{k}: return MISS")
-            elif isinstance(leaf, Leaf):
-                body, (name,) = live_lines([leaf], own, self.known)
-                own[f"others{k}"] = leaf.others
-                lines += [
-                    *(f"    {line}" for line in body),
-                    f"    for other in others{k}:",
-                    f"        if other[{leaf.names[0]!r}] != {name}: return MISS",
-                ]
-            else:
-                own[f"outcome{k}"], own[f"find{k}"] = outcome, find
-                lines.append(f"    if find{k}() != outcome{k}: return MISS")
-        return lines
-
 
 def _is_plain(value: object) -> bool:
     return isinstance(value, (bool, int, float, str, tuple))
@@ -347,7 +328,7 @@ class Compiled(Conditions):
     ) -> None:
         self.plan, self.structure = plan, structure
         self.optimizers, self.updates = steps.optimizers, steps.updates
-        self.guards: list[Guard] = capture.guards
+        self.guards: list[Condition] = capture.guards
         capture.guards.open = False
         self.draws = capture.draws
         self.watched = list(watched)

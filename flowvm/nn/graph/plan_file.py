@@ -33,7 +33,7 @@ import flowvm.ops.planes.deform_conv
 import flowvm.ops.planes.regions
 import flowvm.ops.random.parts.gamma
 import flowvm.ops.sparse.products  # noqa: F401  operators that are declared late
-from flowvm.eager.live import Decisions, Leaf, Live
+from flowvm.eager.live import Alike, Condition, Decision, Decisions, Leaf, Live
 from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.errors import ArgumentError, FlowError
 from flowvm.files.schema import Check, anything, integer, read_json, record, row, several, text
@@ -275,22 +275,20 @@ class _Writer:
             f"{self.graph.name}: {generator!r} has no name in the graph: make it an attribute"
         )
 
-    def _guard(self, guard: Any, numbers: Numbers) -> Any:
-        find, outcome = guard
-        leaf = getattr(find, "__self__", None)
+    def _guard(self, guard: Condition, numbers: Numbers) -> Any:
         what = f"{self.graph.name}: a guard"
-        if isinstance(find, Live):
-            return [numbers.saved(find, what), plain(outcome, what)]
-        if isinstance(leaf, Leaf):
-            others = [list(self.entries[id(other)]) for other in leaf.others]
-            return [numbers.saved(leaf, what), {"others": others}]
-        if isinstance(leaf, ReadValue):
+        if isinstance(guard, Decision):
+            return [numbers.saved(guard.question, what), plain(guard.outcome, what)]
+        if isinstance(guard, Alike):
+            others = [list(self.entries[id(other)]) for other in guard.leaf.others]
+            return [numbers.saved(guard.leaf, what), {"others": others}]
+        if isinstance(guard, ReadValue):
             raise ArgumentError(
                 f"{self.graph.name}: build reads the values of a tensor and goes by them, so the "
                 f"graph is for these values alone, and no Plan serves another process"
             )
         raise ArgumentError(
-            f"{self.graph.name}: build decides by {find!r}, which has no saved form: decide by a "
+            f"{self.graph.name}: build decides by {guard!r}, which has no saved form: decide by a "
             f"number that an optimizer or a schedule has"
         )
 
@@ -448,9 +446,9 @@ class _Reader:
                         f"options, and that is not an option"
                     )
                 live.others += [self._number_at(key, live.names[0]) for key in outcome["others"]]
-                capture.guards.append((live.alike, True))
+                capture.guards.append(Alike(live))
             elif isinstance(live, Live):
-                capture.guards.append((live, read_plain(outcome)))
+                capture.guards.append(Decision(live, read_plain(outcome)))
             else:
                 raise ArgumentError(
                     f"{graph.name}: the saved graph is damaged: it checks {live!r}, a constant"
