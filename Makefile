@@ -43,8 +43,8 @@ quick: $(VENV)/installed-dev
 changed: $(VENV)/installed-dev
 	$(BIN)/python -m tools.changed
 
-MEMORY_TESTS ?= tests/ops tests/autograd tests/nn tests/optim tests/test_amp.py \
-	tests/test_streams.py tests/graph/passes/test_random_programs.py
+MEMORY_TESTS ?= tests/ops tests/autograd tests/nn tests/optim tests/amp/test_amp.py \
+	tests/vm/engine/test_streams.py tests/graph/passes/test_random_programs.py
 
 memory: $(VENV)/installed-dev
 	FLOWVM_CHECK=memory $(BIN)/python -m pytest -q $(PYTEST_ARGS) $(MEMORY_TESTS)

@@ -13,7 +13,7 @@ from flowvm.errors import ArgumentError
 from flowvm.loading.listing import listing
 from flowvm.meta.device import Device, cpu
 from flowvm.profiler.analysis.census import space_of
-from flowvm.profiler.views.memory_now import MemoryNow, memory_now
+from flowvm.profiler.views.memory.memory_now import MemoryNow, memory_now
 from flowvm.vm import empty_cache, reset_peak, stats
 
 __all__ = ["allocated", "empty_cache", "max_allocated", "reserved", "reset_peak", "summary"]

@@ -13,7 +13,7 @@ A changed test file runs whole.  A changed module is followed to
   table `tests/modules.txt` says;
 - the products (`tests/conftest.py`) of the ops that it defines, or whose module imports it: all
   dtypes and checks of at most OPS ops;
-- the structure of the house (`tests/test_layout.py`).
+- the structure of the house (`tests/house/test_layout.py`).
 
 What imports more than WIDE test files is a base of the house: the quick tier (`tests/quick.txt`)
 takes the place of its importers, and `make test` is due before it lands.
@@ -235,9 +235,9 @@ def tests_of(files: Iterable[Path]) -> list[str]:
     for path in files:
         if path.suffix != ".py":
             if path.parts[0] in ("docs", "README.md", "CONTRIBUTING.md", "mkdocs.yml"):
-                paths["tests/test_docs.py"] = None
+                paths["tests/docs/test_docs.py"] = None
             if path.name == "README.md" and len(path.parts) == 1:
-                paths["tests/test_readme.py"] = None
+                paths["tests/docs/test_readme.py"] = None
         elif is_test(path):
             if (ROOT / path).exists():
                 paths[str(path)] = None
@@ -250,7 +250,7 @@ def tests_of(files: Iterable[Path]) -> list[str]:
                 print(f"{path}: {len(tests)} test files import it: the quick tier instead")
                 tests = quick()
             paths |= dict.fromkeys(tests)
-            paths["tests/test_layout.py"] = None
+            paths["tests/house/test_layout.py"] = None
     if any(module.startswith("flowvm.ops.") for module in modules):
         paths |= dict.fromkeys(cases_of_ops(modules))
     return list(paths)

@@ -7,8 +7,8 @@
 
 `import flowvm` is to be light: what only some programs need (CUDA, profiler screens, what imports
 Numba) is imported through this, and through nothing else. It is no way around the layers: the
-names given here point down like every import (`tests/test_layout.py`), and keys of compiled code
-follow them (`flowvm.compiler.dependencies`).
+names given here point down like every import (`tests/house/test_layout.py`), and keys of compiled
+code follow them (`flowvm.compiler.dependencies`).
 """
 
 from __future__ import annotations

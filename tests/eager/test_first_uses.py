@@ -1,7 +1,8 @@
 """First uses by two threads at once: an object made at its first use is made once.
 
 Each is driven with all of the other thread's use at every boundary between two bytecodes of this
-thread's (`tests.boundaries.meet`).  Calls are made by Python functions, in which there are such.
+thread's (`tests.guards.boundaries.meet`).  Calls are made by Python functions, in which there are
+such.
 """
 
 import copy
@@ -19,7 +20,7 @@ from flowvm.eager.tensor import Storage, base_of, new_tensor
 from flowvm.nn.module_calls import Paths
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.engine.engine import engine
-from tests.boundaries import meet
+from tests.guards.boundaries import meet
 
 VALUES = [7.0, 8.0]
 

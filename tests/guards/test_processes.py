@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from flowvm.guards import processes
-from tests.test_layout import FILES
+from tests.house.test_layout import FILES
 
 # Every file that starts a process or names what does, and why it is not `flowvm.guards.processes`.
 ELSEWHERE = {

@@ -16,7 +16,7 @@ from flowvm.private.numba import NUMBA
 from flowvm.private.numba_cuda import NUMBA_CUDA, SIMULATOR
 from flowvm.private.numpy import NUMPY
 from flowvm.private.scipy import SCIPY
-from tests.test_layout import FILES, ROOT, where
+from tests.house.test_layout import FILES, ROOT, where
 
 # What the packages' documents promise: modules, and of these the names, or all.
 PUBLIC = {

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import flowvm as flow
 from flowvm import nn
-from flowvm.profiler.views.verdict import WORDS
+from flowvm.profiler.views.summary.verdict import WORDS
 from flowvm.utils.data import DataLoader, Dataset
 from tools.bench.measure import Result
 

@@ -3,7 +3,7 @@
 A case is a program, a list of some hundred parts, and for each part how it is interrupted:
 
     ["bytecode", call, k, e]    exception number e of `ERRORS` in front of the k-th bytecode behind
-                                so many thousandths of the part's calls (`tests.boundaries`)
+                                so many thousandths of the part's calls (`tests.guards.boundaries`)
     ["signal", when, e]         a signal, whose handler raises exception number e
     ["ctrl-c", when]            the same, taken as flowvm takes SIGINT
     ["kill", when]              SIGINT from another thread
@@ -49,7 +49,7 @@ from flowvm.utils.data import DataLoader
 from flowvm.vm.callers.interrupt import interrupt
 from tools.campaign._steps import left_out, ranges
 
-boundaries: Any = importlib.import_module("tests.boundaries")
+boundaries: Any = importlib.import_module("tests.guards.boundaries")
 known: Any = importlib.import_module("tests.vm.callers.test_every_boundary")
 
 BATCH = 40

@@ -14,7 +14,7 @@ from flowvm.files.writer import put
 from flowvm.loading.lazy import lazy
 from flowvm.loading.listing import listing
 from flowvm.profiler.grammar import Link, Node
-from flowvm.profiler.views.facts import ProfileLike
+from flowvm.profiler.views.summary.facts import ProfileLike
 
 if TYPE_CHECKING:
     from flowvm.profiler.export import chrome, drawings, html, speedscope, svg, tabular

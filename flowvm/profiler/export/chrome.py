@@ -34,8 +34,8 @@ from flowvm.profiler.grammar import ACCESS
 from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.rows import distinct
 from flowvm.profiler.run.spaces import spaces_of
-from flowvm.profiler.views.facts import ProfileLike
 from flowvm.profiler.views.spots import origin_of
+from flowvm.profiler.views.summary.facts import ProfileLike
 from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.machine.words import KIND, STR
 

@@ -13,7 +13,7 @@ from flowvm.errors import ArgumentError
 from flowvm.files.printable import printable
 from flowvm.profiler.grammar import ACCESS, Link, Node, ms
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.views.facts import ProfileLike
+from flowvm.profiler.views.summary.facts import ProfileLike
 from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.machine.words import KIND
 

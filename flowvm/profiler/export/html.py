@@ -29,15 +29,15 @@ from flowvm.profiler.run.devices import TIMED, said_of
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import spaces_of
 from flowvm.profiler.views.diff import Diff
-from flowvm.profiler.views.facts import PartLike, ProfileLike
 from flowvm.profiler.views.flame import BY, Flame
-from flowvm.profiler.views.holders import NEVER
-from flowvm.profiler.views.memory import MemoryView
-from flowvm.profiler.views.memory_parts import PARTS, course_of, in_words
+from flowvm.profiler.views.memory.holders import NEVER
+from flowvm.profiler.views.memory.memory import MemoryView
+from flowvm.profiler.views.memory.memory_parts import PARTS, course_of, in_words
 from flowvm.profiler.views.plan import PlanView
 from flowvm.profiler.views.roofline import roofline_plot
-from flowvm.profiler.views.summary import Summary
-from flowvm.profiler.views.verdict import WORDS
+from flowvm.profiler.views.summary.facts import PartLike, ProfileLike
+from flowvm.profiler.views.summary.summary import Summary
+from flowvm.profiler.views.summary.verdict import WORDS
 from flowvm.vm.machine.words import KIND
 
 KINDS = {"f": "<f8", "i": "<i4", "b": "u1"}

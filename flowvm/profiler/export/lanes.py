@@ -14,8 +14,8 @@ from flowvm.profiler.analysis.waits import STATES
 from flowvm.profiler.export.time_machine import Columns
 from flowvm.profiler.grammar import CAUSES
 from flowvm.profiler.run.columns import CAUSES as HOST_CAUSES
-from flowvm.profiler.views.facts import PartLike
 from flowvm.profiler.views.ranks import ranks_summary
+from flowvm.profiler.views.summary.facts import PartLike
 
 ALL_STATES = tuple(dict.fromkeys((*STATES, *CAUSES)))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from flowvm.profiler.analysis.across import COLLECTIVES, EXCHANGES
 from flowvm.profiler.export import chrome
-from flowvm.profiler.views.facts import ProfileLike
+from flowvm.profiler.views.summary.facts import ProfileLike
 
 Event = dict[str, Any]
 PIDS = 100  # of one rank

@@ -21,7 +21,7 @@ from flowvm.meta.arrays import Array
 from flowvm.profiler.export.intervals import beside
 from flowvm.profiler.run.rows import distinct
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.views.facts import ProfileLike
+from flowvm.profiler.views.summary.facts import ProfileLike
 from flowvm.version import VERSION
 from flowvm.vm.machine.words import KIND
 

@@ -19,7 +19,7 @@ from xml.sax import saxutils
 from flowvm.files.printable import printable
 from flowvm.profiler.export.drawings import COLOURS, by_instruction, by_line
 from flowvm.profiler.grammar import Link, Node, counted, ms
-from flowvm.profiler.views.facts import ProfileLike
+from flowvm.profiler.views.summary.facts import ProfileLike
 from flowvm.vm.machine.edges import HAZARDS
 
 MOST = 300  # instructions; more are no picture any more

@@ -15,8 +15,8 @@ from flowvm.errors import ConfigError
 from flowvm.files.printable import printable
 from flowvm.meta.arrays import Array
 from flowvm.profiler.views.edges import edges_of
-from flowvm.profiler.views.facts import ProfileLike
 from flowvm.profiler.views.query import columns_of
+from flowvm.profiler.views.summary.facts import ProfileLike
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -15,9 +15,9 @@ from flowvm.profiler.analysis.moments import NEVER, actors_of
 from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import spaces_of
-from flowvm.profiler.views.facts import ProfileLike
 from flowvm.profiler.views.moment import EVENTS, WAITS
 from flowvm.profiler.views.plan import label
+from flowvm.profiler.views.summary.facts import ProfileLike
 from flowvm.vm.machine.words import KIND
 from flowvm.vm.watch.flight import TIMES
 

@@ -30,8 +30,8 @@ from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.samples import BEFORE
 from flowvm.profiler.run.spaces import spaces_of
 from flowvm.profiler.terminal import WIDE
-from flowvm.profiler.views.holders import Holdings, holdings
-from flowvm.profiler.views.summary import SORTS, Summary, summarize
+from flowvm.profiler.views.memory.holders import Holdings, holdings
+from flowvm.profiler.views.summary.summary import SORTS, Summary, summarize
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL, KIND, REC
 from flowvm.vm.watch import cores
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
         diff,
         flame,
         instruction,
-        memory,
         moment,
         query,
         replays,
@@ -73,7 +72,8 @@ if TYPE_CHECKING:
     from flowvm.profiler.views.diff import Diff
     from flowvm.profiler.views.flame import Flame
     from flowvm.profiler.views.instruction import Instrs
-    from flowvm.profiler.views.memory import MemoryView
+    from flowvm.profiler.views.memory import memory
+    from flowvm.profiler.views.memory.memory import MemoryView
     from flowvm.profiler.views.moment import Moment
     from flowvm.profiler.views.plan import PlanView
     from flowvm.profiler.views.query import Query
@@ -94,7 +94,7 @@ else:
     diff = lazy("flowvm.profiler.views.diff")
     flame = lazy("flowvm.profiler.views.flame")
     instruction = lazy("flowvm.profiler.views.instruction")
-    memory = lazy("flowvm.profiler.views.memory")
+    memory = lazy("flowvm.profiler.views.memory.memory")
     moment = lazy("flowvm.profiler.views.moment")
     query = lazy("flowvm.profiler.views.query")
     replays = lazy("flowvm.profiler.views.replays")

@@ -26,8 +26,8 @@ from flowvm.profiler.grammar import (
 )
 from flowvm.profiler.run.devices import said_of
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.views.facts import ProfileLike
-from flowvm.profiler.views.verdict import WORDS
+from flowvm.profiler.views.summary.facts import ProfileLike
+from flowvm.profiler.views.summary.verdict import WORDS
 from flowvm.vm.machine.words import KIND
 
 MOST_ROWS = 40

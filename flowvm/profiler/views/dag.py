@@ -29,7 +29,7 @@ from flowvm.profiler.grammar import (
 )
 from flowvm.profiler.run.devices import said_of
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.views.facts import ProfileLike
+from flowvm.profiler.views.summary.facts import ProfileLike
 from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.machine.words import INS, KIND
 from flowvm.vm.watch.lanes import draw_lanes

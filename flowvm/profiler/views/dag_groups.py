@@ -19,8 +19,8 @@ from flowvm.meta.arrays import Array
 from flowvm.profiler.grammar import ACCESS, Column, Drawn, Link, Node, Screen, counted, ms, table
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.views.dag import PATHS, near, on_path
-from flowvm.profiler.views.facts import ProfileLike
 from flowvm.profiler.views.spots import spot_of
+from flowvm.profiler.views.summary.facts import ProfileLike
 from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.machine.words import KIND
 from flowvm.vm.watch.lanes import draw_lanes

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flowvm.profiler.analysis.tables import Row
 from flowvm.profiler.grammar import CAUSES, Column, Screen, Span, View, flowed, ms, percent, table
-from flowvm.profiler.views.facts import ProfileLike
+from flowvm.profiler.views.summary.facts import ProfileLike
 
 MOST_ROWS = 15
 

@@ -7,7 +7,7 @@ import numpy as np
 from flowvm.meta.arrays import Array
 from flowvm.profiler.grammar import ACCESS
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.views.facts import ProfileLike
+from flowvm.profiler.views.summary.facts import ProfileLike
 from flowvm.vm.machine.edges import HAZARDS
 
 # of an edge: what it is

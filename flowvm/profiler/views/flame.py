@@ -24,8 +24,8 @@ from flowvm.meta.arrays import Array
 from flowvm.profiler.grammar import Screen, Span, View, bar, cropped, ms, percent, size
 from flowvm.profiler.run.columns import SAMPLED
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.views.facts import ProfileLike
-from flowvm.profiler.views.verdict import WORDS
+from flowvm.profiler.views.summary.facts import ProfileLike
+from flowvm.profiler.views.summary.verdict import WORDS
 from flowvm.version import VERSION
 from flowvm.vm.machine.words import KIND, OPERAND
 

@@ -12,9 +12,9 @@ from flowvm.profiler.analysis.shares import Helped, helpers_of
 from flowvm.profiler.grammar import ACCESS, Screen, View, cropped, ms, rate, size
 from flowvm.profiler.run.devices import TIMED, steps_of
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.views.facts import ProfileLike
 from flowvm.profiler.views.query import KINDS
 from flowvm.profiler.views.spots import Origin, Spot, origin_of, spot_of
+from flowvm.profiler.views.summary.facts import ProfileLike
 from flowvm.profiler.views.why import steps
 from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.machine.words import KIND, OPERAND

@@ -26,9 +26,9 @@ from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.rank_runs import title
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import spaces_of
-from flowvm.profiler.views.facts import PartLike, ProfileLike
-from flowvm.profiler.views.holders import Holder
+from flowvm.profiler.views.memory.holders import Holder
 from flowvm.profiler.views.plan import label
+from flowvm.profiler.views.summary.facts import PartLike, ProfileLike
 from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.machine.words import KIND
 from flowvm.vm.watch.flight import TIMES

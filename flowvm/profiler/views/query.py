@@ -24,7 +24,7 @@ from flowvm.profiler.analysis.tables import BY
 from flowvm.profiler.grammar import Column, Screen, View, counted, cropped, ms, rate, size, table
 from flowvm.profiler.run.devices import said_of
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.views.facts import ProfileLike
+from flowvm.profiler.views.summary.facts import ProfileLike
 from flowvm.vm.machine.words import KIND
 
 MOST_ROWS = 20

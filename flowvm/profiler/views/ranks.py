@@ -23,8 +23,8 @@ from flowvm.profiler.analysis.across import (
 from flowvm.profiler.analysis.host_time import inside
 from flowvm.profiler.grammar import Column, Screen, View, flowed, ms, percent, size, table
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.views.facts import ProfileLike
-from flowvm.profiler.views.verdict import WORDS
+from flowvm.profiler.views.summary.facts import ProfileLike
+from flowvm.profiler.views.summary.verdict import WORDS
 
 WORTH = 0.01  # of the wall time: less waiting is not worth a line
 

@@ -10,8 +10,8 @@ from flowvm.errors import ArgumentError
 from flowvm.meta.arrays import Array
 from flowvm.profiler.grammar import ms, percent
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.views.facts import ProfileLike
 from flowvm.profiler.views.plan import ActorRow, PlanView, TaskRow, label
+from flowvm.profiler.views.summary.facts import ProfileLike
 from flowvm.vm.machine.words import KIND
 from flowvm.vm.watch.device_times import HOST
 

@@ -17,7 +17,7 @@ from flowvm.files.writer import put
 from flowvm.profiler.analysis.tables import BY, Row
 from flowvm.profiler.grammar import Column, Screen, Span, View, ms, percent, rate, table
 from flowvm.profiler.run.roof import Roofline, of_run
-from flowvm.profiler.views.facts import ProfileLike, roof_share
+from flowvm.profiler.views.summary.facts import ProfileLike, roof_share
 
 MOST = 26  # operators, each with a letter
 HIGH, WIDEST = 14, 72  # lines and columns of the plot in a terminal

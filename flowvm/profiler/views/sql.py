@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from flowvm.errors import ArgumentError
 from flowvm.profiler.grammar import Column, Screen, View, counted, table
 from flowvm.profiler.views.edges import edges_of
-from flowvm.profiler.views.facts import ProfileLike
 from flowvm.profiler.views.query import columns_of
+from flowvm.profiler.views.summary.facts import ProfileLike
 
 if TYPE_CHECKING:
     from flowvm.meta.arrays import Array

@@ -23,8 +23,8 @@ from flowvm.profiler.grammar import ACCESS, CAUSES, Line, Screen, View, counted,
 from flowvm.profiler.run.columns import CAUSES as HOST_CAUSES
 from flowvm.profiler.run.devices import said_of
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.views.facts import ProfileLike
-from flowvm.profiler.views.verdict import WORDS
+from flowvm.profiler.views.summary.facts import ProfileLike
+from flowvm.profiler.views.summary.verdict import WORDS
 from flowvm.vm.machine.edges import HAZARDS
 
 if TYPE_CHECKING:

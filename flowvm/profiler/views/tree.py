@@ -15,7 +15,7 @@ from flowvm.profiler.analysis.tables import Row
 from flowvm.profiler.grammar import Column, Screen, Span, View, ms, percent, size, table
 from flowvm.profiler.run.roof import of_run
 from flowvm.profiler.terminal import WIDE
-from flowvm.profiler.views.facts import ProfileLike
+from flowvm.profiler.views.summary.facts import ProfileLike
 
 UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 

@@ -20,8 +20,8 @@ from flowvm.profiler.grammar import ACCESS, Screen, View, ms
 from flowvm.profiler.run.devices import TIMED, steps_of
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.views.explanation import explain
-from flowvm.profiler.views.facts import ProfileLike
 from flowvm.profiler.views.spots import Origin, Spot, origin_of, spot_of
+from flowvm.profiler.views.summary.facts import ProfileLike
 from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.machine.words import KIND
 

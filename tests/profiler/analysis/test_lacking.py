@@ -12,7 +12,7 @@ from flowvm.profiler.analysis.bounds import bounded, covered, crowded, on_free_c
 from flowvm.profiler.analysis.contention import blocked, lack, own_takers, takers, unserved
 from flowvm.profiler.run.columns import CAUSES, SAMPLED
 from flowvm.profiler.run.loss_places import woken
-from flowvm.profiler.views.verdict import FEW
+from flowvm.profiler.views.summary.verdict import FEW
 from flowvm.vm.machine.words import KIND, OPERAND
 from flowvm.vm.watch.cores import Reading, between
 from flowvm.vm.watch.flight import HostWait

@@ -21,7 +21,7 @@ from flowvm.errors import ArgumentError
 from flowvm.private import frames
 from flowvm.profiler import Profile, profile
 from flowvm.profiler.export.html import html
-from flowvm.profiler.views.verdict import WORDS
+from flowvm.profiler.views.summary.verdict import WORDS
 from flowvm.vm.machine.words import KIND
 from tests.profiler.synthetic import synthetic, three_ranks
 from tools import browser

@@ -8,7 +8,7 @@ from flowvm.profiler.front.widget import Widget
 from flowvm.profiler.run.shapes import shapes_of
 from flowvm.profiler.views.diff import Diff
 from flowvm.profiler.views.instruction import Instr
-from flowvm.profiler.views.memory import MemoryView
+from flowvm.profiler.views.memory.memory import MemoryView
 from flowvm.profiler.views.spots import spot_of
 from flowvm.profiler.views.sql import Rows
 

@@ -1,8 +1,8 @@
 """An exception at any moment leaves every switch as it was.
 
 Every context manager of flowvm and the path of a call are run with an exception at each boundary
-between two bytecodes (`tests.boundaries`); afterwards all that may be switched is as before, and
-the VM computes.
+between two bytecodes (`tests.guards.boundaries`); afterwards all that may be switched is as
+before, and the VM computes.
 """
 
 import ast
@@ -41,7 +41,7 @@ from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL
 from flowvm.vm.watch import sampling
 from flowvm.vm.watch.flight import EVERY
-from tests.boundaries import drive
+from tests.guards.boundaries import drive
 
 checkpoints = sys.modules["flowvm.autograd.checkpoint"]  # the function has its name
 PLACED = flow.placement("cpu", [0]).device(0)

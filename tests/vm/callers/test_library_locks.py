@@ -24,7 +24,7 @@ from flowvm.guards.locks import held
 from flowvm.private import locks
 from flowvm.private.llvmlite import mend_calls
 from flowvm.vm.callers import interrupt
-from tests.boundaries import drive
+from tests.guards.boundaries import drive
 from tests.vm.live import script
 
 llvm = pytest.importorskip("llvmlite.binding")

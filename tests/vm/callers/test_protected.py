@@ -27,7 +27,7 @@ from flowvm.vm.engine.records import Records
 from flowvm.vm.engine.storages import Storages
 from flowvm.vm.engine.threads import Threads
 from flowvm.vm.engine.waits import Waits
-from tests.test_layout import walked
+from tests.house.test_layout import walked
 
 ROOT = Path(flow.__file__).resolve().parent
 FOLDERS = [ROOT, *(ROOT.parent / name for name in ("ops", "autograd", "graph"))]

@@ -1,4 +1,4 @@
-// Who holds a memory at a moment: the twin of Holdings.at in flowvm/profiler/views/holders.py.
+// Who holds a memory at a moment: the twin of Holdings.at in flowvm/profiler/views/memory/holders.py.
 
 const BEFORE = "before the run";
 

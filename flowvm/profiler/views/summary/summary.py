@@ -37,9 +37,9 @@ from flowvm.profiler.grammar import (
 from flowvm.profiler.run.devices import said_of
 from flowvm.profiler.run.roof import of_run
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.views.advice import LITTLE, advice
-from flowvm.profiler.views.facts import Facts, Summed, roof_share
-from flowvm.profiler.views.verdict import WORDS, Part, mostly, parts
+from flowvm.profiler.views.summary.advice import LITTLE, advice
+from flowvm.profiler.views.summary.facts import Facts, Summed, roof_share
+from flowvm.profiler.views.summary.verdict import WORDS, Part, mostly, parts
 from flowvm.vm.machine.words import INS, KIND
 
 MOST = 12  # rows shown

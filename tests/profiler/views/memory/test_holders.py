@@ -11,8 +11,8 @@ import pytest
 import flowvm as flow
 from flowvm.profiler import Profile, profile
 from flowvm.profiler.run.kinds import KINDS
-from flowvm.profiler.views.holders import BEFORE, module_of
-from flowvm.profiler.views.memory_parts import PARTS
+from flowvm.profiler.views.memory.holders import BEFORE, module_of
+from flowvm.profiler.views.memory.memory_parts import PARTS
 from tests.profiler.synthetic import synthetic
 
 

@@ -29,7 +29,7 @@ def test_fails():
 def test_a_failed_test_is_run_again_alone(tmp_path, always, code):
     script = tmp_path / "test_program.py"
     script.write_text(PROGRAM)
-    known = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "ALWAYS": always}
+    known = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "ALWAYS": always}
     known["FLOWVM_TEST_LOOPS"] = "python"  # nothing is computed
     known.pop("PYTEST_ADDOPTS", None)
     command = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-q"]

@@ -30,8 +30,8 @@ from flowvm.profiler.grammar import (
 from flowvm.profiler.run.kinds import KINDS, OTHER, held_before
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import allocation_times, inside, space_named, spaces_of
-from flowvm.profiler.views.facts import ProfileLike
-from flowvm.profiler.views.memory_parts import PARTS, course_of, in_words, kinds_in, together
+from flowvm.profiler.views.memory.memory_parts import PARTS, course_of, in_words, kinds_in, together
+from flowvm.profiler.views.summary.facts import ProfileLike
 from flowvm.vm.watch.spaces import HOST
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from tools.browser import CHROMIUM
 from tools.drawings.__main__ import DRAWINGS, FOLDER
 from tools.drawings.canvas import Canvas
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SHOWING = ("rooms", "vm", "graphs")  # pages of docs/how-it-works with drawings
 SHOWN = {
     "summary": ("bound by", "floor", "linear", "train.py:", "next  1."),

@@ -16,10 +16,10 @@ from flowvm.profiler.grammar import Column, Screen, table
 from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.roof import Roofline
 from flowvm.profiler.run.run import Samples, Waits
-from flowvm.profiler.views.advice import advice
-from flowvm.profiler.views.facts import Facts
-from flowvm.profiler.views.summary import Steps
-from flowvm.profiler.views.verdict import Part
+from flowvm.profiler.views.summary.advice import advice
+from flowvm.profiler.views.summary.facts import Facts
+from flowvm.profiler.views.summary.summary import Steps
+from flowvm.profiler.views.summary.verdict import Part
 from flowvm.vm.machine.words import KIND, OPERAND
 from tests.profiler.synthetic import of_rows, synthetic
 

@@ -16,7 +16,7 @@ from flowvm import nn
 from tools import pages, programs, reference, site, tour
 from tools import prose as prose_of_code
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 ARCHITECTURE = ROOT / "docs" / "how-it-works"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in PAGES if page.exists()]

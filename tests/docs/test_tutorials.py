@@ -12,7 +12,7 @@ import pytest
 
 from tools.notebooks import cells_of, notebook_of, scripts, sources
 
-TUTORIALS = Path(__file__).parent.parent / "tutorials"
+TUTORIALS = Path(__file__).parents[2] / "tutorials"
 
 
 @functools.cache

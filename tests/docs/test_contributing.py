@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SECTIONS = {
     title: re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
     for title, text in re.findall(

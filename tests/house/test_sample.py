@@ -32,7 +32,7 @@ def test_plain(op):
 def collected(folder: Path, *options: str) -> dict[str, list[str]]:
     """Return the cases that pytest collects, by test."""
     (folder / "test_program.py").write_text(PROGRAM)
-    known = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    known = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     known.pop("PYTEST_ADDOPTS", None)
     command = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-q"]
     process = subprocess.run(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-MODELS = Path(__file__).parent.parent / "tutorials" / "models"
+MODELS = Path(__file__).parents[2] / "tutorials" / "models"
 SHOWN = {
     "gpt": ("curves agree over 20 steps", "the same without the cache"),
     "lstm_language_model": ("curves agree over 20 steps",),

@@ -15,10 +15,10 @@ from tools import changed
         ("flowvm/vm/small.py", "tests/vm/test_small.py"),
         ("flowvm/nn/utils/prune.py", "tests/nn/test_parametrize.py"),
         ("flowvm/fx/passes/graph_drawer.py", "tests/fx/test_rewriter.py"),
-        ("tests/boundaries.py", "tests/eager/test_first_uses.py"),
+        ("tests/guards/boundaries.py", "tests/eager/test_first_uses.py"),
         ("tests/vm/test_small.py", "tests/vm/test_small.py"),
         ("flowvm/vm/engine/engine.py", "tests/vm/machine/test_sharing.py"),
-        ("docs/vm.md", "tests/test_docs.py"),
+        ("docs/vm.md", "tests/docs/test_docs.py"),
     ],
 )
 def test_tests_of_a_file(path: str, expected: str) -> None:

@@ -18,7 +18,7 @@ from flowvm.profiler.analysis.tables import Births, Memory
 from flowvm.profiler.run.kinds import OTHER, held_before
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import allocation_times, inside, returned
-from flowvm.profiler.views.memory_parts import PARTS, WAITING, WORKSPACE, together
+from flowvm.profiler.views.memory.memory_parts import PARTS, WAITING, WORKSPACE, together
 
 NEVER = int(np.iinfo(np.int64).max)
 BEFORE = "before the run"

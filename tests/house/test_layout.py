@@ -26,7 +26,7 @@ import pytest
 
 from tools import faces
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 # A layer may import from itself and from those below it.
 # fmt: off
@@ -331,6 +331,12 @@ def test_lists_of_names_are_those_of_the_definitions() -> None:
         str(path.relative_to(ROOT)) for path, text in faces.written() if text != path.read_text()
     ]
     assert not old, "run python -m tools.faces"
+
+
+def test_tests_lie_in_rooms() -> None:
+    """Tests mirror the rooms of what they test; nothing lies beside them but pytest's hooks."""
+    flat = {path.name for path in (ROOT / "tests").glob("*.py")}
+    assert flat == {"conftest.py"}
 
 
 def test_helpers_imported_by_bare_name_have_one_file() -> None:

@@ -180,9 +180,10 @@ def test_the_cause_and_the_context_stay() -> None:
 
 
 def test_a_bug_of_flowvms_shows_where_it_is() -> None:
+    x = flow.ones(3, requires_grad=True)  # a copy, which native code does not make
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("flowvm.eager.values.wait_for", lambda *_, **__: {}["bug"])
-        error, shown = frames(X.numpy)
+        error, shown = frames(x.numpy)
     assert type(error) is KeyError
     assert "flowvm numpy" in shown
 

@@ -10,7 +10,7 @@ import pytest
 
 from tools.pages import blocks
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "README.md").read_text()
 PROGRAMS = blocks(TEXT)
 WORDS = 25  # of a sentence

@@ -9,8 +9,8 @@ import numpy as np
 from flowvm.profiler.analysis.bounds import crowded, short_of_memory, waited
 from flowvm.profiler.analysis.contention import machine
 from flowvm.profiler.grammar import percent, size
-from flowvm.profiler.views.facts import Facts, Said, roof_share
-from flowvm.profiler.views.verdict import Part
+from flowvm.profiler.views.summary.facts import Facts, Said, roof_share
+from flowvm.profiler.views.summary.verdict import Part
 from flowvm.vm.machine.words import KIND
 
 LITTLE = 0.02  # of the wall time: what brings less is not worth a word

@@ -71,7 +71,7 @@ def test_the_grid_times_backward_where_there_is_one():
 
 def test_another_checkout_is_timed_in_its_own_process():
     case = next(c for c in CASES if c.name == "softmax, rows")
-    other = checkout(str(Path(__file__).parents[1]))
+    other = checkout(str(Path(__file__).parents[2]))
     try:
         row = time_case(case, 64, [OURS, other], rounds=1)
         assert row.seconds.keys() == {"flowvm", "checkout"}

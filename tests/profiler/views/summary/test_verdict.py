@@ -16,7 +16,7 @@ import pytest
 import flowvm as flow
 from flowvm import nn
 from flowvm.private import frames
-from flowvm.profiler.views.verdict import WORDS
+from flowvm.profiler.views.summary.verdict import WORDS
 from flowvm.utils.data import DataLoader, Dataset
 from flowvm.vm.watch import cores, sampling
 from tests.profiler.analysis.test_stalls import again, spin

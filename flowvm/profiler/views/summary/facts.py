@@ -18,8 +18,8 @@ from flowvm.profiler.analysis.waits import Lane, Order, Waits
 from flowvm.profiler.grammar import ms
 from flowvm.profiler.run.roof import Roofline
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.views.holders import Holdings
-from flowvm.profiler.views.verdict import Part
+from flowvm.profiler.views.memory.holders import Holdings
+from flowvm.profiler.views.summary.verdict import Part
 
 
 class Summed(Protocol):

@@ -14,7 +14,7 @@ import numpy as np
 from flowvm.profiler.analysis.census import HOST, Held, census
 from flowvm.profiler.grammar import Column, Screen, View, advised, bar, flowed, percent, size, table
 from flowvm.profiler.run.kinds import KINDS
-from flowvm.profiler.views.memory_parts import PARTS, together
+from flowvm.profiler.views.memory.memory_parts import PARTS, together
 from flowvm.vm.callers.lines import short_position
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.lang import words_at
