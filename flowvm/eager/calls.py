@@ -69,8 +69,10 @@ def _source(op: Callee, params: Sequence[str]) -> str:
     lines = [
         f"def call({', '.join(params)}):",
         *(_converting_lines(tensors) if op.rules.amp else ()),
+        "    _renewed = renewed",
         "    try:",
-        f"        _e = cache[({key})]",
+        f"        _key = ({key})",
+        "        _e = cache[_key]",
         "    except (KeyError, AttributeError, TypeError): _e = None",
         "    if _e is None:",  # out here, or an error would say it came while handling a KeyError
         f"        _result = fallback(op, ({tensors}), ({attrs}), ({scalars}))"
@@ -106,6 +108,8 @@ def _source(op: Callee, params: Sequence[str]) -> str:
         "    _write = packs[_e.scalar_pack]"
         if signature.scalars and not signature.scalar_kinds
         else "    _write = pack",
+        # the entry is for the metas that operands had then: with others they have other places
+        "    if renewed is not _renewed and may_repeat(): continue",
         *publishing(values),
     ]
     written = signature.written(inputs)
@@ -117,8 +121,9 @@ def _source(op: Callee, params: Sequence[str]) -> str:
         lines += _node_lines(op, inputs, attrs + scalars)
     results = [f"_o{i}" for i in range(len(signature.outputs))] or written[:1]
     lines.append(f"    return {', '.join(results)}")
-    body = "\n".join("    " + line for line in lines[1:])
-    return f"{lines[0]}\n    try:\n{body}\n    except flow_error as _error: cut(_error); raise\n"
+    body = "\n".join("        " + line for line in lines[1:])
+    ends = "    except flow_error as _error: cut(_error); raise\n"
+    return f"{lines[0]}\n    try:\n        while True:\n{body}\n{ends}"
 
 
 def _converting_lines(tensors: str) -> list[str]:
@@ -181,7 +186,7 @@ def _node_lines(op: Callee, inputs: Sequence[str], attrs: str) -> list[str]:
     signature = op.signature
     needed = " or ".join(f"{n}._node is not None" for n in inputs)
     edges = "".join(f"{n}._node, " for n in inputs)
-    metas = "".join(f"{n}._meta, " for n in inputs)
+    metas = "".join(f"_key[{i}], " for i in range(len(inputs)))  # another has others by now
     live = range(len(op.differentiable))
     out_metas = "".join(f"_e.outputs[{i}], " for i in live)
     lines = [f"    if ({needed}) and (not unrecorded or grad_enabled()):"]

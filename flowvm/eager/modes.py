@@ -244,7 +244,7 @@ def _depart(
     """The entry word of a call while some thread departs from the default."""
     recorder, trace = _recorder.now(), _trace_recorder.now()
     if trace is not None:
-        trace.call(op, entry, outputs, inputs, attrs, scalars)
+        trace.record(op, entry, outputs, inputs, attrs, scalars)
     if recorder is not None:
         return recorder.record(op, entry, outputs, inputs, attrs, scalars)
     word = placed(entry.word)
@@ -253,6 +253,17 @@ def _depart(
         for out in outputs:
             engine.storages.stream_of[out._ref] = stream
     return word
+
+
+def _may_repeat() -> bool:
+    """Return whether a call may begin anew that has not published its record.
+
+    A capture has recorded it, and the record that is published in its place touches no memory.
+    """
+    trace = _trace_recorder.now()
+    if trace is not None:
+        trace.refuse()  # it has recorded the call
+    return _recorder.now() is None
 
 
 # --- whose line -------------------------------------------------------------------------------
@@ -321,6 +332,7 @@ _user_files: set[str] = set()
 hot.update(
     {
         "depart": _depart,
+        "may_repeat": _may_repeat,
         "user_files": _user_files,
         "find_user": _issued_at,
         "user_lines": _user.local,

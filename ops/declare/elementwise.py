@@ -296,11 +296,27 @@ class Elementwise(Unique):
         simple = kind is float or (kind is int and 0 <= args[-1] <= 127)
         if simple and len(args) == 2 and isinstance(args[0], Tensor):
             return self._variant("ts").call(args[0], kind, args[1])
+        if not all(isinstance(a, Tensor) for a in args):
+            return self._steadily_with_numbers(*args)
         if not self.complex and self._is_complex(args):
             return self._complex_twin().call(*args)
-        if all(isinstance(a, Tensor) for a in args):
-            moved = together(args)
-            return None if moved is args else self.call(*moved)
+        moved = together(args)
+        return None if moved is args else self.call(*moved)
+
+    @cached_property
+    def _steadily_with_numbers(self) -> Callable[..., Any]:
+        """The call of tensors and numbers, whose variant and dtypes follow from their kinds."""
+
+        def with_numbers(*args: Any) -> Any:
+            return self._mixed(args)
+
+        with_numbers.__name__ = self.name
+        return steady(with_numbers)
+
+    def _mixed(self, args: tuple[Any, ...]) -> Any:
+        """A call with a number among its arguments, or none but numbers."""
+        if not self.complex and self._is_complex(args):
+            return self._complex_twin().call(*args)
         if self.of_numbers and all(isinstance(a, NUMBERS) for a in args):
             return self.call(number_tensor(args[0], result_type(args[0])), *args[1:])
         pattern, tensors, numbers, kinds = self._sorted(args)
@@ -648,7 +664,7 @@ def _holomorphic(grad: Callable[..., Any]) -> Callable[..., Any]:
 
 def fronts_over(f: Elementwise) -> Callable[[Function], Function]:
     """Decorates a function that writes `f(x, ...)` into `x`: see `fronted`."""
-    return lambda function: fronted(function, partial(f.going_over, "t" * len(f.args)))
+    return lambda function: fronted(steady(function), partial(f.going_over, "t" * len(f.args)))
 
 
 def _may_not_fit(number: object) -> bool:

@@ -27,7 +27,7 @@ from flowvm.eager.native.words import (
     SLOT,
 )
 from flowvm.eager.nodes import OutputEdge
-from flowvm.eager.tensor import forget_gone
+from flowvm.eager.tensor import forget_gone, renewals
 from flowvm.errors import FlowError
 from flowvm.guards.lru_cache import clearings
 from flowvm.guards.regions import _Entry
@@ -236,6 +236,7 @@ def shared_table(names: dict[str, Any]) -> Table:
         COUNTER_NAME="counter",
         LIMIT_NAME="limit",
         CLEARED=ctypes.addressof(clearings),
+        RENEWALS=ctypes.addressof(renewals),
         RING=ring,
         CONTROL=control,
         POP=names["pop"],
