@@ -17,7 +17,7 @@ from flowvm.eager.native import install
 from flowvm.errors import FlowError
 from flowvm.nn import functional as F
 from flowvm.vm.callers.hot import hot
-from tests.boundaries import meet
+from tests.guards.boundaries import meet
 
 WIDTH, ROWS, MOST = 8, 8, 16  # MOST: of the objects that a call makes, so many are gone through
 
