@@ -46,7 +46,7 @@ from flowvm.eager.native.words import (
 )
 from flowvm.eager.nodes import Node, OutputEdge, askers
 from flowvm.eager.tensor import Tensor
-from flowvm.eager.trace_recorder import Call, Into, Pieces, Record, TraceRecorder, View
+from flowvm.eager.trace_recorder import Call, Pieces, Record, TraceRecorder, View
 from flowvm.guards.lru_cache import LRUCache
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta
@@ -90,11 +90,13 @@ def _trace_of(recorder: TraceRecorder, tensors: list[Tensor], result: Any) -> Ta
     called: set[int] = set()  # tensors that operators made
     changes = 0
     for step in recorder.steps:
-        called.update(map(id, step.outs) if isinstance(step, Call) else ())
+        is_change = isinstance(step, Call) and step.into
+        if isinstance(step, Call) and not is_change:
+            called.update(map(id, step.outs))
         # a change comes last: what was changed is not to be changed again by a call that is made
         # from its beginning; several are copies, each of which Python can make by itself
-        changes += isinstance(step, Into)
-        if (changes > 1 and step.op.name != "copy") or (changes and not isinstance(step, Into)):
+        changes += is_change
+        if (changes > 1 and step.op.name != "copy") or (changes and not is_change):
             raise LookupError
         words += _words(step, values, references, explained)
     for x in recorder.tensors:
@@ -155,13 +157,15 @@ def _words(
     facts: dict[str, object]
     if isinstance(step, Call):
         op, inputs = step.op, [_value(values, x) for x in step.inputs]
-        if op.writes or op.unsized or not takes(op):
+        if op.signature.writes or op.signature.unsized or not takes(op):
             raise LookupError
         site = install.own_site(op)
         operands = [*inputs, *map(_address, (*step.attrs, *step.scalars))]
-        facts = {"KIND": CALL, "SITE": site.address, "MADE": step.entry}
+        facts = {"KIND": INTO if step.into else CALL, "SITE": site.address, "MADE": step.entry}
         references += [site, step.attrs, step.scalars]
-        for x in step.outs:
+        if step.into:
+            operands.append(_value(values, step.outs[0]))
+        for x in () if step.into else step.outs:
             explained[id(x)] = op if op.grad is not None else None
             _number(values, x)
     elif isinstance(step, View):
@@ -172,17 +176,6 @@ def _words(
             facts.update(KIND=VIEW, SITE=step.operator, ATTRS=step.attrs)
         explained[id(step.out)] = step.operator
         _number(values, step.out)
-    elif isinstance(step, Into):
-        if not takes(step.op) or step.op.writes:
-            raise LookupError
-        site, inputs = install.own_site(step.op), [_value(values, x) for x in step.inputs]
-        operands = [
-            *inputs,
-            *map(_address, (*step.attrs, *step.scalars)),
-            _value(values, step.target),
-        ]
-        facts = {"KIND": INTO, "SITE": site.address, "MADE": step.entry}
-        references += [site, step.attrs, step.scalars]
     elif isinstance(step, Pieces):
         inputs = [_value(values, step.x)]
         operands = [*inputs, *(_value(values, x) for x in step.outs)]
