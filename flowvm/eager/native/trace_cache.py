@@ -293,14 +293,26 @@ def steady(function: Function, elsewhere: Sequence[set[object]] = ()) -> Functio
 
     `elsewhere` as TraceCache has it, of a function that makes tensors.
     """
-    return _followed(by_common_names(function), FRONT, elsewhere)
+    function = by_common_names(function)
+    if not install.is_enabled():
+        return function
+
+    def table() -> Table:  # an import makes hundreds of these functions, and a program calls few
+        return TraceCache(function, FRONT, elsewhere).table()
+
+    return _begun_by(function, table)
 
 
 def steady_gradient(function: Function) -> Function:
     """Make the function (node, g) steady that calls a Node's gradient function with the gradient of
     its one output.
     """
-    return _followed(function, GRADIENT)
+    if not install.is_enabled():
+        return function
+    traces = TraceCache(function, GRADIENT)
+    call = _begun_by(function, traces.table)
+    _of_gradients[call] = traces
+    return call
 
 
 def traces_of(gradients: Callable[..., object]) -> TraceCache:
@@ -311,11 +323,6 @@ def traces_of(gradients: Callable[..., object]) -> TraceCache:
 _of_gradients: dict[object, TraceCache] = {}
 
 
-def _followed(function: Function, kind: int, elsewhere: Sequence[set[object]] = ()) -> Function:
-    if not install.is_enabled():
-        return function
-    traces = TraceCache(function, kind, elsewhere)
-    call: Any = new_call(function, functools.partial(install.begin_with, traces.table))
-    if kind == GRADIENT:
-        _of_gradients[call] = traces
+def _begun_by(function: Function, table: Callable[[], Table]) -> Function:
+    call: Any = new_call(function, functools.partial(install.begin_with, table))
     return call  # type: ignore[no-any-return]
