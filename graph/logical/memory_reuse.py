@@ -2,7 +2,7 @@
 
 An elementwise kernel reads every element of its inputs before it writes that element of its output,
 so the two may share memory.  An operator's declaration says whether its kernel does so
-(`Operator.aliases`).
+(`Kernel.aliases`).
 
 Invariant: of the buffers in one block, each is accessed for the last time by the node that makes
 the next one, through operands that are the same bytes in the same arrangement.
@@ -22,7 +22,7 @@ def shared(nodes: Sequence[OpNode], outputs: Sequence[Operand]) -> dict[Buffer, 
     shown = {operand.buffer for operand in outputs}
     first: dict[Buffer, Buffer] = {}
     for place, node in enumerate(nodes):
-        if not node.operator.aliases or not is_pure(node):
+        if not node.operator.kernel.aliases or not is_pure(node):
             continue
         reused: set[Buffer] = set()
         for out in node.outputs:

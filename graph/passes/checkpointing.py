@@ -132,7 +132,7 @@ class _Facts:
         name = node.operator.name.partition("[")[
             0
         ]  # of those that passes made: what they begin with
-        simple = node.operator.aliases or name in CHEAP
+        simple = node.operator.kernel.aliases or name in CHEAP
         if name == "matmul":
             simple = node.inputs[0].meta.shape[-1] <= SHORT
         large = any(o.buffer.nbytes >= SMALL for o in node.outputs)

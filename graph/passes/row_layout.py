@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from flowvm.eager.interpreter import Invocation, Operator
+from flowvm.eager.declaration import Invocation
+from flowvm.eager.interpreter import Operator
 from flowvm.graph.passes.fusion_program import is_program, program_kernel
 from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare.cpu.blocks import BLOCK, LAUNCHED, Rows, Stage, block_invocation, fits_arena
@@ -38,14 +39,14 @@ class Part:
 
     @property
     def outs(self) -> tuple[Ref, ...]:
-        return self.refs[: len(self.operator.outputs)]
+        return self.refs[: len(self.operator.signature.outputs)]
 
     @property
     def ins(self) -> tuple[Ref, ...]:
-        return self.refs[len(self.operator.outputs) :]
+        return self.refs[len(self.operator.signature.outputs) :]
 
     def lower(self) -> Invocation:
-        return self.operator.lower(tuple(meta for _, meta in self.ins), self.attrs)
+        return self.operator.kernel.lower(tuple(meta for _, meta in self.ins), self.attrs)
 
 
 @dataclass(frozen=True)
@@ -309,7 +310,7 @@ def lower_rows(program: RowParts, outs: tuple[TensorMeta, ...], inputs: int) -> 
             else:
                 operands.append((LAUNCHED + place, 0))
         stages.append(Stage(invocation, each, tuple(operands), part.scalars))
-        kinds += invocation.scalar_pack[::-1] or part.operator.scalar_kinds
+        kinds += invocation.scalar_pack[::-1] or part.operator.signature.scalar_kinds
     return block_invocation(
         outs,
         len(outs) + inputs,

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flowvm.config import config, say
+from flowvm.eager.declaration import Kernel, Origin, Rules, Signature
 from flowvm.eager.global_calls import is_placed
 from flowvm.eager.interpreter import Operator, call_into, going_over
 from flowvm.eager.live import Frozen, FrozenInt, Live, freeze, plain_type
@@ -420,25 +421,32 @@ class Elementwise(Unique):
         if grad is not None and numbers:
             grad = self._partial_grad(pattern, grad)
         operator = Operator(
-            name=self.name,
-            inputs=tuple(tensors),
-            outputs=("out",),
-            lower=lambda metas, attrs: self._infer(pattern, metas, attrs).on_cpu(),
-            infer=lambda metas, attrs: self._infer(pattern, metas, attrs),
-            attrs=tuple(f"{n}_type" for n in numbers),
-            scalars=tuple(numbers),
-            saves=self._saved_names(tensors),
+            self.name,
+            Signature(
+                inputs=tuple(tensors),
+                outputs=("out",),
+                attrs=tuple(f"{n}_type" for n in numbers),
+                scalars=tuple(numbers),
+                keywords=() if numbers else self.names,
+            ),
+            Kernel(
+                lower=lambda metas, attrs: self._infer(pattern, metas, attrs).on_cpu(),
+                infer=lambda metas, attrs: self._infer(pattern, metas, attrs),
+                aliases=True,
+                refills=next(iter(self.args)) not in _names_in(self.expr, self.name),
+                complex=self.complex,
+                minifloats=self.minifloats,
+            ),
             grad=grad,
-            form=(self, pattern),
-            letters=lambda metas, attrs, outs: pointwise(self, pattern, metas, outs),
-            amp=self.amp,
+            saves=self._saved_names(tensors),
+            rules=Rules(
+                amp=self.amp,
+                letters=lambda metas, attrs, outs: pointwise(self, pattern, metas, outs),
+                fallback=self._elsewhere(pattern) if numbers else self._with_numbers,
+            ),
+            origin=Origin((self, pattern)),
             facts=self.facts,
-            keywords=() if numbers else self.names,
-            aliases=True,
-            refills=next(iter(self.args)) not in _names_in(self.expr, self.name),
         )
-        operator.complex, operator.minifloats = self.complex, self.minifloats
-        operator.fallback = self._elsewhere(pattern) if numbers else self._with_numbers
         if pattern == "tt":
             operator.numbered = lambda: self._variant("ts")
         return operator
@@ -621,7 +629,7 @@ def record_in_place(
             f"{name} has no gradient, so it cannot change a tensor that requires grad"
         )
     saved, versions, saves_out = [], [], None
-    by_name = dict(zip(op.inputs, tensors, strict=True))
+    by_name = dict(zip(op.signature.inputs, tensors, strict=True))
     for i, s in enumerate(op.saves):
         if s == "out":
             saves_out = i
@@ -756,7 +764,7 @@ def elementwise(
 
 def _named(name: str) -> list[Elementwise]:
     """Return the elementwise ops of this name, in the order of their declaration."""
-    forms = [op.form for op in _operators.values() if op.name == name and op.form]
+    forms = [op.origin.form for op in _operators.values() if op.name == name and op.origin.form]
     return [form[0] for form in forms]
 
 

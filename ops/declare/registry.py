@@ -22,7 +22,8 @@ import numpy as np
 
 from flowvm.config import config, say
 from flowvm.eager.autocast import autocasting
-from flowvm.eager.interpreter import Invocation, Operator, check_kernels
+from flowvm.eager.declaration import Invocation, Kernel, Rules, Signature
+from flowvm.eager.interpreter import Operator, check_kernels
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ModeError, ShapeError
 from flowvm.launch import ARENA_BYTES, Launch, View
@@ -159,29 +160,32 @@ def op(
         called = name or infer.__name__
         inferred = Inferred(infer, called, attrs if ours else (), ours and dense, takes)
         operator = Operator(
-            name=called,
-            inputs=tuple(inputs),
-            outputs=tuple(outputs),
-            lower=_lower(inferred, kinds, bool(unsized)),
-            attrs=attrs,
-            scalars=tuple(n.strip() for n, _ in pairs),
-            scalar_kinds=kinds,
-            writes=writes,
-            unsized=unsized,
+            called,
+            Signature(
+                inputs=tuple(inputs),
+                outputs=tuple(outputs),
+                attrs=attrs,
+                scalars=tuple(n.strip() for n, _ in pairs),
+                scalar_kinds=kinds,
+                writes=writes,
+                unsized=unsized,
+                shaped=shaped,
+            ),
+            Kernel(
+                lower=_lower(inferred, kinds, bool(unsized)),
+                infer=inferred,
+                cuda=cuda if callable(cuda) else _in_room(cuda, infer.__module__),
+                dense=dense,
+                refills=refills,
+                complex=complex,
+                minifloats=half == "bits",
+            ),
+            grad=grad,
             saves=tuple(n.strip() for n in saves.split(",") if n.strip()),
             constants=frozenset(n.strip() for n in constants.split(",") if n.strip()),
-            dense=dense,
-            refills=refills,
-            grad=grad,
-            infer=inferred,
-            cuda=cuda if callable(cuda) else _in_room(cuda, infer.__module__),
-            complex=complex,
-            letters=letters,
-            amp=amp,
-            shaped=shaped,
-            minifloats=half == "bits",
+            rules=Rules(amp, letters),
         )
-        operator.fallback = _prepared(operator, dense, half)
+        operator.rules.fallback = _prepared(operator, dense, half)
         operator.twin.__doc__ = infer.__doc__
         operator.twin.__module__ = infer.__module__
         _operators[operator.call] = operator
@@ -202,7 +206,7 @@ def _prepared(operator: Operator, dense: bool, half: str) -> Callable[..., objec
     """The fallback of a body op: upcast reduced floats, copy strided ones, then call again."""
 
     def fallback(*args: Any) -> Any:
-        tensors = args[: len(operator.inputs)]
+        tensors = args[: len(operator.signature.inputs)]
         if not all(isinstance(t, Tensor) for t in tensors):
             return None  # the miss says which one is not
         upcast = half == "upcast" or (half == "cuda" and tensors[0]._meta.device is cpu)
@@ -225,8 +229,8 @@ def _prepared(operator: Operator, dense: bool, half: str) -> Callable[..., objec
                 result = operator.call(*ready, *args[len(tensors) :])
         else:
             result = operator.call(*ready, *args[len(tensors) :])
-        for n, before, after in zip(operator.inputs, tensors, ready, strict=True):
-            if n in operator.writes and before is not after:
+        for n, before, after in zip(operator.signature.inputs, tensors, ready, strict=True):
+            if n in operator.signature.writes and before is not after:
                 before.copy_(after)
                 result = before if result is after else result
         if len(low) != 1:  # none, or float16 and bfloat16, which are float32 together

@@ -15,7 +15,8 @@ a lock and the block that is under it, or its end and the lock's release, in fro
 CPython leaves out of the blocks that an exception would leave, and in front of the two instructions
 by which a handler takes an exception and is done with it: CPython's table of handlers does not
 cover them, so the thread would have that exception for good, and its frames with it. Nor those in
-the simulator of a GPU, which stands for a driver that is no Python.
+the simulator of a GPU, which stands for a driver that is no Python.  Nor, for another thread, those
+between a call's look at what was renewed and its record, where CPython changes no threads.
 """
 
 from __future__ import annotations
@@ -69,6 +70,21 @@ def _closed(code: CodeType, known: dict[CodeType, set[int]] = {}) -> set[int]:  
     return known[code]
 
 
+def _unshared(code: CodeType, known: dict[CodeType, set[int]] = {}) -> set[int]:  # noqa: B006
+    """Return the offsets in front of which no other thread comes: see the module."""
+    if code not in known:
+        known[code], inside, written = set(), False, False
+        for step in dis.get_instructions(code):
+            if inside:
+                known[code].add(step.offset)
+            inside = (inside and not (written and step.opname == "CALL")) or (
+                step.opname == "LOAD_GLOBAL" and step.argval == "renewed"
+            )
+            inside = inside and (step.opname, step.argval) != ("STORE_FAST", "_renewed")
+            written = inside and (written or step.argval == "_write")
+    return known[code]
+
+
 class _Tracer:
     """Counts boundaries from call number `after` on, and raises `kind` at number `at`."""
 
@@ -110,8 +126,12 @@ class _Tracer:
                 return
             frame = frame.f_back
 
+    def is_open(self, frame: FrameType) -> bool:
+        """Return True if what is raised here can come in front of the next bytecode."""
+        return frame.f_lasti not in _closed(frame.f_code)
+
     def step(self, frame: FrameType, event: str, value: Any) -> Any:
-        if event == "opcode" and frame.f_lasti not in _closed(frame.f_code):
+        if event == "opcode" and self.is_open(frame):
             self.count += 1  # first: a capture sets this function again after it has raised
             if self.count == self.at + 1:
                 code = frame.f_code
@@ -141,6 +161,10 @@ class _Meeting(_Tracer):
         except BaseException as error:
             self.answers.append(error)
 
+    def is_open(self, frame: FrameType) -> bool:
+        """Return True if another thread can come in front of the next bytecode."""
+        return super().is_open(frame) and frame.f_lasti not in _unshared(frame.f_code)
+
     def reach(self) -> None:
         self.thread.start()
         self.thread.join(BLOCKED_S)
@@ -160,7 +184,8 @@ def meet(
     """
     run, other, check = start()
     assert not (problem := check(run(), other())), f"one after the other: {problem}"
-    total = count(start()[0])
+    run = start()[0]
+    total = _traced(run, _Meeting(run.__code__, -1, other)).count
     places = list(range(total))
     if most is not None and most < total:
         places = sorted(random.Random(seed).sample(places, most))

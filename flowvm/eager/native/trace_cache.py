@@ -155,7 +155,7 @@ def _words(
     facts: dict[str, object]
     if isinstance(step, Call):
         op, inputs = step.op, [_value(values, x) for x in step.inputs]
-        if op.writes or op.unsized or not takes(op):
+        if op.signature.writes or op.signature.unsized or not takes(op):
             raise LookupError
         site = install.own_site(op)
         operands = [*inputs, *map(_address, (*step.attrs, *step.scalars))]
@@ -173,7 +173,7 @@ def _words(
         explained[id(step.out)] = step.operator
         _number(values, step.out)
     elif isinstance(step, Into):
-        if not takes(step.op) or step.op.writes:
+        if not takes(step.op) or step.op.signature.writes:
             raise LookupError
         site, inputs = install.own_site(step.op), [_value(values, x) for x in step.inputs]
         operands = [

@@ -111,7 +111,7 @@ def test_checkpointed_modules_give_the_same_bits(configure):
     again = [n for n in nodes if n.again]
     assert again
     assert {n.phase for n in again} == {"backward"}
-    assert not any(n.operator.writes or n.into for n in again)
+    assert not any(n.operator.signature.writes or n.into for n in again)
 
 
 def test_checkpoints_lower_the_peak():
