@@ -10,6 +10,7 @@ import gc
 import threading
 
 import pytest
+from tests.boundaries import meet
 
 import flowvm as flow
 from flowvm.eager.interpreter import operators
@@ -17,7 +18,6 @@ from flowvm.eager.native import install
 from flowvm.errors import FlowError
 from flowvm.nn import functional as F
 from flowvm.vm.callers.hot import hot
-from tests.boundaries import meet
 
 WIDTH, ROWS, MOST = 8, 8, 16  # MOST: of the objects that a call makes, so many are gone through
 
