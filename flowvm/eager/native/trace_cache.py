@@ -37,6 +37,7 @@ from flowvm.eager.native.words import (
     MOST_ARGUMENTS,
     MOST_STEPS,
     MOST_VALUES,
+    OWN_INTO,
     PIECES,
     RECORD,
     REFUSED,
@@ -88,15 +89,21 @@ def _trace_of(recorder: TraceRecorder, tensors: list[Tensor], result: Any) -> Ta
     words: list[int] = []
     explained: dict[int, object] = {}  # by tensor made: what its Node is to be of
     called: set[int] = set()  # tensors that operators made
+    own: set[int] = set()  # tensors on memory that the trace makes: it may be changed freely
     changes = 0
     for step in recorder.steps:
-        called.update(map(id, step.outs) if isinstance(step, Call) else ())
-        # a change comes last: what was changed is not to be changed again by a call that is made
-        # from its beginning; several are copies, each of which Python can make by itself
-        changes += isinstance(step, Into)
-        if (changes > 1 and step.op.name != "copy") or (changes and not isinstance(step, Into)):
+        if isinstance(step, Call):
+            called.update(map(id, step.outs))
+            own.update(map(id, step.outs))
+        elif isinstance(step, View) and id(step.x) in own:
+            own.add(id(step.out))
+        # a change of what was given comes last: it is not to be changed again by a call that is
+        # made from its beginning; several are copies, each of which Python can make by itself
+        into_given = isinstance(step, Into) and id(step.target) not in own
+        changes += into_given
+        if (changes > 1 and step.op.name != "copy") or (changes and not into_given):
             raise LookupError
-        words += _words(step, values, references, explained)
+        words += _words(step, values, references, explained, own)
     for x in recorder.tensors:
         node = x._node.node if x._node.__class__ is OutputEdge else x._node
         if node is not None and (
@@ -149,7 +156,11 @@ def _value(values: dict[int, int], x: Tensor) -> int:
 
 
 def _words(
-    step: object, values: dict[int, int], references: list[object], explained: dict[int, object]
+    step: object,
+    values: dict[int, int],
+    references: list[object],
+    explained: dict[int, object],
+    own: set[int],
 ) -> Any:
     """A step's words; its outputs are values from now on."""
     facts: dict[str, object]
@@ -181,7 +192,8 @@ def _words(
             *map(_address, (*step.attrs, *step.scalars)),
             _value(values, step.target),
         ]
-        facts = {"KIND": INTO, "SITE": site.address, "MADE": step.entry}
+        kind = OWN_INTO if id(step.target) in own else INTO
+        facts = {"KIND": kind, "SITE": site.address, "MADE": step.entry}
         references += [site, step.attrs, step.scalars]
     elif isinstance(step, Pieces):
         inputs = [_value(values, step.x)]
@@ -205,6 +217,16 @@ def _words(
     )
     references.append(table)
     return table.words
+
+
+def _changes_own(step: Call, own: set[int]) -> bool:
+    """Return True if a call writes only tensors that the trace makes, and is not recorded."""
+    written = [
+        id(x) in own and x._node is None
+        for name, x in zip(step.op.inputs, step.inputs, strict=True)
+        if name in step.op.writes
+    ]
+    return all(written) and not step.outs and step.op.grad is None
 
 
 def _address(value: object) -> int:
