@@ -37,6 +37,7 @@ from flowvm.eager.native.words import (
     MOST_ARGUMENTS,
     MOST_STEPS,
     MOST_VALUES,
+    OWN_CHANGE,
     OWN_INTO,
     PIECES,
     RECORD,
@@ -47,7 +48,7 @@ from flowvm.eager.native.words import (
 )
 from flowvm.eager.nodes import Node, OutputEdge, askers
 from flowvm.eager.tensor import Tensor
-from flowvm.eager.trace_recorder import Call, Into, Pieces, Record, TraceRecorder, View
+from flowvm.eager.trace_recorder import Call, Pieces, Record, TraceRecorder, View
 from flowvm.guards.lru_cache import LRUCache
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta
@@ -92,14 +93,14 @@ def _trace_of(recorder: TraceRecorder, tensors: list[Tensor], result: Any) -> Ta
     own: set[int] = set()  # tensors on memory that the trace makes: it may be changed freely
     changes = 0
     for step in recorder.steps:
-        if isinstance(step, Call):
+        if isinstance(step, Call) and not step.into:
             called.update(map(id, step.outs))
             own.update(map(id, step.outs))
         elif isinstance(step, View) and id(step.x) in own:
             own.add(id(step.out))
         # a change of what was given comes last: it is not to be changed again by a call that is
         # made from its beginning; several are copies, each of which Python can make by itself
-        into_given = isinstance(step, Into) and id(step.target) not in own
+        into_given = isinstance(step, Call) and step.into and id(step.outs[0]) not in own
         changes += into_given
         if (changes > 1 and step.op.name != "copy") or (changes and not into_given):
             raise LookupError
@@ -166,13 +167,19 @@ def _words(
     facts: dict[str, object]
     if isinstance(step, Call):
         op, inputs = step.op, [_value(values, x) for x in step.inputs]
-        if op.signature.writes or op.signature.unsized or not takes(op):
+        writes = op.signature.writes
+        if op.signature.unsized or not takes(op) or (writes and not _changes_own(step, own)):
             raise LookupError
         site = install.own_site(op)
         operands = [*inputs, *map(_address, (*step.attrs, *step.scalars))]
-        facts = {"KIND": CALL, "SITE": site.address, "MADE": step.entry}
+        kind = OWN_CHANGE if writes else CALL
+        if step.into:
+            kind = OWN_INTO if id(step.outs[0]) in own else INTO
+        facts = {"KIND": kind, "SITE": site.address, "MADE": step.entry}
         references += [site, step.attrs, step.scalars]
-        for x in step.outs:
+        if step.into:
+            operands.append(_value(values, step.outs[0]))
+        for x in () if step.into else step.outs:
             explained[id(x)] = op if op.grad is not None else None
             _number(values, x)
     elif isinstance(step, View):
@@ -183,18 +190,6 @@ def _words(
             facts.update(KIND=VIEW, SITE=step.operator, ATTRS=step.attrs)
         explained[id(step.out)] = step.operator
         _number(values, step.out)
-    elif isinstance(step, Into):
-        if not takes(step.op) or step.op.signature.writes:
-            raise LookupError
-        site, inputs = install.own_site(step.op), [_value(values, x) for x in step.inputs]
-        operands = [
-            *inputs,
-            *map(_address, (*step.attrs, *step.scalars)),
-            _value(values, step.target),
-        ]
-        kind = OWN_INTO if id(step.target) in own else INTO
-        facts = {"KIND": kind, "SITE": site.address, "MADE": step.entry}
-        references += [site, step.attrs, step.scalars]
     elif isinstance(step, Pieces):
         inputs = [_value(values, step.x)]
         operands = [*inputs, *(_value(values, x) for x in step.outs)]
@@ -223,8 +218,8 @@ def _changes_own(step: Call, own: set[int]) -> bool:
     """Return True if a call writes only tensors that the trace makes, and is not recorded."""
     written = [
         id(x) in own and x._node is None
-        for name, x in zip(step.op.inputs, step.inputs, strict=True)
-        if name in step.op.writes
+        for name, x in zip(step.op.signature.inputs, step.inputs, strict=True)
+        if name in step.op.signature.writes
     ]
     return all(written) and not step.outs and step.op.grad is None
 
