@@ -152,7 +152,11 @@ def test_a_program_on_rows_writes_over_what_its_elementwise_part_reads():
         return z.sum(0), (z @ flow.eye(512)).sum()
 
     before = optimize(captured(function, x, y), ("epilogues",))
-    (node,) = [n for n in before.nodes if n.operator.recipe and n.operator.recipe[0] == "rows"]
+    (node,) = [
+        n
+        for n in before.nodes
+        if n.operator.origin.recipe and n.operator.origin.recipe[0] == "rows"
+    ]
     product = node.inputs[0].buffer
     assert before.shared()[node.outputs[0].buffer] is product
     plan = compile_plan(before)
@@ -171,6 +175,10 @@ def test_a_program_on_rows_keeps_what_a_reduction_reads():
         return (p @ flow.eye(512)).sum() + (p * 2).sum()
 
     before = optimize(captured(function, x, y), ("epilogues",))
-    rows = [n for n in before.nodes if n.operator.recipe and n.operator.recipe[0] == "rows"]
+    rows = [
+        n
+        for n in before.nodes
+        if n.operator.origin.recipe and n.operator.origin.recipe[0] == "rows"
+    ]
     softmax = next(n for n in rows if "softmax" in n.operator.name)
     assert all(place != 0 for _, place in softmax.operator.kernel.aliases)

@@ -421,7 +421,7 @@ def test_pairs_are_for_order_memory():
 
 
 def test_a_gradient_that_comes_too_late_is_no_pair():
-    """Its argument is made of what reads the value first."""
+    """The gradient's argument is made of what reads the value first."""
 
     def function(x, w):
         y = F.silu(x * w)
