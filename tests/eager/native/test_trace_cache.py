@@ -240,7 +240,7 @@ def test_equal_arguments_of_other_classes_are_others(one, other):
         object(),
         {},
         (1.5,),
-        ((1,),),
+        (((1,),),),
         slice(1.5),
         slice(np.int64(1)),
         [flow.float32],
