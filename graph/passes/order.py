@@ -38,7 +38,7 @@ ORDERS = ("auto", "speed", "memory", "program")
 WORTH = 2 << 20  # bytes that eager code would need beside variables, from which memory matters
 # where nobody asked for less memory, the percent of the peak that computing values again must spare
 # for a percent of time: passes win two or three percent over eager code, which are to stay
-SPARED = 7
+SPARED = 12
 ROUNDS = 3  # of forwards and backwards
 
 
