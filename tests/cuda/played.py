@@ -12,6 +12,7 @@ import numpy as np
 from simulated import Play, status
 
 import flowvm as flow
+from flowvm.eager.interpreter import Operator
 from flowvm.meta.dtype import dtype_named
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare import registry
@@ -40,7 +41,7 @@ def named(name, inputs=None):
 
 
 def _operator(op):
-    return op if hasattr(op, "lower") else operator_of(op)
+    return op if isinstance(op, Operator) else operator_of(op)
 
 
 def meta_of(array):

@@ -140,12 +140,12 @@ def test_copies_move_bytes_and_fills_write_numbers(rng):
     x = rng.standard_normal((3, 1, 5)).astype(np.float16)
     x[0, 0, 0] = np.nan
     to = np.zeros((2, 3, 4, 5), np.float16)
-    launch = _copy.infer((meta_of(to), meta_of(x)), ())
+    launch = _copy.kernel.infer((meta_of(to), meta_of(x)), ())
     run(scalars(launch), [to, x])
     np.testing.assert_array_equal(to, np.broadcast_to(x, to.shape))
     for dtype, value in (("float16", 0.1), ("int8", -3), ("bool", 1), ("float64", 0.1)):
         meta = TensorMeta.of((3, 50), dtype_named(dtype))
-        launch = _fill.infer((), (meta,))
+        launch = _fill.kernel.infer((), (meta,))
         out = empty(meta)
         run(scalars(launch), [out], (value,))
         np.testing.assert_array_equal(out, np.full((3, 50), value, dtype))
@@ -156,7 +156,7 @@ def test_a_fused_program_of_several_lines_and_outputs(rng):
     fused = fused_operator("fused", program, ("float32", "float32"), 2, 1, "float32")
     x, y = (rng.standard_normal((4, 9)).astype(np.float32) for _ in range(2))
     meta = TensorMeta.of((4, 9), flow.float32)
-    launch = fused.infer((meta_of(x), meta_of(y)), ((meta, meta),))
+    launch = fused.kernel.infer((meta_of(x), meta_of(y)), ((meta, meta),))
     outs = [empty(meta), empty(meta)]
     run(scalars(launch), [*outs, x, y], (0.5,))
     np.testing.assert_array_equal(outs[0], x * np.float32(0.5))
@@ -175,16 +175,16 @@ def test_kernels_compile_and_move_16_bytes_at_once(ptx_of):
     for plan in (
         scalars(add.operator.kernel.infer((turned, row), ())),
         scalars(floor_divide.operator.kernel.infer((row, row), ())),
-        scalars(_cast.infer((turned,), (flow.bool,))),
-        scalars(_cast.infer((turned,), (flow.int8,))),
-        scalars(_fill.infer((), (turned,))),
+        scalars(_cast.kernel.infer((turned,), (flow.bool,))),
+        scalars(_cast.kernel.infer((turned,), (flow.int8,))),
+        scalars(_fill.kernel.infer((), (turned,))),
     ):
         ptx_of.launch(plan)
 
 
 def test_a_fill_of_what_is_not_dense():
     meta = TensorMeta.of((20, 30), flow.float64, stride=(1, 40))
-    launch = _fill.infer((), (meta,))
+    launch = _fill.kernel.infer((), (meta,))
     out = empty(meta)
     run(scalars(launch), [out], (0.25,))
     np.testing.assert_array_equal(out, np.full((20, 30), 0.25))
