@@ -77,8 +77,8 @@ class Kernel:
     # the CUDA rule, or where that is, if it has one: see ops.registry.op
     cuda: str | Callable[..., Any] = ""
     # an output may lie exactly where an input does that has its arrangement: the kernel reads each
-    # element before it writes it
-    aliases: bool = False
+    # element before it writes it.  Of some kernels, only these (output, input) may
+    aliases: bool | frozenset[tuple[int, int]] = False
     dense: bool = False  # infer and kernel rely on inputs that are contiguous
     refills: bool = False  # in place, it makes nothing of what was there
     complex: bool = False  # takes complex numbers

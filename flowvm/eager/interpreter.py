@@ -455,7 +455,7 @@ def call_into(
     else:
         word = placed(entry.word)
     if traced and (trace := current_trace_recorder()) is not None:
-        trace.into(op, entry, outs[0], tensors, attrs, scalars)
+        trace.record(op, entry, outs, tensors, attrs, scalars, into=True)
     return engine.records.issue(word, operands, words, traced=traced)
 
 

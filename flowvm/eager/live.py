@@ -25,13 +25,13 @@ import operator
 from collections.abc import Callable, Iterable
 from struct import pack, unpack
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from flowvm.errors import CaptureError
 
-Guard = tuple[Callable[[], object], object]  # (what was asked: a Live, the answer)
+NO_ANSWER = (ArithmeticError, ValueError, TypeError)  # of an expression of numbers
 
 # name -> (the function, how it is written, how tightly that binds: 1 a comparison .. 9 a call)
 FUNCTIONS: dict[str, tuple[Callable[..., object], str, int]] = {
@@ -62,19 +62,34 @@ FUNCTIONS: dict[str, tuple[Callable[..., object], str, int]] = {
 }
 
 
-class Decisions(list[Guard]):
-    """The guards of one capture, and its expressions, each of which is made once.
+class Condition(Protocol):
+    """A condition of a replay: code went by something that may be another thing then."""
+
+    def holds(self) -> bool:
+        """Return True if it is as it was at the capture."""
+
+    def difference(self) -> str:
+        """Return the change in words, where it does not hold."""
+
+    def lines(self, own: dict[str, Any], known: dict[int, str]) -> list[str]:
+        """Lines of Python that return MISS where it does not hold; `own` and `known` are those of
+        `live_lines`.
+        """
+
+
+class Decisions(list[Condition]):
+    """The conditions of one capture, and its expressions, each of which is made once.
 
     open  whether code is captured still: afterwards nothing that is asked is a guard
     """
 
-    def __init__(self, guards: Iterable[Guard] = ()) -> None:
+    def __init__(self, guards: Iterable[Condition] = ()) -> None:
         super().__init__(guards)
         self.open = True
         self.known: dict[object, Live] = {}
         self.places: dict[
             int, tuple[CodeType | None, int]
-        ] = {}  # of each guard: the user's expression
+        ] = {}  # of each question: the user's expression
         self.user: Callable[[], tuple[CodeType | None, int]] = lambda: (
             None,
             0,
@@ -129,8 +144,8 @@ class Live:
         if not isinstance(value, Live):
             return value
         outcome = value.find()
-        if self.guards.open and not any(value is known for known, _ in self.guards):
-            self.guards.append((value, outcome))
+        if self.guards.open and id(value) not in self.guards.places:
+            self.guards.append(Decision(value, outcome))
             self.guards.places[id(value)] = self.guards.user()
         return outcome
 
@@ -232,7 +247,7 @@ class Leaf(Live):
 
     key     says which one, in plain values: ("option", optimizer, group, "lr"); () for none
     others  owners of numbers that were equal at the capture, so that one expression serves for
-            all; a replay asks whether they still are
+            all; see `Alike`
     held    what it stands for while code is captured that puts live numbers in its place
     """
 
@@ -265,16 +280,6 @@ class Leaf(Live):
     def drawn(self) -> bool:
         """True if the value is a draw of a random generator."""
         return self.key[:1] == ("draw",)
-
-    def alike(self) -> bool:
-        """True if the numbers of `others` are still equal to this one."""
-        (name,) = self.names
-        value = self.owner[name]
-        return isinstance(value, Live) or all(other[name] == value for other in self.others)
-
-    def difference(self) -> list[str]:
-        """In words, that `alike` is false."""
-        return [] if self.alike() else [f"{self.text} is not the same for all parameters any more"]
 
     def _written(self, around: int) -> str:
         return self.text
@@ -389,6 +394,69 @@ def live_lines(
 
     value_names = [named(value) for value in values]
     return lines, value_names
+
+
+# --- conditions by numbers ----------------------------------------------------------------------
+
+
+class Decision(NamedTuple):
+    """A decision that code made by a live number."""
+
+    question: Live
+    outcome: object
+
+    def holds(self) -> bool:
+        """Return True if the outcome is the same now.
+
+        Return False if there is none, such as for a division by 0: then the code runs again, and
+        raises its own error.
+        """
+        try:
+            return bool(self.question.find() == self.outcome)
+        except NO_ANSWER:
+            return False
+
+    def difference(self) -> str:
+        """See Condition."""
+        try:
+            now = str(self.question.find())
+        except NO_ANSWER as error:
+            now = f"{type(error).__name__}: {error}"
+        return f"decision `{self.question!r}` {self.outcome} -> {now}"
+
+    def lines(self, own: dict[str, Any], known: dict[int, str]) -> list[str]:
+        """See Condition."""
+        lines, (name,) = live_lines([self.question], own, known)
+        outcome = f"outcome{len(own)}"
+        own[outcome] = self.outcome
+        return [*lines, f"if {name} != {outcome}: return MISS"]
+
+
+class Alike(NamedTuple):
+    """The equality of a number with those of its `others`."""
+
+    leaf: Leaf
+
+    def holds(self) -> bool:
+        """Return True if the numbers are still equal."""
+        (name,) = self.leaf.names
+        value = self.leaf.owner[name]
+        return isinstance(value, Live) or all(other[name] == value for other in self.leaf.others)
+
+    def difference(self) -> str:
+        """See Condition."""
+        return f"{self.leaf.text} is not the same for all parameters any more"
+
+    def lines(self, own: dict[str, Any], known: dict[int, str]) -> list[str]:
+        """See Condition."""
+        lines, (name,) = live_lines([self.leaf], own, known)
+        others = f"others{len(own)}"
+        own[others] = self.leaf.others
+        return [
+            *lines,
+            f"for other in {others}:",
+            f"    if other[{self.leaf.names[0]!r}] != {name}: return MISS",
+        ]
 
 
 # --- in a call ----------------------------------------------------------------------------------

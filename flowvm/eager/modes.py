@@ -244,7 +244,7 @@ def _depart(
     """The entry word of a call while some thread departs from the default."""
     recorder, trace = _recorder.now(), _trace_recorder.now()
     if trace is not None:
-        trace.call(op, entry, outputs, inputs, attrs, scalars)
+        trace.record(op, entry, outputs, inputs, attrs, scalars)
     if recorder is not None:
         return recorder.record(op, entry, outputs, inputs, attrs, scalars)
     word = placed(entry.word)

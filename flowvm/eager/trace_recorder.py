@@ -14,7 +14,10 @@ from flowvm.meta.meta import Attrs
 
 
 class Call(NamedTuple):
-    """A call of an operator."""
+    """A call of an operator, as `flowvm.eager.modes.Recorder` takes note of it.
+
+    into    its output is a tensor that was there: a change in place, of which nothing is recorded
+    """
 
     op: Any
     entry: CallEntry
@@ -22,6 +25,7 @@ class Call(NamedTuple):
     inputs: tuple[Tensor, ...]
     attrs: Attrs
     scalars: tuple[object, ...]
+    into: bool = False
 
 
 class View(NamedTuple):
@@ -44,19 +48,6 @@ class Record(NamedTuple):
     saved: tuple[Tensor, ...]
 
 
-class Into(NamedTuple):
-    """A call whose output is a tensor that was there: a change in place, of which nothing is
-    recorded.
-    """
-
-    op: Any
-    entry: CallEntry
-    target: Tensor
-    inputs: tuple[Tensor, ...]
-    attrs: Attrs
-    scalars: tuple[object, ...]
-
-
 class Pieces(NamedTuple):
     """Views of one tensor, made outside of the graph, that become the outputs of one Node."""
 
@@ -75,10 +66,11 @@ class TraceRecorder:
         self.apart = False  # it was asked whether tensors share memory, and they did not
         self.refused = False  # something was done that no step stands for
 
-    def call(self, *facts: Any) -> None:
+    def record(self, *facts: Any, into: bool = False) -> None:
         """An operator is called."""
-        step = Call(*facts)
-        self.tensors += step.outs
+        step = Call(*facts)._replace(into=into)
+        if not into:
+            self.tensors += step.outs
         self.steps.append(step)
 
     def view(self, x: Tensor, out: Tensor, offset: int) -> None:
@@ -97,10 +89,6 @@ class TraceRecorder:
     def recorded(self, *facts: Any) -> None:
         """A tensor gets its Node."""
         self.steps.append(Record(*facts))
-
-    def into(self, *facts: Any) -> None:
-        """A tensor is changed in place."""
-        self.steps.append(Into(*facts))
 
     def pieces(self, *facts: Any) -> None:
         """Views become one Node's."""

@@ -144,7 +144,7 @@ class Capture:
                 index = next(i for i, (one, _) in enumerate(self.draws) if one is state)
                 return self._seed_before(state.generator, index)
         read = ReadSeed(generator)
-        self.guards.append((read.holds, True))
+        self.guards.append(read)
         return read.seed
 
     def _draw(self, generator: object) -> tuple[Live, Live]:
@@ -310,7 +310,7 @@ class Capture:
                 f"while a graph is captured nothing is computed, so the new value is not known.  "
                 f"Compute with the tensor, or read it after the call"
             )
-        self.guards.append((ReadValue(tensor).holds, True))
+        self.guards.append(ReadValue(tensor))
 
     # --- the Recorder -------------------------------------------------------------------------
 

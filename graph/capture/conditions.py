@@ -9,36 +9,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowvm.eager.live import Guard
+from flowvm.eager.live import Condition
 from flowvm.eager.tensor import Tensor
 from flowvm.vm.callers.hot import hot
-
-NO_ANSWER = (ArithmeticError, ValueError, TypeError)  # of an expression of numbers
-
-
-def is_met(guard: Guard) -> bool:
-    """Return True if the guard's answer is the same as at the capture.
-
-    Return False if there is no answer, such as for a division by 0: then the code runs again, and
-    raises its own error.
-    """
-    find, outcome = guard
-    try:
-        return bool(find() == outcome)
-    except NO_ANSWER:
-        return False
 
 
 class Conditions:
     """The base of captures, which serve calls as long as `holds()`.
 
     watched   each has a `holds()`, and says whether it is `gated`
-    guards    decisions by numbers: what was asked, and the answer
+    guards    decisions by numbers, and values that code read
     last_check  [the value of `hot["changed"]` when gated things were last found to hold]
     """
 
     watched: list[Any]
-    guards: list[Guard]
+    guards: list[Condition]
     last_check: list[object]
 
     def holds(self) -> bool:
@@ -46,7 +31,7 @@ class Conditions:
         return (
             self.unchanged()
             and all(watched.holds() for watched in self.watched if not watched.gated)
-            and all(is_met(guard) for guard in self.guards)
+            and all(guard.holds() for guard in self.guards)
         )
 
     def unchanged(self) -> bool:
@@ -60,8 +45,21 @@ class Conditions:
         return True
 
 
-class ReadValue:
-    """A tensor from outside whose values Python code has read: they must stay the same."""
+class _Read:
+    """The base of values that Python code has read: they must stay the same."""
+
+    def holds(self) -> bool:
+        raise NotImplementedError
+
+    def lines(self, own: dict[str, Any], known: dict[int, str]) -> list[str]:
+        """See Condition."""
+        name = f"holds{len(own)}"
+        own[name] = self.holds
+        return [f"if not {name}(): return MISS"]
+
+
+class ReadValue(_Read):
+    """A tensor from outside whose values code has read."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor, self.storage = tensor, tensor.storage()
@@ -71,13 +69,13 @@ class ReadValue:
         """Return True if the value has not changed in place since, and its memory is the same."""
         return self.storage.version == self.version and self.tensor._storage is self.storage
 
-    def difference(self) -> list[str]:
-        """Return the difference, in words."""
-        return [f"a value that build reads, of a tensor {self.tensor._meta!r}, may have changed"]
+    def difference(self) -> str:
+        """See Condition."""
+        return f"a value that build reads, of a tensor {self.tensor._meta!r}, may have changed"
 
 
-class ReadSeed:
-    """A generator whose seed Python code has read: it must stay the same."""
+class ReadSeed(_Read):
+    """A generator whose seed code has read."""
 
     def __init__(self, generator: Any) -> None:
         self.generator, self.seed = generator, generator._seed
@@ -86,6 +84,6 @@ class ReadSeed:
         """Return True if the seed is still the same."""
         return bool(self.generator._seed == self.seed)
 
-    def difference(self) -> list[str]:
-        """Return the difference, in words."""
-        return [f"the seed that build reads {self.seed} -> {self.generator._seed}"]
+    def difference(self) -> str:
+        """See Condition."""
+        return f"the seed that build reads {self.seed} -> {self.generator._seed}"

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowvm.eager.autocast import autocasting
-from flowvm.eager.live import Guard, now
+from flowvm.eager.live import Condition, now
 from flowvm.eager.modes import recording
 from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.graph.capture.conditions import Conditions
@@ -56,7 +56,7 @@ class Segment(Conditions):
     asks: list[Ask] = field(default_factory=list)
     alive: set[int] = field(default_factory=set)
     plan: Plan | None = None
-    guards: list[Guard] = field(default_factory=list)
+    guards: list[Condition] = field(default_factory=list)
     draws: list[tuple[Any, list[Any]]] = field(default_factory=list)
     echoes: list[tuple[list[object], list[object]]] = field(default_factory=list)
     watched: list[object] = field(default_factory=list)

@@ -217,5 +217,5 @@ def row_operator(
         ("rows", (name, parts, outputs, inputs, scalars)),
         (inputs, outputs, scalars),
         ("metas", "blocks"),
-        Kernel(lower),
+        Kernel(lower, aliases=program.aliases),
     )

@@ -57,6 +57,39 @@ class RowParts:
     outputs: int
 
     @property
+    def aliases(self) -> frozenset[tuple[int, int]]:
+        """The (output, input) that may share memory.
+
+        An elementwise part makes the output.  Only elementwise parts read the input: this one, or
+        some in front of it, each element for the element of its result.  So a block's numbers are
+        written when they are read for the last time, and no other block reads them.
+        """
+        makers = {
+            place: (k, meta)
+            for k, part in enumerate(self.parts)
+            for place, meta in part.outs
+            if 0 <= place and is_program(part.operator)
+        }
+        readers: dict[int, list[tuple[int, TensorMeta]]] = {}
+        for k, part in enumerate(self.parts):
+            for place, meta in part.ins:
+                if place >= self.outputs:
+                    readers.setdefault(place - self.outputs, []).append((k, meta))
+        return frozenset(
+            (out, place)
+            for out, (maker, shown) in makers.items()
+            for place, reads in readers.items()
+            if all(
+                k <= maker
+                and is_program(self.parts[k].operator)
+                and meta.shape == shown.shape
+                and meta.stride == shown.stride
+                and self.parts[k].outs[0][1].shape == shown.shape
+                for k, meta in reads
+            )
+        )
+
+    @property
     def blocks(self) -> str:
         """The cut into blocks, for a reader."""
         arrangement = arrange(self)

@@ -727,12 +727,12 @@ def elementwise(
         raise ArgumentTypeError(f"types is one of {', '.join(TYPES)}, not {types!r}")
     if not args:
         used = _names_in(expr, name)
-        args = ", ".join(n for n in ("x", "y", "z") if n in used)
+        args = ", ".join([n for n in ("x", "y", "z") if n in used])
     rules = {}
     for part in args.split(","):
         arg, _, rule = part.partition(":")
         rules[arg.strip()] = rule.strip()
-    saved = tuple(s.strip() for s in saves.split(",") if s.strip())
+    saved = tuple(map(str.strip, saves.split(","))) if saves else ()
     keywords = tuple(names.split(", ")) if names else ()
     twin = None
     if complex:

@@ -9,7 +9,7 @@ out of the ordinary its twin makes that, and the replay goes on.
 from __future__ import annotations
 
 from flowvm.eager.native.arguments import all_whole, departs, is_elsewhere
-from flowvm.eager.native.call import change_into, drop, issue_into, tuple_of
+from flowvm.eager.native.call import change, change_into, drop, issue_into, tuple_of
 from flowvm.eager.native.cpython import (
     allocate,
     append,
@@ -58,6 +58,8 @@ from flowvm.eager.native.words import (
     LEARN,
     MISS,
     MOST_VALUES,
+    OWN_CHANGE,
+    OWN_INTO,
     PIECES,
     RECORD,
     REFUSED,
@@ -153,6 +155,10 @@ def replay(shared: int, trace: int, values: int) -> int:
             if status == MISS and changes != 0:
                 status = copy_step(shared, step, values)
             changes = 1
+        elif kind == OWN_INTO:  # if the call is made from its beginning, it is other memory
+            status = into_step(shared, step, values)
+        elif kind == OWN_CHANGE:
+            status = change_step(shared, step, values)
         elif kind == PIECES:
             status = pieces_step(shared, step, values)
         else:
@@ -259,6 +265,20 @@ def into_step(shared: int, step: int, values: int) -> int:
             return MISS  # in what arrangement is Python's to see
     entry, renewal = word(step, STEP.MADE), word(values, RENEWAL)
     return change_into(shared, site, args, entry, renewal, args + 8 * last)
+
+
+def change_step(shared: int, step: int, values: int) -> int:
+    """Call an operator that writes tensors that the trace made: 1; MISS or FAILED."""
+    site, args = word(step, STEP.SITE), scratch()
+    fill(step, values, args)
+    if not all_whole(shared, site, args):
+        return MISS
+    renewal = word(values, RENEWAL)
+    changed = change(shared, site, args, 0, word(step, STEP.MADE), renewal)
+    if changed <= FAILED:
+        return changed
+    decref(changed)
+    return 1
 
 
 def copy_step(shared: int, step: int, values: int) -> int:

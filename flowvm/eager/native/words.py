@@ -32,6 +32,7 @@ EACH, MODULE, NOTED, READ, LACK, CONSTANT = range(6, 12)
 AS_ITEM, AS_BOOL, AS_FLOAT, AS_INT, AS_LIST, AS_ARRAY, AS_EQUAL = range(7)  # what a READ gives
 SIGNED, FLOATING, BOOLEAN = 16, 32, 64  # of a dtype's code, beside the bytes of an element
 CALL, VIEW, ALIAS, RECORD, INTO, PIECES = range(6)  # kinds of STEPs
+OWN_INTO, OWN_CHANGE = 6, 7  # INTO and a CALL that writes, of memory that the trace made
 FLOAT, INT = ord("d"), ord("q")  # the kinds of numbers in a record, as `struct` calls them
 
 

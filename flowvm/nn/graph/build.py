@@ -291,7 +291,7 @@ class GraphBuild(Holding):
             raise CaptureError(f"{self.name}: code outside may go backward from its results")
         around.settle(capture)
         self._say_unwatched(around.reads.unwatched)
-        for label, tensor, *_ in around.modules.tensors.values():
+        for label, tensor in around.tensors():
             if label != "constant":  # what a pass made is called so
                 capture.name_reached(tensor, label)
         check_marks(self.name, capture.checkpoints, capture.forgotten, paths.values())

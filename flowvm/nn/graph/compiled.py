@@ -25,21 +25,17 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.autocast import autocast_dtype
 from flowvm.eager.calls import generated
-from flowvm.eager.live import Leaf, Live, live_lines
+from flowvm.eager.live import NO_ANSWER, Condition, Leaf, Live, live_lines
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor, renew
-from flowvm.graph.capture.conditions import NO_ANSWER, Conditions
+from flowvm.graph.capture.conditions import Conditions
 from flowvm.graph.capture.trees import flatten
 from flowvm.graph.logical.logical import Uses
-from flowvm.meta.dtype import get_default_dtype
 from flowvm.meta.meta import TensorMeta
-from flowvm.nn.graph.guards import Others
-from flowvm.nn.graph.reads import Reads
 from flowvm.nn.graph.steps import fixed_options, inlining, is_several
 from flowvm.ops.sequences.attention import around
 from flowvm.vm.callers.interrupt import protected
@@ -52,7 +48,6 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple
 
-from flowvm.eager.live import Guard
 from flowvm.eager.modes import note_change
 from flowvm.eager.nodes import Node
 from flowvm.errors import AutogradError, CaptureError
@@ -134,7 +129,11 @@ class CallTest:
         call's tensors are x0, x1, ...
         """
         test = self.lines()
-        guards = [f"    {line}" for line in self._guards()]
+        guards = [
+            f"        {line}"
+            for guard in self.conditions.guards
+            for line in guard.lines(self.own, self.known)
+        ]
         if guards:
             self.own["no_answer"] = NO_ANSWER
             guards = ["    try:", *guards, "    except no_answer: return MISS"]
@@ -181,10 +180,16 @@ class CallTest:
             same = "graph._scaler is scaler and scaler.key() == scaling"
             lines.append(f"    if not ({same}): return MISS")
         lines += self._meetings()
+        known: dict[int, str] = {}
+
+        def name(value: object) -> str:
+            own[known.setdefault(id(value), f"q{len(own)}")] = value
+            return known[id(value)]
+
         for k, watched in enumerate(one for one in conditions.watched if not one.gated):
             own[f"watched{k}"] = watched.holds
             lines += [
-                f"    try: same_{k} = {_identical(watched, own)}",
+                f"    try: same_{k} = {watched.expression(name)}",
                 "    except (MemoryError, RecursionError): raise",
                 f"    except Exception: same_{k} = False",
                 f"    if not same_{k} and not watched{k}(): return MISS",
@@ -290,60 +295,6 @@ class CallTest:
                         lines.append(f"    if group{at}[{n!r}] is not option{at}_{n}: return MISS")
         return lines
 
-    def _guards(self) -> list[str]:
-        own, lines = self.own, []
-        for k, (find, outcome) in enumerate(self.conditions.guards):
-            leaf = getattr(find, "__self__", None)
-            if isinstance(find, Live):
-                body, (name,) = live_lines([find], own, self.known)
-                own[f"outcome{k}"] = outcome
-                lines += [f"    {line}" for line in body]
-                lines.append(f"    if {name} != outcome{k}: return MISS")
-            elif isinstance(leaf, Leaf):
-                body, (name,) = live_lines([leaf], own, self.known)
-                own[f"others{k}"] = leaf.others
-                lines += [
-                    *(f"    {line}" for line in body),
-                    f"    for other in others{k}:",
-                    f"        if other[{leaf.names[0]!r}] != {name}: return MISS",
-                ]
-            else:
-                own[f"outcome{k}"], own[f"find{k}"] = outcome, find
-                lines.append(f"    if find{k}() != outcome{k}: return MISS")
-        return lines
-
-
-def _identical(watched: Others | Reads, own: dict[str, Any]) -> str:
-    """An expression that is true if all that is watched is the same objects as then: most calls
-    need ask no more.
-    """
-
-    def name(value: Any) -> str:
-        own[f"q{len(own)}"] = value
-        return f"q{len(own) - 1}"
-
-    if isinstance(watched, Reads):
-        return watched.expression(name)
-    if watched.random is not None:
-        return "False"
-    parts: list[str] = []
-
-    parts.append(f"{name(get_default_dtype)}() is {name(watched.dtype)}")
-    for view in watched.views.values():
-        mapping = name(view.mapping)
-        parts += [f"{mapping}[{key!r}] is {name(then)}" for key, then in view.then.items()]
-    parts += [f"{name(c)}.cell_contents is {name(then)}" for _, c, then in watched.cells.values()]
-    parts += [f"{name(e)}[{key!r}] is {name(then)}" for e, key, then, _ in watched.entries]
-    for _, container, items in watched.contents.values():
-        is_dict = isinstance(container, dict)
-        if len(container) << is_dict != len(items):  # a large one, of which only the length counts
-            return "False"
-        own["is_"], own["chain"] = operator.is_, chain
-        held = name(container)
-        now = f"chain({held}.values(), {held})" if is_dict else held
-        parts.append(f"len({held}) == {len(container)} and all(map(is_, {now}, {name(items)}))")
-    return " and ".join(parts) or "True"
-
 
 def _is_plain(value: object) -> bool:
     return isinstance(value, (bool, int, float, str, tuple))
@@ -377,7 +328,7 @@ class Compiled(Conditions):
     ) -> None:
         self.plan, self.structure = plan, structure
         self.optimizers, self.updates = steps.optimizers, steps.updates
-        self.guards: list[Guard] = capture.guards
+        self.guards: list[Condition] = capture.guards
         capture.guards.open = False
         self.draws = capture.draws
         self.watched = list(watched)

@@ -34,18 +34,24 @@ from typing import TYPE_CHECKING, Any
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.trees import parts_of
+from flowvm.meta.dtype import get_default_dtype
 from flowvm.nn.graph.guards import (
     MISSING,
+    Answer,
+    Cell,
     Contents,
-    Modules,
-    Others,
-    View,
+    Entry,
+    Facts,
+    Guard,
+    Guards,
+    Key,
+    Length,
+    Parts,
+    Slot,
+    State,
     content_of,
-    facts_of,
     items_of,
-    new_items,
     random_states,
-    restore,
 )
 from flowvm.nn.graph.reads import Reads, is_library, is_ours, loads_of
 from flowvm.nn.module import Module
@@ -55,7 +61,7 @@ if TYPE_CHECKING:
     from flowvm.graph.capture.capture import Capture
     from flowvm.optim import Optimizer
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from flowvm.eager.modes import Recorder
@@ -67,6 +73,7 @@ from flowvm.nn.module_calls import forget, tell
 
 
 DEPTH = 3  # of containers in containers
+ITEMS = 256  # a container of more is watched by its length alone
 TABLES = ("_parameters", "_buffers", "_modules")
 CONTAINERS = (list, dict, set, deque)
 
@@ -74,14 +81,21 @@ CONTAINERS = (list, dict, set, deque)
 class Environment:
     """Everything remembered for one capture.
 
-    `watchers` are what a Plan asks at each call: each has `holds()`, `difference()` and `gated`.
+    `watchers` are what a Plan asks at each call, three Guards:
+
+    modules  the modules' own attributes and tables, and the facts of tensors, whose changes are
+             announced
+    others   what else was found before the code ran: attributes of other objects, closures,
+             globals, containers, the optimizers' state, random states that the code draws from
+    reads    what the code read while it ran
     """
 
     def __init__(self) -> None:
-        self.modules, self.others = Modules(), Others()
-        self.reads = Reads(self)
-        self.watchers: tuple[Modules, Others, Reads] = (self.modules, self.others, self.reads)
-        self.static: tuple[Modules, Others] = (self.modules, self.others)
+        self.modules, self.others, self.reads = Guards(gated=True), Guards(), Reads(self)
+        self.static = (self.modules, self.others)
+        self.watchers = (*self.static, self.reads)
+        dtype = Answer("the default dtype", get_default_dtype, (), get_default_dtype())
+        self.others.add(("dtype",), dtype)
         self.capture: Any = None  # the one that runs
         self._looked: set[Any] = set()
         self._random = random_states()
@@ -109,35 +123,37 @@ class Environment:
             if name not in TABLES and name not in ("_transient", "_hooks"):
                 self._add(label, own, name)
         for name in TABLES:
-            own_table = isinstance(own[name], Table)  # else nobody hears of what is written there
-            contents = modules.tables if own_table else self.others.contents
-            contents[id(own[name])] = (label, own[name], items_of(own[name]))
-            modules.optional.append((own, name, own[name], f"{label}.{name}"))
-        modules.optional.append((own, "forward", own.get("forward", MISSING), f"{label}.forward"))
+            table = own[name]
+            if isinstance(table, Table):
+                modules.add(("contents", id(table)), Parts(label, table))
+            else:  # nobody hears of what is written there
+                self.others.add(("contents", id(table)), Contents(label, table))
+        for name, text in (
+            *((name, f"{label}.{name}") for name in (*TABLES, "forward")),
+            ("_hooks", f"the hooks of {label}"),
+        ):
+            modules.add(("slot", id(own), name), Slot(text, own, name, own.get(name, MISSING)))
         hooks = own.get("_hooks", MISSING)
-        modules.optional.append((own, "_hooks", hooks, f"the hooks of {label}"))
         for name in () if hooks is MISSING else hooks.__slots__:
             table = getattr(hooks, name)
             if isinstance(table, dict):
-                modules.tables[id(table)] = (f"the hooks of {label}", table, items_of(table))
+                modules.add(("contents", id(table)), Parts(f"the hooks of {label}", table))
         self.reads.read_class(type(module), "forward")
         self.add_function(type(module).forward, module, label)
 
     def add_optimizer(self, optimizer: Optimizer) -> None:
         """Add an optimizer's parameters, and the tensors of its state."""
-        others, label = self.others, type(optimizer).__name__
-        state = optimizer.state
-        others.entries.append((vars(optimizer), "state", state, label))
+        label, state = type(optimizer).__name__, optimizer.state
+        self.add_slot(f"{label}.state", vars(optimizer), "state")
         self.reads.leave((state, *state.values(), optimizer.param_groups, *optimizer.param_groups))
         self.reads.hidden[id(optimizer)] = frozenset({"step"})  # a capture's own, for the moment
-        others.contents[id(state)] = (f"{label}.state", state, items_of(state))
+        self._add_contents(f"{label}.state", state)
         for entry in state.values():
             for name, value in entry.items():
                 if isinstance(value, Tensor):
-                    others.entries.append((entry, name, value, f"{label}.state"))
+                    self.add_slot(f"{label}.state's {name}", entry, name)
         for group in optimizer.param_groups:
-            params = group["params"]
-            others.contents[id(params)] = (f"{label}'s parameters", params, items_of(params))
+            self._add_contents(f"{label}'s parameters", group["params"])
 
     def add_function(self, function: object, bound: object = None, label: str = "") -> None:
         """Globals, closure variables and attributes of them that a user's function loads.
@@ -190,33 +206,39 @@ class Environment:
         if isinstance(value, ModuleType):
             return value
         of_module = "_modules" in mapping and "_parameters" in mapping
-        views = self.modules.views if of_module else self.others.views
-        view = views.get(id(mapping))
-        if view is None:
-            view = views[id(mapping)] = View(label, mapping)
-        if name not in view.then:
-            view.then[name] = value
-            self._look_into(value, view.text(name), 0)
+        guards = self.modules if of_module else self.others
+        text = f"{label}.{name}" if label else name
+        if guards.add(("entry", id(mapping), name), Entry(text, mapping, name, value)):
+            self._look_into(value, text, 0)
         return value
 
     def _add_cell(self, name: str, cell: object) -> Any:
         value = content_of(cell)
-        if id(cell) not in self.others.cells:
-            self.others.cells[id(cell)] = (name, cell, value)
+        if self.others.add(("cell", id(cell)), Cell(name, cell, value)):
             self._look_into(value, name, 0)
         return value
 
-    def _look_into(self, value: object, label: str, depth: int) -> None:
+    def _add_contents(self, label: str, container: Any) -> bool:
+        """Remember what a container holds; False if that is remembered."""
+        if len(container) > ITEMS:
+            guard = Length(label, container, len(container))
+            return self.others.add(("length", id(container)), guard)
+        return self.others.add(("contents", id(container)), Contents(label, container))
+
+    def add_slot(self, label: str, owner: dict[str, Any], name: str) -> None:
+        """Remember an entry of a dict that flowvm keeps."""
+        self.others.add(("slot", id(owner), name), Slot(label, owner, name, owner[name]))
+
+    def _look_into(self, value: Any, label: str, depth: int) -> None:
         if isinstance(value, Tensor):
             for part in parts_of(value):
-                self.modules.tensors.setdefault(id(part), (label, part, facts_of(part)))
+                self.modules.add(("tensor", id(part)), Facts(label, part))
         elif isinstance(value, Module):
             self.add_module(value, label)
-        elif type(value) in CONTAINERS and id(value) not in self.others.contents:
-            items = items_of(value)
-            self.others.contents[id(value)] = (label, value, items)
-            for item in items if depth < DEPTH else ():
-                self._look_into(item, label, depth + 1)
+        elif type(value) in CONTAINERS:
+            if self._add_contents(label, value) and len(value) <= ITEMS and depth < DEPTH:
+                for item in items_of(value):
+                    self._look_into(item, label, depth + 1)
         elif isinstance(value, (FunctionType, MethodType, functools.partial)):
             self.add_function(value)
 
@@ -224,6 +246,12 @@ class Environment:
         """A tensor or a module that code has read."""
         if not self.is_computed(value):
             self._look_into(value, label, 0)
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield (label, tensor) for the tensors that code and modules use."""
+        for guard in self.modules:
+            if isinstance(guard, Facts):
+                yield guard.label, guard.owner
 
     def is_computed(self, value: object) -> bool:
         """Return True if `value` is a tensor that the capture has made."""
@@ -237,55 +265,37 @@ class Environment:
         CaptureError for a computed tensor that took the place of one that the code uses, or that
         went into a container; what was there before is put back.
         """
-        for view in (*self.modules.views.values(), *self.others.views.values()):
-            for name, then in list(view.then.items()):
-                now = view.mapping.get(name, MISSING)
-                if not _is_computed(now, capture) or not isinstance(then, Tensor) or now is then:
-                    continue
-                if capture.is_used(then):
-                    view.mapping[name] = then  # type: ignore[index]
-                    for _, table, items in self.modules.tables.values():
-                        restore(table, items)
-                    _refuse_assignment(view.text(name), capture.made_at(now))
-                del view.then[name]  # left to be looked at, which is an error then
-        for key, (name, cell, then) in list(self.others.cells.items()):
-            now = content_of(cell)
-            if _is_computed(now, capture) and isinstance(then, Tensor) and now is not then:
-                if capture.is_used(then):
-                    cell.cell_contents = then
-                    _refuse_assignment(name, capture.made_at(now))
-                del self.others.cells[key]
-        for key, (_, table, items) in list(self.modules.tables.items()):
-            if any(_is_computed(item, capture) for item in new_items(table, items)):
-                del self.modules.tables[key]  # the attribute was looked at above
-        for label, container, items in self.others.contents.values():
-            new = [i for i in new_items(container, items) if _is_computed(i, capture)]
-            if new:
-                restore(container, items)
-                _refuse_item(label, capture.made_at(new[0]))
+        for guards in self.watchers:
+            for key, guard in guards.places():
+                self._settle_guard(capture, guards, key, guard)
         if random_states() != self._random:
-            self.others.random = self._random
-        self._settle_reads(capture)
+            self.others.add(("state",), State("Python or NumPy", None, self._random))
+        self.reads.settle(self.others.keys())
         self._looked.clear()
-        self.modules.ready()
-        self.others.ready()
-        self.reads.ready(self.others.keys())
+        for guards in self.watchers:
+            guards.ready()
         self.capture = None
 
-    def _settle_reads(self, capture: Capture) -> None:
-        for key, guard in self.reads.places():
-            now = guard.now()
-            if isinstance(guard, Contents) and isinstance(now, tuple):
-                known = set(map(id, guard.then))
-                new = [i for i in now if id(i) not in known and _is_computed(i, capture)]
-                if new:
-                    guard.put(guard.then)
-                    _refuse_item(guard.label, capture.made_at(new[0]))
-            elif _is_computed(now, capture) and isinstance(guard.then, Tensor):
-                if capture.is_used(guard.then):
-                    guard.put(guard.then)
-                    _refuse_assignment(guard.label, capture.made_at(now))
-                self.reads.drop(key)
+    def _settle_guard(self, capture: Capture, guards: Guards, key: Key, guard: Guard) -> None:
+        now = guard.now()
+        if isinstance(guard, Contents) and isinstance(now, tuple):
+            known = set(map(id, guard.then))
+            new = [i for i in now if id(i) not in known and _is_computed(i, capture)]
+            if new and isinstance(guard, Parts):
+                guards.drop(key)  # the attribute was looked at
+            elif new:
+                guard.put(guard.then)
+                _refuse_item(guard.label, capture.made_at(new[0]))
+        elif guard.by_code and isinstance(guard.then, Tensor) and _is_computed(now, capture):
+            if now is guard.then and guards is not self.reads:
+                return
+            if capture.is_used(guard.then):
+                guard.put(guard.then)
+                for table in self.modules:
+                    if isinstance(table, Parts):
+                        table.put(table.then)
+                _refuse_assignment(guard.label, capture.made_at(now))
+            guards.drop(key)  # left to be looked at, which is an error then
 
 
 def _at(line: str) -> str:
@@ -388,5 +398,4 @@ def note_graph(graph: Any, modules: Iterable[tuple[str, Module]], without: Colle
         for path, module in modules:
             _local.paths.setdefault(id(module), path)
         _local.environment.add_graph(graph, without)
-        settings = (vars(graph.config), "key", graph.config.key, f"{graph.name}.config")
-        _local.environment.others.entries.append(settings)
+        _local.environment.add_slot(f"{graph.name}.config", vars(graph.config), "key")

@@ -26,11 +26,10 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.autocast import autocast_dtype
-from flowvm.eager.live import Live
+from flowvm.eager.live import Decision
 from flowvm.eager.modes import find_user
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureWarning, RecaptureWarning
-from flowvm.graph.capture.conditions import NO_ANSWER, is_met
 from flowvm.graph.capture.trees import unflatten
 from flowvm.nn.graph.steps import fixed_options
 from flowvm.vm.callers.lines import shown, warn
@@ -209,28 +208,17 @@ def _unmet(compiled: object, paths: Mapping[int, str]) -> list[str]:
     reads.
     """
     reasons: list[str] = []
-    for question, outcome in getattr(compiled, "guards", ()):
-        if is_met((question, outcome)):
+    for guard in getattr(compiled, "guards", ()):
+        if guard.holds():
             continue
-        if isinstance(question, Live):
+        line = ""
+        if isinstance(guard, Decision):
+            question = guard.question
             line = _short(_line_of(*question.guards.places.get(id(question), (None, 0))))
-            reasons.append(
-                f"decision `{question!r}` {outcome} -> {_answer(question)}"
-                + f" ({line})" * bool(line)
-            )
-        else:
-            reasons += question.__self__.difference()
+        reasons.append(guard.difference() + f" ({line})" * bool(line))
     for watched in getattr(compiled, "watched", ()):
         reasons += watched.difference()
     return reasons
-
-
-def _answer(question: Live) -> str:
-    """Return the present value of an expression as text, or the error that it raises."""
-    try:
-        return str(question())
-    except NO_ANSWER as error:
-        return f"{type(error).__name__}: {error}"
 
 
 def _summed(differences: Sequence[str]) -> str:

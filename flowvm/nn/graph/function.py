@@ -279,7 +279,7 @@ def traced(model: object, args: Sequence[Any], kwargs: Mapping[str, Any], asker:
         results = flatten(built, draws)
         for tensor in draws:
             capture.output(tensor)
-    for label, tensor, *_ in around.modules.tensors.values():
+    for label, tensor in around.tensors():
         capture.name_reached(tensor, label)
     return Traced(capture.graph, arguments, names, results, whole, capture.draws)
 

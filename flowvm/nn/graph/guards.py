@@ -1,14 +1,14 @@
-"""Guards: questions to Python's state, besides the arguments, that a Plan asks at each call.
+"""Guards: the Python values, besides the arguments, that must be as they were at the capture.
 
-A watcher has `holds()`, whether all is as it was, `difference()`, what is not, in words, and
-`gated`: whether what it looks at changes only with `flowvm.eager.modes.note_change`, so that
-it need not be asked as long as that was not called.  Values are compared by identity first, which
-is nearly always the answer, and then by what they are: 1 is neither True nor 1.0.
+A guard is one value at one place that code read, or that flowvm found before the code ran.  It has
+the place of the value, and `then`, the value that was there, `now()`, the value that is there, and
+`expression`, Python source that is true if it is the very object of then: most calls need ask no
+more.  MISSING stands for a name that was, or is, not there.  Values are compared by identity first,
+which is nearly always the answer, and then by what they are: 1 is neither True nor 1.0.
 
-A guard is a watcher of one Python value that code read while it was captured.  It has the place of
-the value, and `then`, the value that was read, `now()`, the value that is there, and `expression`,
-Python source that is true if it is the very object of then: most calls need ask no more.  MISSING
-stands for a name that was, or is, not there.
+`Guards` are those that a Plan asks together at a call.  They are `gated` if their values change
+only with `flowvm.eager.modes.note_change`, so that they need not be asked as long as that was not
+called.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import datetime
 import math
 import operator
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from itertools import chain
@@ -29,7 +29,7 @@ from uuid import UUID
 import numpy as np
 
 from flowvm.eager.tensor import Tensor
-from flowvm.meta.dtype import get_default_dtype
+from flowvm.meta.dtype import DType
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.watch.notes import writer_of
 
@@ -40,27 +40,7 @@ if TYPE_CHECKING:
 # --- values -----------------------------------------------------------------------------------
 
 
-ITEMS = 256  # a container of more is watched by its length alone
 MISSING: Any = type("Missing", (), {})()
-
-Asked = tuple[Any, Mapping[str, Any], list[Any]]
-
-
-class View:
-    """Some names of one mapping, with the values that they had."""
-
-    def __init__(self, label: str, mapping: Mapping[str, Any]) -> None:
-        self.label, self.mapping = label, mapping
-        self.then: dict[str, Any] = {}
-
-    def finish(self) -> tuple[Any, Mapping[str, Any], list[Any]]:
-        """(getter of a tuple, mapping, values): what is asked at each call."""
-        names = list(self.then)
-        return operator.itemgetter(*names, names[0]), self.mapping, [*self.then.values()]
-
-    def text(self, name: str) -> str:
-        """Return the user's name for an attribute: with the label of its owner in front."""
-        return f"{self.label}.{name}" if self.label else name
 
 
 class TensorFacts(NamedTuple):
@@ -81,137 +61,11 @@ def facts_of(t: Tensor) -> TensorFacts:
     return TensorFacts(t._ref, t._meta, False, hooks)
 
 
-class Modules:
-    """The modules' own attributes, and where tensors are: changes of these are announced
-    (`flowvm.eager.modes.note_change`), so who asks may do so after one only.
-    """
-
-    gated = True
-
-    def __init__(self) -> None:
-        self.views: dict[int, View] = {}
-        self.tables: dict[int, tuple[str, dict[str, Any], list[Any]]] = {}
-        self.optional: list[tuple[dict[str, Any], str, Any, str]] = []  # may be absent
-        self.tensors: dict[int, tuple[str, Tensor, TensorFacts]] = {}
-        self._checks: list[Asked] = []
-
-    def ready(self) -> None:
-        """Prepare the guard for checks: nothing is added to it from now on."""
-        self._checks = [view.finish() for view in self.views.values() if view.then]
-
-    def holds(self) -> bool:
-        """Return True if modules, parameters and tables are as they were at the capture."""
-        return (
-            all(facts_of(t) == then for _, t, then in self.tensors.values())
-            and all(m.get(name, MISSING) is then for m, name, then, _ in self.optional)
-            and all(unchanged(table, then) for _, table, then in self.tables.values())
-            and _all_hold(self._checks)
-        )
-
-    def difference(self) -> list[str]:
-        """List the changes since the capture as text; empty if the guard holds."""
-        differences = _view_differences(self.views.values())
-        for mapping, name, then, label in self.optional:
-            if mapping.get(name, MISSING) is not then:
-                differences.append(f"{label} changed")
-        for label, t, then in self.tensors.values():
-            now = facts_of(t)
-            if now.ref != then.ref:
-                differences.append(f"{label} has other memory")
-            elif now.constant is not then.constant:
-                differences.append(f"{label}.requires_grad {not then.constant} -> {then.constant}")
-            elif now.meta != then.meta:
-                differences.append(f"{label} {then.meta!r} -> {now.meta!r}")
-            elif now != then:
-                differences.append(f"{label} has other hooks")
-        for label, table, then in self.tables.values():
-            if not differences and not unchanged(table, then):
-                differences.append(f"{label} has other parts")
-        return differences
-
-
-class Others:
-    """All that changes unannounced: attributes of other objects, closures, globals, containers,
-    the optimizers' state, random states that the code draws from.
-    """
-
-    gated = False
-
-    def __init__(self) -> None:
-        self.views: dict[int, View] = {}
-        self.cells: dict[int, tuple[str, Any, Any]] = {}  # (name, cell, value)
-        self.contents: dict[int, tuple[str, Any, list[Any]]] = {}
-        self.entries: list[tuple[dict[str, Any], str, Any, str]] = []  # of optimizers' states
-        self.random: tuple[Any, ...] | None = None
-        self.dtype = get_default_dtype()
-        self._checks: list[Asked] = []
-        self._places: list[tuple[dict[str, Any], str]] = []
-        self._values: list[Any] = []
-
-    def keys(self) -> set[tuple[Any, ...]]:
-        """All that is looked at here, by the keys that `Reads` has for it."""
-        keys: set[tuple[object, ...]] = {("cell", id(cell)) for _, cell, _ in self.cells.values()}
-        for view in self.views.values():
-            keys.update(("entry", id(view.mapping), name) for name in view.then)
-        for _, container, items in self.contents.values():
-            if len(container) << isinstance(container, dict) == len(items):
-                keys.add(("contents", id(container)))
-        return keys
-
-    def ready(self) -> None:
-        """Prepare the guard for checks: nothing is added to it from now on."""
-        self._checks = [view.finish() for view in self.views.values() if view.then]
-        self._places = [(entry, name) for entry, name, _, _ in self.entries]
-        self._values = [then for _, _, then, _ in self.entries]
-
-    def holds(self) -> bool:
-        """Return True if all values that code read are as they were at the capture."""
-        if not _all_hold(self._checks):
-            return False
-        for _, cell, then in self.cells.values():
-            now = content_of(cell)
-            if now is not then and not is_same(now, then):
-                return False
-        for _, container, items in self.contents.values():
-            if not unchanged(container, items):
-                return False
-        try:
-            values = [entry[name] for entry, name in self._places]
-        except KeyError:
-            return False
-        if not all(map(operator.is_, values, self._values)):
-            return False
-        if get_default_dtype() is not self.dtype:
-            return False
-        return self.random is None or random_states() == self.random
-
-    def difference(self) -> list[str]:
-        """List the changes since the capture as text; empty if the guard holds."""
-        differences = _view_differences(self.views.values())
-        if get_default_dtype() is not self.dtype:
-            differences.append(f"the default dtype {self.dtype!r} -> {get_default_dtype()!r}")
-        for name, cell, then in self.cells.values():
-            if not is_same(now := content_of(cell), then):
-                differences.append(change_text(name, then, now))
-        for label, container, items in self.contents.values():
-            if not unchanged(container, items):
-                differences.append(f"the contents of {label} changed")
-        for entry, name, then, label in self.entries:
-            if entry.get(name) is not then:
-                differences.append(f"{label} has another {name}")
-                break
-        if self.random is not None and random_states() != self.random:
-            differences.append("Python's or NumPy's random state, which build draws from")
-        return differences
-
-
 # of which two that are equal are alike
 _PLAIN: frozenset[Any] = frozenset({
     complex, range, Decimal, Fraction, datetime.date, datetime.datetime,
     datetime.time, datetime.timedelta, UUID, PurePosixPath, PureWindowsPath, PosixPath, WindowsPath,
 })  # fmt: skip
-
-# --- values -------------------------------------------------------------------------------------
 
 
 def content_of(cell: Any) -> Any:
@@ -221,26 +75,9 @@ def content_of(cell: Any) -> Any:
         return MISSING
 
 
-def items_of(container: Any, whole: bool = False) -> list[Any]:
-    """Values and keys of a dict, else the items; of a large one, unless `whole`, its length."""
-    if len(container) > ITEMS and not whole:
-        return [len(container)]
+def items_of(container: Any) -> list[Any]:
+    """Values and keys of a dict, else the items."""
     return [*container.values(), *container] if isinstance(container, dict) else [*container]
-
-
-def unchanged(container: Any, then: list[Any]) -> bool:
-    """Return True if a container has the items of `then`.  Identical ones need no new list."""
-    is_dict = isinstance(container, dict)
-    if len(container) <= ITEMS and len(container) << is_dict == len(then):
-        now = chain(container.values(), container) if is_dict else container
-        if all(map(operator.is_, now, then)):
-            return True
-    return _all_same(items_of(container), then)
-
-
-def new_items(container: object, then: list[Any]) -> list[Any]:
-    known = set(map(id, then))
-    return [item for item in items_of(container) if id(item) not in known]
 
 
 def restore(container: Any, items: list[Any]) -> None:
@@ -284,26 +121,6 @@ def _all_same(now: Any, then: Any) -> bool:
     return all(map(operator.is_, now, then)) or all(map(is_same, now, then))
 
 
-def _all_hold(checks: list[Asked]) -> bool:
-    for get, mapping, then in checks:
-        try:
-            now = get(mapping)
-        except KeyError:
-            return False
-        if not all(map(operator.is_, now, then)) and not all(map(is_same, now, then)):
-            return False
-    return True
-
-
-def _view_differences(views: Iterable[View]) -> list[str]:
-    return [
-        change_text(view.text(name), then, view.mapping.get(name, MISSING))
-        for view in views
-        for name, then in view.then.items()
-        if not is_same(view.mapping.get(name, MISSING), then)
-    ]
-
-
 SOON = 0.05  # seconds: a capture takes as long
 
 
@@ -327,7 +144,9 @@ def value_text(value: object) -> str:
     if isinstance(value, Tensor):
         return f"a tensor {value._meta!r}"
     text = (
-        repr(value) if isinstance(value, (bool, int, float, str, tuple)) else type(value).__name__
+        repr(value)
+        if isinstance(value, (bool, int, float, str, tuple, DType))
+        else type(value).__name__
     )
     return text if len(text) <= 40 else text[:37] + "..."
 
@@ -337,18 +156,34 @@ def random_states() -> tuple[Any, ...]:
     return random.getstate(), kind, keys.tobytes(), place, has_gauss, gauss  # type: ignore[union-attr]
 
 
+def state_of(source: Any) -> object:
+    """Return the state of a source of random numbers; None: of those that all programs share."""
+    if source is None:
+        return random_states()
+    if isinstance(source, random.Random):
+        return source.getstate()
+    if isinstance(source, np.random.Generator):
+        return repr(source.bit_generator.state)
+    return repr(source.get_state(legacy=False))
+
+
 # --- guards -----------------------------------------------------------------------------------
 
 
 FAILED: Any = type("Failed", (), {"__repr__": lambda self: "an error"})()  # asking raised
 
 Namer = Callable[[Any], str]  # the name of an object in generated code
+Key = tuple[Any, ...]  # a place: its kind, the identity of its owner, a name
 
 
 class Guard:
-    """A value at a place that is called `label`."""
+    """A value at a place that is called `label`.
+
+    by_code  code reads it by that name; else flowvm keeps it for the code
+    """
 
     __slots__ = ("label", "owner", "then")
+    by_code = True
 
     def __init__(self, label: str, owner: Any, then: Any) -> None:
         self.label, self.owner, self.then = label, owner, then
@@ -448,6 +283,17 @@ class Entry(Guard):
         return f"{name(self.owner)}[{key}] is {name(self.then)}"
 
 
+class Slot(Entry):
+    """An entry of a dict that flowvm keeps: a table, hooks, an optimizer's state."""
+
+    __slots__ = ()
+    by_code = False
+
+    def difference(self) -> str:
+        """The change in words."""
+        return f"{self.label} changed"
+
+
 class Item(Entry):
     """An item of a sequence."""
 
@@ -500,8 +346,19 @@ class Contents(Guard):
 
     __slots__ = ()
 
+    def __init__(self, label: str, owner: object) -> None:
+        super().__init__(label, owner, ())
+        self.then = self._read()
+
     def _read(self) -> tuple[Any, ...]:
-        return tuple(items_of(self.owner, whole=True))
+        owner = self.owner
+        then: tuple[Any, ...] = self.then
+        is_dict = isinstance(owner, dict)
+        if len(owner) << is_dict == len(then):
+            now = chain(owner.values(), owner) if is_dict else owner
+            if all(map(operator.is_, now, then)):  # without a new tuple
+                return then
+        return tuple(items_of(owner))
 
     def put(self, value: Any) -> None:
         """Let it hold these items again."""
@@ -520,6 +377,17 @@ class Contents(Guard):
     def difference(self) -> str:
         """The change in words."""
         return f"the contents of {self.label} changed"
+
+
+class Parts(Contents):
+    """The contents of a table of a module."""
+
+    __slots__ = ()
+    by_code = False
+
+    def difference(self) -> str:
+        """The change in words."""
+        return f"{self.label} has other parts"
 
 
 class Bytes(Guard):
@@ -589,3 +457,119 @@ class Order(Guard):
     def expression(self, name: Namer) -> str:
         """Source of the comparison."""
         return f"{name(type)}({name(self.owner)}) is {name(self.then)}"
+
+
+class Facts(Guard):
+    """The facts of a tensor, beside its values."""
+
+    __slots__ = ()
+    by_code = False
+
+    def __init__(self, label: str, owner: Tensor) -> None:
+        super().__init__(label, owner, facts_of(owner))
+
+    def holds(self) -> bool:
+        """Return True if the facts are equal to those at the capture."""
+        return bool(facts_of(self.owner) == self.then)
+
+    def expression(self, name: Namer) -> str:
+        """Source of the comparison."""
+        return f"{name(facts_of)}({name(self.owner)}) == {name(self.then)}"
+
+    def difference(self) -> str:
+        """The change in words."""
+        label, now, then = self.label, facts_of(self.owner), self.then
+        if now.ref != then.ref:
+            return f"{label} has other memory"
+        if now.constant is not then.constant:
+            return f"{label}.requires_grad {not then.constant} -> {then.constant}"
+        if now.meta != then.meta:
+            return f"{label} {then.meta!r} -> {now.meta!r}"
+        return f"{label} has other hooks"
+
+
+class State(Guard):
+    """The state of a source of random numbers, which drawing changes."""
+
+    __slots__ = ()
+
+    def _read(self) -> object:
+        return state_of(self.owner)
+
+    def expression(self, name: Namer) -> str:
+        """Source of the comparison."""
+        return "False"
+
+    def difference(self) -> str:
+        """The change in words."""
+        return f"the random state of {self.label}, which build draws from"
+
+
+# --- what is asked together ---------------------------------------------------------------------
+
+
+class Guards:
+    """Guards that are asked together, one for each place.
+
+    gated    their values change only with `note_change`
+    """
+
+    def __init__(self, gated: bool = False) -> None:
+        self.gated = gated
+        self._guards: dict[Key, Guard] = {}
+        self._alone: list[Guard] = []
+        self._entries: list[tuple[Callable[[Any], Any], Any, list[Any]]] = []
+
+    def __iter__(self) -> Iterator[Guard]:
+        return iter(self._guards.values())
+
+    def places(self) -> list[tuple[Key, Guard]]:
+        """All guards now, with the keys of their places."""
+        return list(self._guards.items())
+
+    def add(self, key: Key, guard: Guard) -> bool:
+        """Add the guard of a place; False if the place has one already, which stays."""
+        return self._guards.setdefault(key, guard) is guard
+
+    def drop(self, key: Key) -> None:
+        """Ask no more for a place."""
+        del self._guards[key]
+
+    def keys(self) -> set[Key]:
+        """The keys of all places."""
+        return set(self._guards)
+
+    def ready(self) -> None:
+        """Prepare for checks, after the last guard was added: ask for entries of a dict at once."""
+        entries: dict[int, list[Entry]] = {}
+        self._alone.clear()
+        for guard in self:
+            if isinstance(guard, Entry) and type(guard.owner) is dict and guard.then is not MISSING:
+                entries.setdefault(id(guard.owner), []).append(guard)
+            else:
+                self._alone.append(guard)
+        self._entries.clear()
+        for same in entries.values():
+            get = operator.itemgetter(same[0].key, *(g.key for g in same))  # of a tuple
+            self._entries.append((get, same[0].owner, [same[0].then, *(g.then for g in same)]))
+
+    def holds(self) -> bool:
+        """Return True if all values are as they were at the capture."""
+        for get, owner, then in self._entries:
+            try:
+                now = get(owner)
+            except KeyError:
+                return False
+            if not all(map(operator.is_, now, then)) and not all(map(is_same, now, then)):
+                return False
+        return all(guard.holds() for guard in self._alone)
+
+    def difference(self) -> list[str]:
+        """List the changes since the capture as text; empty if the guards hold."""
+        broken = [guard for guard in self if not guard.holds()]
+        places = [guard for guard in broken if not isinstance(guard, Parts)]  # which say more
+        return [guard.difference() for guard in places or broken]
+
+    def expression(self, name: Namer) -> str:
+        """Source that is true if everything is the very object that it was."""
+        return " and ".join(guard.expression(name) for guard in self) or "True"

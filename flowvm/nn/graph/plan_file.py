@@ -33,7 +33,7 @@ import flowvm.ops.planes.deform_conv
 import flowvm.ops.planes.regions
 import flowvm.ops.random.parts.gamma
 import flowvm.ops.sparse.products  # noqa: F401  operators that are declared late
-from flowvm.eager.live import Decisions, Leaf, Live
+from flowvm.eager.live import Alike, Condition, Decision, Decisions, Leaf, Live
 from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.errors import ArgumentError, FlowError
 from flowvm.files.schema import Check, anything, integer, read_json, record, row, several, text
@@ -44,11 +44,12 @@ from flowvm.graph.logical.nodes import Buffer
 from flowvm.graph.logical.plain import META, code_mark, plain, read_meta, read_plain
 from flowvm.graph.logical.saving import Numbers, ReadNumbers, read_graph, saved_graph
 from flowvm.graph.plan.plan import compile_plan
-from flowvm.meta.dtype import dtype_named, uint8
+from flowvm.meta.dtype import uint8
 from flowvm.meta.meta import TensorMeta
 from flowvm.nn.graph.build import GraphBuild
 from flowvm.nn.graph.compiled import Compiled
 from flowvm.nn.graph.environment import Environment
+from flowvm.nn.graph.guards import Contents, Guard, Guards, State
 from flowvm.nn.graph.steps import Steps, fixed_options
 from flowvm.nn.module import Module
 from flowvm.ops.random.generator import Generator, default_generator
@@ -57,7 +58,6 @@ from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import OPERAND, STO
 
 if TYPE_CHECKING:
-    from flowvm.nn.graph.guards import Modules, Others
     from flowvm.optim.optimizer import Optimizer
 
 
@@ -80,7 +80,6 @@ PLAN: Check = record(
     seen=several(row(_NAME, anything)),
     code=anything,
     numbers=several(anything, 1 << 18),
-    dtype=_NAME,
 )
 STATE: Check = record(
     magic=_NAME, format=_PLACE, flowvm=_NAME, python=_NAME, graph=_NAME, plans=text(1 << 28),
@@ -135,7 +134,7 @@ def check_call(
 
 
 MAGIC = "flowvm compiled graph"
-FORMAT = 2
+FORMAT = 3
 
 
 # --- saving -------------------------------------------------------------------------------------
@@ -196,7 +195,7 @@ class _Writer:
             )
         numbers, what = Numbers(), f"{name}: a call's key"
         modules, others, *reads = compiled.watched
-        if others.random is not None:
+        if any(isinstance(guard, State) for guard in others):
             raise ArgumentError(
                 f"{name}: build draws from Python's or NumPy's random state, so no Plan serves "
                 f"another process"
@@ -226,10 +225,9 @@ class _Writer:
                 [list(self.entries[id(owner)]), at, numbers.saved(cell, what)]
                 for owner, at, cell in compiled.updates
             ],
-            "seen": [[text, seen_form(value)] for text, value in _all_seen(modules, others)],
+            "seen": [[*_named_form(guard)] for guard in _named_guards(modules, others)],
             "code": code_marks(self.graph, modules, others),
             "numbers": numbers.table,
-            "dtype": others.dtype.name,
         }
 
     def _setting(self, value: object, what: str) -> Any:
@@ -277,22 +275,20 @@ class _Writer:
             f"{self.graph.name}: {generator!r} has no name in the graph: make it an attribute"
         )
 
-    def _guard(self, guard: Any, numbers: Numbers) -> Any:
-        find, outcome = guard
-        leaf = getattr(find, "__self__", None)
+    def _guard(self, guard: Condition, numbers: Numbers) -> Any:
         what = f"{self.graph.name}: a guard"
-        if isinstance(find, Live):
-            return [numbers.saved(find, what), plain(outcome, what)]
-        if isinstance(leaf, Leaf):
-            others = [list(self.entries[id(other)]) for other in leaf.others]
-            return [numbers.saved(leaf, what), {"others": others}]
-        if isinstance(leaf, ReadValue):
+        if isinstance(guard, Decision):
+            return [numbers.saved(guard.question, what), plain(guard.outcome, what)]
+        if isinstance(guard, Alike):
+            others = [list(self.entries[id(other)]) for other in guard.leaf.others]
+            return [numbers.saved(guard.leaf, what), {"others": others}]
+        if isinstance(guard, ReadValue):
             raise ArgumentError(
                 f"{self.graph.name}: build reads the values of a tensor and goes by them, so the "
                 f"graph is for these values alone, and no Plan serves another process"
             )
         raise ArgumentError(
-            f"{self.graph.name}: build decides by {find!r}, which has no saved form: decide by a "
+            f"{self.graph.name}: build decides by {guard!r}, which has no saved form: decide by a "
             f"number that an optimizer or a schedule has"
         )
 
@@ -308,7 +304,7 @@ def python_version() -> str:
 def named_tensors(graph: GraphBuild, around: Environment) -> dict[str, Tensor]:
     """Every tensor that has a name: of modules and optimizers, attributes, closures, globals."""
     tensors = dict(graph._named_tensors())
-    for label, t, *_ in around.modules.tensors.values():
+    for label, t in around.tensors():
         tensors.setdefault(label, t)
     return tensors
 
@@ -334,17 +330,16 @@ def is_plain(value: object) -> bool:
     return isinstance(value, (bool, int, float, str, tuple))
 
 
-def _all_seen(modules: Any, others: Others) -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) for each value that build and the modules read outside their
-    arguments.
-    """
-    for view in (*modules.views.values(), *others.views.values()):
-        for name, then in view.then.items():
-            yield view.text(name), then
-    for name, _, then in others.cells.values():
-        yield name, then
-    for label, _, items in others.contents.values():
-        yield f"the contents of {label}", tuple(map(seen_form, items))
+def _named_guards(modules: Guards, others: Guards) -> Iterator[Guard]:
+    """Yield the guard of each value that build and the modules read outside their arguments."""
+    return (guard for guard in (*modules, *others) if guard.by_code)
+
+
+def _named_form(guard: Guard) -> tuple[str, Any]:
+    """Return the name of a value that was read, and its saved form."""
+    if isinstance(guard, Contents):
+        return f"the contents of {guard.label}", seen_form(tuple(map(seen_form, guard.then)))
+    return guard.label, seen_form(guard.then)
 
 
 def seen_form(value: object) -> Any:
@@ -359,16 +354,12 @@ def seen_form(value: object) -> Any:
         return {"kind": type(value).__qualname__}
 
 
-def code_marks(graph: GraphBuild, modules: Modules, others: Others) -> dict[str, str]:
+def code_marks(graph: GraphBuild, modules: Guards, others: Guards) -> dict[str, str]:
     """Hashes of the code of build, and of the forward of modules that it reaches."""
     marks = {"build": code_mark(type(graph).build)}
-    for view in (*modules.views.values(), *others.views.values()):
-        for name, value in view.then.items():
-            if isinstance(value, Module):
-                marks[view.text(name)] = code_mark(value.forward)
-    for name, _, value in others.cells.values():
-        if isinstance(value, Module):
-            marks[name] = code_mark(value.forward)
+    for guard in _named_guards(modules, others):
+        if isinstance(guard.then, Module):
+            marks[guard.label] = code_mark(guard.then.forward)
     return marks
 
 
@@ -455,9 +446,9 @@ class _Reader:
                         f"options, and that is not an option"
                     )
                 live.others += [self._number_at(key, live.names[0]) for key in outcome["others"]]
-                capture.guards.append((live.alike, True))
+                capture.guards.append(Alike(live))
             elif isinstance(live, Live):
-                capture.guards.append((live, read_plain(outcome)))
+                capture.guards.append(Decision(live, read_plain(outcome)))
             else:
                 raise ArgumentError(
                     f"{graph.name}: the saved graph is damaged: it checks {live!r}, a constant"
@@ -467,7 +458,7 @@ class _Reader:
             (self._number_at(key, name), name, numbers.read(cell))
             for key, name, cell in saved["updates"]
         ]
-        self._expect(around, saved["seen"], saved["dtype"])
+        self._expect(around, saved["seen"])
         compiled = Compiled(
             capture, compile_plan(logical), read_plain(saved["result"]), steps, around.static
         )
@@ -489,20 +480,25 @@ class _Reader:
                     f"{self.graph.name}: {name} {what} the graph that was saved: capture it anew"
                 )
 
-    def _expect(self, around: Environment, saved: Sequence[Any], dtype: str) -> None:
-        """Let the Plan ask for what was seen when it was captured."""
-        modules, others = around.static
+    def _expect(self, around: Environment, saved: Sequence[Any]) -> None:
+        """Let the Plan ask for what was seen when it was captured: a saved value that is plain."""
         expected: dict[str, list[Any]] = {}
         for source, value in saved:
             expected.setdefault(source, []).append(value)
-        for view in (*modules.views.values(), *others.views.values()):
-            for name, value in list(view.then.items()):
-                view.then[name] = self._then(expected, view.text(name), value)
-        for key, (name, cell, value) in list(others.cells.items()):
-            others.cells[key] = (name, cell, self._then(expected, name, value))
-        for label, _, items in others.contents.values():
-            self._then(expected, f"the contents of {label}", tuple(map(seen_form, items)))
-        others.dtype = dtype_named(dtype)
+        for guard in _named_guards(*around.static):
+            text, now = _named_form(guard)
+            if not expected.get(text):
+                continue
+            then = expected[text].pop(0)
+            if then == now:
+                continue
+            kinds = [isinstance(v, dict) and "kind" in v for v in (then, now)]
+            if any(kinds) or isinstance(guard, Contents):
+                raise ArgumentError(
+                    f"{self.graph.name}: {text} is not what it was when the graph was saved: {now} "
+                    f"here, {then} then"
+                )
+            guard.then = read_plain(then)
         missing = [source for source, values in expected.items() if values]
         if missing:
             raise ArgumentError(
@@ -511,22 +507,6 @@ class _Reader:
             )
         for watcher in around.static:
             watcher.ready()
-
-    def _then(self, expected: dict[str, list[object]], text: str, value: object) -> Any:
-        """The value that the Plan asks for: the saved one, if it is plain."""
-        saved = expected.get(text)
-        if not saved:
-            return value
-        then, now = saved.pop(0), seen_form(value)
-        if then == now:
-            return value
-        kinds = [isinstance(v, dict) and "kind" in v for v in (then, now)]
-        if any(kinds) or text.startswith("the contents of "):
-            raise ArgumentError(
-                f"{self.graph.name}: {text} is not what it was when the graph was saved: {now} "
-                f"here, {then} then"
-            )
-        return read_plain(then)
 
     # --- names --------------------------------------------------------------------------------
 

@@ -24,14 +24,13 @@ import datetime
 import decimal
 import functools
 import os
-import random
 import sys
 import sysconfig
 import types
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from types import CodeType, ModuleType
 from typing import Any, Protocol
 
@@ -49,10 +48,15 @@ from flowvm.nn.graph.guards import (
     Contents,
     Entry,
     Guard,
+    Guards,
     Item,
+    Key,
     Length,
     Lives,
+    Namer,
     Order,
+    State,
+    state_of,
 )
 from flowvm.nn.module import Module
 from flowvm.private import cpython
@@ -189,18 +193,16 @@ class Around(Protocol):
         """Return True if `value` is a tensor that the capture has made."""
 
 
-class Reads:
+class Reads(Guards):
     """The values that one capture read, with a guard for each.
 
     unwatched  what cannot be watched, in words, and the line: (text, file, number)
     """
 
-    gated = False
-
     def __init__(self, around: Around) -> None:
+        super().__init__()
         self._around: Around = weakref.proxy(around)  # which has this one
-        self._guards: dict[tuple[Any, ...], Guard] = {}
-        self._written: dict[tuple[Any, ...], Guard] = {}
+        self._written: dict[Key, Guard] = {}
         self._fresh: set[int] = set()
         self._ours: set[int] = set()
         self._labels: dict[int, str] = {}
@@ -209,7 +211,6 @@ class Reads:
         self.hidden: dict[int, frozenset[str]] = {}  # names of an object that are no user's
         self.changed: list[str] = []  # what the code changes itself
         self.unwatched: dict[str, tuple[str, int]] = {}
-        self._checks: list[Guard] = []
 
     # --- what is known of objects -------------------------------------------------------------
 
@@ -583,7 +584,8 @@ class Reads:
     def read_state(self, source: object) -> None:
         """Code draws from a generator of random numbers of its own."""
         if self.is_outside(source):
-            self._record(("state", id(source)), _State(self.label(source), source))
+            guard = State(self.label(source), source, state_of(source))
+            self._record(("state", id(source)), guard)
 
     def consume(self, thing: object, depth: int = 0) -> None:
         """All of a container, or of an array, is read."""
@@ -609,8 +611,7 @@ class Reads:
                 self.read_length(thing)
                 self.note_unwatched(f"of {label}, of {len(thing)} items, the length alone", ("", 0))
                 return
-            then = Contents(label, thing, ())._read()
-            self._record(("contents", id(thing)), Contents(label, thing, then))
+            self._record(("contents", id(thing)), Contents(label, thing))
         items = thing.values() if isinstance(thing, dict) else thing
         for number, item in enumerate(items if depth < DEPTH and not large else ()):
             if not isinstance(item, _ATOMS):
@@ -676,7 +677,7 @@ class Reads:
         elif isinstance(container, (list, deque)) and type(key) is int:
             self._write(("item", id(container), key), Item(text, container, key, None), value)
 
-    def _write(self, key: tuple[object, ...], guard: Guard, value: object) -> None:
+    def _write(self, key: Key, guard: Guard, value: object) -> None:
         if key not in self._guards and not isinstance(value, (Tensor, Live)):
             self._written[key] = guard
 
@@ -686,7 +687,7 @@ class Reads:
         """Return True if an object existed before the code ran, and is none of flowvm's."""
         return id(thing) not in self._fresh and id(thing) not in self._ours
 
-    def _record(self, key: tuple[object, ...], guard: Guard) -> None:
+    def _record(self, key: Key, guard: Guard) -> None:
         if key in self._guards:
             return
         if key in self._written or isinstance(guard.then, Live) or id(guard.owner) in self._ours:
@@ -720,76 +721,38 @@ class Reads:
         if isinstance(value, Iterator):
             self._iterators.add(id(value))
 
-    # --- a watcher ------------------------------------------------------------------------------
+    # --- when the capture is over ---------------------------------------------------------------
 
-    def places(self) -> Iterator[tuple[Any, Guard]]:
-        """All guards, by their key."""
-        yield from list(self._guards.items())
-
-    def drop(self, key: Any) -> None:
-        """Do not ask one of them."""
-        del self._guards[key]
-
-    def ready(self, known: set[tuple[Any, ...]]) -> None:
-        """The capture is over: what it left, and what it changed itself.
-
-        `known` are places that others watch.
+    def settle(self, known: set[Key]) -> None:
+        """Note what the capture left, and what it changed itself; do not ask for the places
+        `known`, which others ask for.
         """
         for key, guard in self._written.items():
             guard.then = guard.now()
             if not isinstance(guard.then, (Tensor, Live)) and guard.then is not MISSING:
                 self._guards[key] = guard
-        self.changed = [g.label for g in self._guards.values() if not g.holds()]
-        self._checks = [
-            guard for key, guard in self._guards.items() if key in self._written or key not in known
-        ]
-        for own in (self._guards, self._written, self._fresh, self._iterators, self._labels):
+        self.changed = [g.label for g in self if not g.holds()]
+        for key in (known & self.keys()) - self._written.keys():
+            self.drop(key)
+        for own in (self._written, self._fresh, self._iterators, self._labels):
             own.clear()
         self._cells.clear()
         self.hidden.clear()
 
     def holds(self) -> bool:
         """Return True if all values that the capture read are as they were."""
-        return not self.changed and all(guard.holds() for guard in self._checks)
+        return not self.changed and super().holds()
 
     def difference(self) -> list[str]:
         """List the changes since the capture as text; empty if the guards hold."""
-        differences = [guard.difference() for guard in self._checks if not guard.holds()]
+        differences = super().difference()
         if not differences and self.changed:
             return [f"{', '.join(self.changed[:3])}, which build changes itself"]
         return differences
 
-    def expression(self, name: Callable[[Any], str]) -> str:
+    def expression(self, name: Namer) -> str:
         """Source that is true if everything is the very object that it was."""
-        if self.changed:
-            return "False"
-        return " and ".join(guard.expression(name) for guard in self._checks) or "True"
-
-
-class _State(Guard):
-    """The state of a generator of random numbers, which drawing changes."""
-
-    __slots__ = ()
-
-    def __init__(self, label: str, owner: object) -> None:
-        super().__init__(label, owner, None)
-        self.then = self.now()
-
-    def _read(self) -> Any:
-        owner = self.owner
-        if isinstance(owner, random.Random):
-            return owner.getstate()
-        if isinstance(owner, np.random.Generator):
-            return repr(owner.bit_generator.state)
-        return repr(owner.get_state(legacy=False))
-
-    def expression(self, name: object) -> str:
-        """Source of the comparison."""
-        return "False"
-
-    def difference(self) -> str:
-        """The change in words."""
-        return f"the random state of {self.label}, which build draws from"
+        return "False" if self.changed else super().expression(name)
 
 
 # --- how Python looks attributes up ---------------------------------------------------------------

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from flowvm.eager.live import Leaf, Live
+from flowvm.eager.live import Alike, Leaf, Live
 from flowvm.eager.modes import current_recorder, departing
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.capture import Capture
@@ -233,7 +233,7 @@ class Steps(Switched):
                     first[name, type(value), value] = leaf
                 else:
                     if not known.others:
-                        self.capture.guards.append((known.alike, True))
+                        self.capture.guards.append(Alike(known))
                     known.others.append(entry)
                     self._saved.append((entry, name, value))
                     entry[name] = known

@@ -210,6 +210,8 @@ def test_keys_in_python_are_the_native_ones():
         ((1, slice(None), None),),
         ([1, 2],),
         ((1, 2),),
+        (((1, 2), (3, None)),),
+        ([(1, 2), 3],),
         (x.shape,),
         (...,),
     ]
