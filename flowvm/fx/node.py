@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from flowvm.errors import ArgumentError, ArgumentTypeError, GraphError
@@ -302,13 +302,6 @@ class Node:
 
 def _plain_name(target: object) -> str:
     return target if isinstance(target, str) else getattr(target, "__name__", "")
-
-
-def nodes_in(value: object) -> Iterator[Node]:
-    """The nodes that a value holds."""
-    nodes: list[Node] = []
-    map_arg(value, lambda node: nodes.append(node) or node)  # type: ignore[func-returns-value]
-    return iter(nodes)
 
 
 def text(value: object) -> str:

@@ -145,13 +145,9 @@ def op(
     tensor([2, 4])
     """
     left, right = signature.split("->")
-    inputs = [n.strip() for n in left.split(",") if n.strip()]
-    outputs = [n.strip() for n in right.split(",") if n.strip()]
-    writes = frozenset(n[:-1] for n in inputs if n.endswith("!"))
-    unsized = frozenset(n[:-1] for n in outputs if n.endswith("?"))
-    inputs = [n.rstrip("!") for n in inputs]
-    outputs = [n.rstrip("?") for n in outputs]
-    pairs = [s.split(":") for s in scalars.split(",") if s.strip()]
+    inputs, writes = _names(left, "!")
+    outputs, unsized = _names(right, "?")
+    pairs = [s.split(":") for s in _names(scalars)[0]]
     kinds = "".join({"float": "d", "int": "q"}[kind.strip()] for _, kind in pairs)
 
     def declare(infer: Callable[..., Launch | ScalarLaunch]) -> Callable[..., object]:
@@ -162,8 +158,8 @@ def op(
         operator = Operator(
             called,
             Signature(
-                inputs=tuple(inputs),
-                outputs=tuple(outputs),
+                inputs=inputs,
+                outputs=outputs,
                 attrs=attrs,
                 scalars=tuple(n.strip() for n, _ in pairs),
                 scalar_kinds=kinds,
@@ -181,8 +177,8 @@ def op(
                 minifloats=half == "bits",
             ),
             grad=grad,
-            saves=tuple(n.strip() for n in saves.split(",") if n.strip()),
-            constants=frozenset(n.strip() for n in constants.split(",") if n.strip()),
+            saves=_names(saves)[0],
+            constants=frozenset(_names(constants)[0]),
             rules=Rules(amp, letters),
         )
         operator.rules.fallback = _prepared(operator, dense, half)
@@ -192,6 +188,18 @@ def op(
         return operator.call
 
     return declare
+
+
+def _names(text: str, mark: str = "!") -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return the names that a text lists, with commas between them, and those with the mark."""
+    stripped = text.strip()
+    if not stripped:
+        return (), frozenset()
+    names = [n.strip() for n in stripped.split(",")]
+    if mark not in text:
+        return tuple(names), frozenset()
+    marked = frozenset([n[:-1] for n in names if n[-1:] == mark])
+    return tuple([n.rstrip(mark) for n in names]), marked
 
 
 def _in_room(rule: str, declared_in: str) -> str:

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import contextlib
 import dis
-import faulthandler
 import itertools
 import linecache
 import random
@@ -35,6 +34,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from flowvm.vm.callers.lines import INTERNAL
+from tools.patience import patience
 
 PATIENCE = 250  # seconds for one run
 BLOCKED_S = 0.02  # for which another thread is waited for
@@ -193,23 +193,21 @@ def meet(
     for at in places:
         run, other, check = start()
         tracer = _Meeting(run.__code__, at, other)
-        faulthandler.dump_traceback_later(PATIENCE, exit=True)
-        before, answer = sys.gettrace(), None
-        sys.settrace(tracer.call)
-        try:
-            answer = run()
-        except Exception as error:
-            answer = error
-        finally:
-            sys.settrace(before)
-        if not tracer.where:
-            continue  # this run passed fewer
-        tracer.thread.join()
-        problem = check(answer, tracer.answers.pop())
-        faulthandler.cancel_dump_traceback_later()
+        with patience(PATIENCE):
+            before, answer = sys.gettrace(), None
+            sys.settrace(tracer.call)
+            try:
+                answer = run()
+            except Exception as error:
+                answer = error
+            finally:
+                sys.settrace(before)
+            if not tracer.where:
+                continue  # this run passed fewer
+            tracer.thread.join()
+            problem = check(answer, tracer.answers.pop())
         if problem:
             wrong.append(f"in front of {tracer.where}: {problem}")
-    faulthandler.cancel_dump_traceback_later()
     assert not wrong, f"{len(wrong)} of {len(places)} boundaries:\n" + "\n".join(wrong[:20])
     return len(places)
 
@@ -289,11 +287,10 @@ def drive(
     wrong: list[str] = []
     for n, at in enumerate(places):
         kind = errors[(n + seed) % len(errors)]
-        faulthandler.dump_traceback_later(PATIENCE, exit=True)
-        caught = list[BaseException]() if keep else None
-        where, problem = interrupted(start(), at, kind, errors=caught)
-        problem = problem or check()
-        faulthandler.cancel_dump_traceback_later()
+        with patience(PATIENCE):
+            caught = list[BaseException]() if keep else None
+            where, problem = interrupted(start(), at, kind, errors=caught)
+            problem = problem or check()
         if problem:
             wrong.append(f"{kind.__name__} in front of {where}: {problem}")
     assert not wrong, f"{len(wrong)} of {len(places)} boundaries:\n" + "\n".join(wrong[:20])

@@ -32,6 +32,7 @@ from typing import TypeVar
 
 from flowvm.guards import regions
 from flowvm.private.cpython import enters_block
+from flowvm.vm.callers import tracebacks
 from flowvm.vm.callers.lines import INTERNAL
 
 # CPython ignores exceptions in their frames
@@ -144,13 +145,14 @@ def interrupt(signum: int, frame: FrameType | None) -> None:
 
 
 def install() -> None:
-    """Delay a Ctrl-C where it would be lost, unless the program has a handler.  Once: whoever sets
-    Python's own handler again has it.
+    """Delay a Ctrl-C where it would be lost, unless the program has a handler, and print it without
+    flowvm's frames.  Once: whoever sets Python's own handler again has it.
     """
     if _is_installed[0] or threading.current_thread() is not threading.main_thread():
         return
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
+        tracebacks.install()
         _is_installed[0] = True
 
 

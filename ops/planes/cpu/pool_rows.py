@@ -91,16 +91,15 @@ class _Maxima(Emitter):
             places = [k if p < begin + lanes else p for k, p in enumerate(places)]
         return result
 
-    def spread(self, b: Builder, x: Value, at: Value, columns: Value, mask: Value) -> Value:
-        """The elements at `columns` behind a place."""
-        spots = self.ir.VectorType(self.pointer, self.lanes)
-        name = f"llvm.masked.gather.{self.suffix}.v{self.lanes}p0"
-        gather = self.declared(name, self.vector, [spots, self.i32, self.bits, self.vector])
-        wide = self.ir.VectorType(self.i64, self.lanes)
-        size = self.ir.Constant(wide, [self.i64(self.size)] * self.lanes)
-        first = self.splat(b, b.ptrtoint(b.gep(x, [at]), self.i64), wide)
-        far = b.add(first, b.mul(b.sext(columns, wide), size))
-        return b.call(gather, [b.inttoptr(far, spots), self.i32(self.size), mask, self.lowest])
+    def spread(self, b: Builder, x: Value, row: Value, columns: Value, mask: Value) -> Value:
+        """The elements at `columns` of a row, one after the other; `lowest` outside of the mask."""
+        result, none = self.lowest, self.ir.Constant(self.index, None)
+        near = b.select(mask, columns, none)  # column 0 is in every row
+        for lane in range(self.lanes):
+            column = b.sext(b.extract_element(near, self.i32(lane)), self.i64)
+            value = b.load(b.gep(x, [b.add(row, column)]))
+            result = b.insert_element(result, value, self.i32(lane))
+        return b.select(mask, result, self.lowest)
 
     def reader(
         self, b: Builder, x: Value, step: Value, stride: int, width: Value

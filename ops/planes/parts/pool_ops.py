@@ -31,10 +31,11 @@ from flowvm.ops.planes.cpu.pool_kernels import (
     max_body,
     scatter_body,
 )
+from flowvm.ops.planes.cpu.pool_rows import STRIDES
 from flowvm.ops.planes.parts import plane_checks
 from flowvm.ops.planes.parts.plane_letters import planes
 
-ABREAST = 4  # windows of a row that are worth a vector of them
+ABREAST, GATHERED = 2, 4  # windows of a row that are worth a vector, by STRIDES or by any other
 POSITIONS = 2048  # of a block: what a few lines of them take stays in the nearest cache
 TAPS = 36  # of a window that is laid out: one loop over all positions for each
 MOST = 1 << 20  # bytes laid out
@@ -95,7 +96,8 @@ def _max(input: TensorMeta, windows: Windows, n: Count) -> Launch:
     out = input.with_shape((*input.shape[:-n], *size))
     indices = input.with_shape(out.shape, int64)
     views = _flat(out, indices, input)
-    body = max_body if windows.kh and windows.ow >= ABREAST else any_max_body
+    least = ABREAST if windows.sw in STRIDES else GATHERED
+    body = max_body if windows.kh and windows.ow >= least else any_max_body
     return Launch((out, indices), body, views, (windows,), planes, _grain(space))
 
 

@@ -5,6 +5,8 @@ Each test is a program of its own, whose second thread sends the signals.
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 import textwrap
 from types import SimpleNamespace
@@ -405,3 +407,23 @@ def test_tries_that_come_late_are_of_the_same_finalizer(monkeypatch):
     interrupt._late.clear()
     Owner()  # another one has its time
     assert put_off[3:] == [True, True, False]
+
+
+LOADING = """
+import os, signal, threading
+from flowvm.utils.data import DataLoader
+class Waiting:
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        os.kill(os.getppid(), signal.SIGINT)
+        threading.Event().wait(60)
+list(DataLoader(Waiting(), num_workers=1, multiprocessing_context="fork"))
+"""
+
+
+def test_a_ctrl_c_before_the_vm_starts_shows_the_users_lines():
+    process = subprocess.run([sys.executable, "-c", LOADING], capture_output=True, text=True)
+    assert process.returncode == -signal.SIGINT, process.stderr
+    assert process.stderr.endswith("KeyboardInterrupt\n")
+    assert process.stderr.count("  File ") == 1, process.stderr
