@@ -5,7 +5,10 @@ The seed is drawn from `--seed` (default: today's, printed in the header) and th
 test's numbers do not depend on which tests ran before it or on which process.
 """
 
+from __future__ import annotations
+
 import contextlib
+import functools
 import gc
 import os
 import random
@@ -15,11 +18,14 @@ import time
 import zlib
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import numpy as np
 import pytest
+
+if TYPE_CHECKING:
+    import pytest_timeout
 
 # Texts are as wide as without a terminal: readline, which pytest imports, sets the width for its
 # children, and so for the workers of a parallel run.
@@ -69,6 +75,37 @@ def pytest_configure_node(node: Any) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"seed: {config.base_seed} (--seed {config.base_seed} repeats this run's numbers)"  # type: ignore[attr-defined]
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-timeout, which need not be there
+def pytest_timeout_set_timer(item: pytest.Item, settings: pytest_timeout.Settings) -> bool | None:
+    """Bound a test's time by `tools.patience`: pytest-timeout's own thread reads frames while other
+    threads run, which CPython 3.11 may not survive.
+    """
+    if settings.method != "thread":
+        return None
+    from tools.patience import patience
+
+    ends = contextlib.ExitStack()
+    ends.enter_context(patience(settings.timeout, functools.partial(_report_timeout, item)))
+    vars(item)["cancel_timeout"] = ends.close  # where pytest-timeout looks for it
+    return True
+
+
+def _report_timeout(item: pytest.Item) -> bool:
+    """Print what a test that takes too long has printed; False while it is in a debugger."""
+    import pytest_timeout
+
+    if pytest_timeout.is_debugging():
+        return False
+    capture = item.config.pluginmanager.getplugin("capturemanager")
+    texts = ("", "")
+    if capture is not None:
+        capture.suspend_global_capture(item)
+        texts = capture.read_global_capture()
+    rule = "+" * 30
+    print(f"{rule} Timeout {rule}\n{item.nodeid}", *texts, sep="\n", file=sys.stderr, flush=True)
+    return True
 
 
 FAILED: dict[str, None] = {}

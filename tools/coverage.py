@@ -87,8 +87,8 @@ def row_of(name: str, function: Any, samples: dict[int, OpSamples]) -> Row:
     if operator is not None:
         cpu = cuda = "element"
     elif (operator := _operator(own)) is not None:
-        cpu, cuda = "kernel", "kernel" if operator.cuda else "body"
-    if name in WAITS or (operator is not None and operator.unsized):
+        cpu, cuda = "kernel", "kernel" if operator.kernel.cuda else "body"
+    if name in WAITS or (operator is not None and operator.signature.unsized):
         graph = "waits"
     first = "yes" if tested is not None and tested.grad else "–"
     second = "yes" if tested is not None and tested.grad and tested.grad2 else "–"

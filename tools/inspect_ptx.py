@@ -134,8 +134,8 @@ def steps(case: Case) -> list[Any]:
     takes = len(case.metas) - (case.operator == "copy")  # whose output is given, too
     matches = [
         o for o in operators
-        if o.name == case.operator and o.infer
-        and (len(o.inputs), len(o.attrs)) == (takes, len(case.attributes))
+        if o.name == case.operator and o.kernel.infer
+        and (len(o.signature.inputs), len(o.signature.attrs)) == (takes, len(case.attributes))
     ]  # fmt: skip
     launch = launch_of(matches[0], tuple(case.metas), case.attributes)
     return [step for step in launch.steps if isinstance(step, KernelStep)]

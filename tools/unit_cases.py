@@ -8,7 +8,6 @@ inner part of the other project).
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import linecache
 import os
@@ -22,6 +21,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from tools.patience import patience
 
 HERE = Path(__file__).resolve().parent.parent
 Outcomes = dict[str, tuple[str, str]]
@@ -94,9 +95,9 @@ def run(
         def note(*row: str) -> None:
             log.write(json.dumps(row) + "\n")
 
-        faulthandler.dump_traceback_later(seconds, exit=True)
         try:
-            module = load()
+            with patience(seconds):
+                module = load()
         except unittest.SkipTest as error:
             note("whole file", "skip", str(error))
             return
@@ -109,16 +110,15 @@ def run(
             if name in known:
                 continue
             note(name, "start", "")
-            faulthandler.dump_traceback_later(seconds, exit=True)
             result = Result()
-            case.run(result)
+            with patience(seconds):
+                case.run(result)
             note(name, *result.outcome)
             for _, text in (*result.errors, *result.failures):
                 print(name, text, file=sys.stderr)
             if rank is not None and result.outcome[0] in ("fail", "words"):
                 os._exit(1)
         note("all", "done", "")
-        faulthandler.cancel_dump_traceback_later()
 
 
 # --- all files ------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def outcomes(command: list[str], ranks: int, seconds: float, show: bool) -> Outc
 
 
 def _end(text: str) -> str:
-    if "Timeout (" in text:
+    if "no end within" in text:
         return "timeout"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return "ended: " + next(

@@ -165,7 +165,7 @@ def _cast(t: Any, dtype: DType) -> object:
 
 def _convert(op: Any, tensors: Sequence[object]) -> tuple[object, ...] | None:
     """Convert the tensors of a call of an operator with a rule; None where they stay."""
-    return converted(op.amp, tensors)
+    return converted(op.rules.amp, tensors)
 
 
 hot.update({"autocast": _mode.inside, "convert": _convert})

@@ -24,9 +24,11 @@ from types import CodeType, FunctionType
 from typing import Any, Protocol
 
 from flowvm.config import config
+from flowvm.eager.declaration import Rules, Signature
 from flowvm.eager.live import Frozen, Live, freeze
 from flowvm.eager.tensor import Storage, Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError
+from flowvm.guards.lru_cache import LRUCache
 from flowvm.vm.callers.hot import hot, issue_globals
 from flowvm.vm.callers.tracebacks import cut
 from flowvm.vm.machine.words import CTL, RING
@@ -39,18 +41,12 @@ class Callee(Protocol):
     """An operator (`flowvm.eager.interpreter`), as far as its calls depend on it."""
 
     name: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attrs: tuple[str, ...]
-    scalars: tuple[str, ...]
-    scalar_kinds: str
-    writes: frozenset[str]
-    unsized: frozenset[str]
-    saves: tuple[str, ...]
+    signature: Signature
     grad: Callable[..., object] | None
-    amp: str
+    saves: tuple[str, ...]
+    rules: Rules
     over: Any  # not None: its result goes over its first input, which it reads, too
-    cache: dict[Any, Any]
+    lru: LRUCache
 
     @property
     def differentiable(self) -> tuple[str, ...]:
@@ -62,7 +58,9 @@ class Callee(Protocol):
 
 def _source(op: Callee, params: Sequence[str]) -> str:
     """The text; `params` name the inputs, attributes and scalars of a call, in this order."""
-    at_attrs, at_scalars = len(op.inputs), len(op.inputs) + len(op.attrs)
+    signature = op.signature
+    at_attrs = len(signature.inputs)
+    at_scalars = at_attrs + len(signature.attrs)
     inputs, named = params[:at_attrs], params[at_scalars:]
     tensors = "".join(f"{n}, " for n in inputs)
     attrs = "".join(f"{n}, " for n in params[at_attrs:at_scalars])
@@ -70,28 +68,30 @@ def _source(op: Callee, params: Sequence[str]) -> str:
     key = "".join(f"{n}._meta, " for n in inputs) + attrs
     lines = [
         f"def call({', '.join(params)}):",
-        *(_converting_lines(tensors) if op.amp else ()),
+        *(_converting_lines(tensors) if op.rules.amp else ()),
+        "    _renewed = renewed",
         "    try:",
-        f"        _e = cache[({key})]",
+        f"        _key = ({key})",
+        "        _e = cache[_key]",
         "    except (KeyError, AttributeError, TypeError): _e = None",
         "    if _e is None:",  # out here, or an error would say it came while handling a KeyError
         f"        _result = fallback(op, ({tensors}), ({attrs}), ({scalars}))"
-        if op.attrs
-        else f"        _result = op.fallback({', '.join(params)})",
+        if signature.attrs
+        else f"        _result = op.rules.fallback({', '.join(params)})",
         "        if _result is not None: return _result",
         f"        _e = miss(op, ({tensors}), ({attrs}))",
         f"        if _e is globally: return _e(op, ({tensors}), ({attrs}), ({scalars}))",
         "    if _e.large and dead: release_dead()",
     ]
-    for i, _ in enumerate(op.outputs):
+    for i, _ in enumerate(signature.outputs):
         lines += [
             f"    try: _s{i} = pop()",
             f"    except IndexError: _s{i} = refill()",
             f"    _o{i} = new(Tensor); _o{i}._storage = None; _o{i}._ref = _s{i}",
             f"    _o{i}._meta = _e.outputs[{i}]; _o{i}._node = None",
         ]
-    outs = "".join(f"_o{i}, " for i in range(len(op.outputs)))
-    operands = [f"_s{i}" for i in range(len(op.outputs))]
+    outs = "".join(f"_o{i}, " for i in range(len(signature.outputs)))
+    operands = [f"_s{i}" for i in range(len(signature.outputs))]
     operands += [f"{n}._ref" for n in (*inputs[: op.over is not None], *inputs)]
     values = [*reversed(named), *reversed(operands), "_word"]
     lines += [  # now, while no sequence number is taken: to convert a tensor is to wait for it
@@ -106,21 +106,24 @@ def _source(op: Callee, params: Sequence[str]) -> str:
         "    if _c.co_filename in user_files: _last = _f.f_lasti",
         "    else: _c, _last = find_user(_f)",
         "    _write = packs[_e.scalar_pack]"
-        if op.scalars and not op.scalar_kinds
+        if signature.scalars and not signature.scalar_kinds
         else "    _write = pack",
+        # the entry is for the metas that operands had then: with others they have other places
+        "    if renewed is not _renewed and may_repeat(): continue",
         *publishing(values),
     ]
-    written = [n for own, n in zip(op.inputs, inputs, strict=True) if own in op.writes]
+    written = signature.written(inputs)
     lines += [f"    {n}.bump()" for n in written]
-    for i, name in enumerate(op.outputs):
-        if name in op.unsized:
+    for i, name in enumerate(signature.outputs):
+        if name in signature.unsized:
             lines.append(f"    unsized(op, _o{i}, _e.outputs[{i}])")
-    if op.grad is not None and op.inputs:
+    if op.grad is not None and signature.inputs:
         lines += _node_lines(op, inputs, attrs + scalars)
-    results = [f"_o{i}" for i in range(len(op.outputs))] or written[:1]
+    results = [f"_o{i}" for i in range(len(signature.outputs))] or written[:1]
     lines.append(f"    return {', '.join(results)}")
-    body = "\n".join("    " + line for line in lines[1:])
-    return f"{lines[0]}\n    try:\n{body}\n    except flow_error as _error: cut(_error); raise\n"
+    body = "\n".join("        " + line for line in lines[1:])
+    ends = "    except flow_error as _error: cut(_error); raise\n"
+    return f"{lines[0]}\n    try:\n        while True:\n{body}\n{ends}"
 
 
 def _converting_lines(tensors: str) -> list[str]:
@@ -180,16 +183,17 @@ def _due_lines() -> list[str]:
 
 
 def _node_lines(op: Callee, inputs: Sequence[str], attrs: str) -> list[str]:
+    signature = op.signature
     needed = " or ".join(f"{n}._node is not None" for n in inputs)
     edges = "".join(f"{n}._node, " for n in inputs)
-    metas = "".join(f"{n}._meta, " for n in inputs)
+    metas = "".join(f"_key[{i}], " for i in range(len(inputs)))  # another has others by now
     live = range(len(op.differentiable))
     out_metas = "".join(f"_e.outputs[{i}], " for i in live)
     lines = [f"    if ({needed}) and (not unrecorded or grad_enabled()):"]
     saved, versions = [], []
     for name in op.saves:
-        if name in op.outputs:
-            i = op.outputs.index(name)
+        if name in signature.outputs:
+            i = signature.outputs.index(name)
             lines.append(
                 f"        _st = new(Storage); _st.version = 0; _o{i}._storage = _st; "
                 f"_st.id = _s{i}; _a{i} = new(Tensor); "
@@ -199,7 +203,7 @@ def _node_lines(op: Callee, inputs: Sequence[str], attrs: str) -> list[str]:
             saved.append(f"_a{i}")
             versions.append("0")
         else:
-            own = inputs[op.inputs.index(name)]
+            own = inputs[signature.inputs.index(name)]
             saved.append(own)
             versions.append(f"0 if {own}._storage is None else {own}._storage.version")
     lines.append(
@@ -227,7 +231,8 @@ def call_function(
     It gives the op's outputs, or the input that the op writes.  `keywords` are its parameters'
     names, where callers know the operands by other ones than the op.
     """
-    params = list(keywords or (*op.inputs, *op.attrs, *op.scalars))
+    signature = op.signature
+    params = list(keywords or signature.arguments)
     reserved = {
         n
         for n in params
@@ -238,23 +243,22 @@ def call_function(
             f"{op.name}: {', '.join(sorted(reserved))} cannot name an argument, because the "
             f"function that issues calls uses that name itself; choose another"
         )
-    n_words = len(op.inputs) + len(op.outputs) + len(op.scalars) + 2 + (op.over is not None)
-    n_rest = n_words - len(op.scalar_kinds)
-    own = {
-        "op": op,
-        "cache": op.cache,
-        "packs": _Packs(n_words),
-        "pack": struct.Struct(op.scalar_kinds[::-1] + "q" * n_rest).pack_into,
-    }
+    n_words = len(signature.operands) + len(signature.scalars) + 2 + (op.over is not None)
+    own: dict[str, object] = {"op": op, "cache": op.lru.young}
+    if signature.scalars and not signature.scalar_kinds:  # as the text has it
+        own["packs"] = _Packs(n_words)
+    else:
+        kinds = signature.scalar_kinds
+        own["pack"] = struct.Struct(kinds[::-1] + "q" * (n_words - len(kinds))).pack_into
+    call: FunctionType
     if within is not issue_globals:
         call = generated(_source(op, params), f"<flowvm call {op.name}>", own, within)
         call.__name__ = call.__qualname__ = op.name
         return call
-    own.pop("pack" if op.scalars and not op.scalar_kinds else "packs")  # as the text has it
-    call = _unwritten_maker(", ".join(own), len(params))(**own)
+    count = len(params)
+    call = _unwritten_maker(", ".join(own), count)(**own)
     call.__name__ = call.__qualname__ = op.name
-    assert isinstance(call, FunctionType)
-    variables = call.__code__.co_varnames[len(params) :]
+    variables = call.__code__.co_varnames[count:]
     call.__code__ = call.__code__.replace(co_varnames=(*params, *variables))
     _unwritten[id(op)] = call
     return call

@@ -1,9 +1,10 @@
 """From a call to an instruction: the eager interpreter.
 
-An `Operator` says what its calls mean; `flowvm.eager.calls` writes the Python function that makes
-them.  On a miss `Operator.lower` infers (wrong arguments raise here, on the caller's line),
-compiles or loads the kernel and describes the call as an `Invocation`; that becomes an entry of the
-VM, and the next call with such metas finds it in the operator's cache.
+An `Operator` says what its calls mean, in the records of `flowvm.eager.declaration`;
+`flowvm.eager.calls` writes the Python function that makes them.  On a miss `Kernel.lower` infers
+(wrong arguments raise here, on the caller's line), compiles or loads the kernel and describes the
+call as an `Invocation`; that becomes an entry of the VM, and the next call with such metas finds it
+in the operator's cache.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from flowvm.eager.autocast import AMP
 from flowvm.eager.batched import Batches
 from flowvm.eager.call_entry import CallEntry
 from flowvm.eager.calls import call_function
+from flowvm.eager.declaration import Invocation, Kernel, Origin, Rules, Signature
 from flowvm.eager.global_calls import Globals, is_placed, local_of, mixed
 from flowvm.eager.live import Live, now
 from flowvm.eager.modes import current_recorder, current_trace_recorder, placed
@@ -33,7 +35,6 @@ from flowvm.eager.overrides import hint
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, ShapeError
 from flowvm.guards.lru_cache import LRUCache
-from flowvm.meta.arrays import Array
 from flowvm.meta.batched_meta import base_device, is_batched
 from flowvm.meta.device import Device, cpu
 from flowvm.meta.device import meta as nowhere
@@ -50,93 +51,45 @@ BRIEF = 1 << 16  # bytes of operands that a thread which waits goes through itse
 LARGE = 1 << 16  # bytes that a call allocates, for which dead tensors are released first
 
 
-@dataclass(frozen=True)
-class Invocation:
-    """The kernel, layout and sizes for one (operator, metas, attributes)."""
-
-    outputs: tuple[TensorMeta, ...]  # a mut2 output's meta has in shape[0] the most it can be
-    kernel: int
-    layout: Array
-    units: int = 1
-    grain: int = 1
-    scratch: int = 0
-    scalar_pack: str = ""  # struct codes of the dynamic scalars, "q" or "d" each
-    phases: tuple[tuple[int, int], ...] = ()  # (units, grain) of those after the first
-    blocks: tuple[int, ...] = ()  # elements of each operand that a unit is alone with: see Launch
-    arena: int = 0  # bytes of it that are used
-    stream: int = 0  # of a device's instructions, or a lane's: where they go by default
-
-
 operators: weakref.WeakSet[Operator] = weakref.WeakSet()  # all there are
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Operator(Unique):
     """A kind of instruction.  `flowvm.ops.declare.registry` makes them from declarations."""
 
     name: str
-    inputs: tuple[str, ...]  # names; those in `writes` are mut
-    outputs: tuple[str, ...]  # fresh ones
-    lower: Callable[[tuple[TensorMeta, ...], Attrs], Invocation]
-    attrs: tuple[str, ...] = ()
-    scalars: tuple[str, ...] = ()  # names of dynamic numbers
-    scalar_kinds: str = ""  # "d" float or "q" int each
-    writes: frozenset[str] = frozenset()
-    unsized: frozenset[str] = frozenset()  # mut2 outputs
+    signature: Signature
+    kernel: Kernel
+    grad: Callable[..., object] | None = None
     saves: tuple[str, ...] = ()  # operands that the gradient needs
     constants: frozenset[str] = frozenset()  # outputs without a place in the graph
-    grad: Callable[..., object] | None = None
-    # called on a miss with the call's arguments: a result if the call must be made some other way
-    # (numbers among the tensors, float16, strides that the kernel does not take), else None
-    fallback: Callable[..., object] = lambda *args: None
-    form: Any = None  # what it was made of, for who wants to make more of it: see ops.elementwise
-    # what `lower` makes the CPU's call of: infer(metas, attrs) gives a Launch or the like
-    infer: Callable[..., Any] | None = None
-    everywhere: bool = False  # `lower` is for every device: it copies between them
-    cuda: str | Callable[..., Any] | Callable[..., Any] = (
-        ""  # its CUDA rule, or where that is, if it has one: see ops.registry.op
-    )
-    # an output may lie exactly where an input does that has its arrangement: the kernel reads each
-    # element before it writes it
-    aliases: bool = False
-    dense: bool = False  # its infer and kernel rely on inputs that are contiguous
-    refills: bool = False  # in place, it makes nothing of what was there
-    complex: bool = False  # takes complex numbers
-    amp: str = ""  # the rule by which autocast converts its inputs, "" for none
-    # the rule of its SBP letters, of (metas, attrs, outs), None if it says none: see
-    # flowvm.ops.declare.letters
-    letters: Callable[[Any, Any, Any], Any] | None = None
-    shaped: str = ""  # the attribute that is the shape of its first output
-    facts: dict[object, object] = field(
-        default_factory=dict
-    )  # of single rooms: flowvm.ops.declare.facts
-    minifloats: bool = False  # takes floats of 8 bits: it moves, converts or compares elements
-    # of an operator made at run time: (maker, arguments), which makes it again; see ops.recipes
-    recipe: tuple[str, tuple[Any, ...]] | None = None
-    # the operator of `op(tensor, number)`, where `fallback` makes such a call with it
+    rules: Rules = field(default_factory=Rules)
+    origin: Origin = field(default_factory=Origin)
+    facts: dict[object, object] = field(default_factory=dict)  # flowvm.ops.declare.facts
+    # the operator of `op(tensor, number)`, where the fallback makes such a call with it
     numbered: Callable[[], Operator] | None = None
     # the operator whose result goes over its first input here: see `going_over`
     over: Operator | None = None
-    keywords: tuple[str, ...] = ()  # of calls, if not the names of inputs, attributes and scalars
     site: object = field(init=False, default=None, repr=False)  # for native calls
-    lru: LRUCache = field(default_factory=lambda: LRUCache("calls"))
-    cache: dict[object, object] = field(init=False)  # where calls look: the young of `lru`
+    lru: LRUCache = field(
+        default_factory=functools.partial(LRUCache, "calls")
+    )  # calls look at its young
     twin: Callable[..., object] = field(init=False)  # the Python function that issues calls
     call: Callable[..., Any] = field(init=False)  # that, or compiled code that does the same
 
     def __post_init__(self) -> None:
-        if self.amp and self.amp not in AMP:
-            raise ArgumentError(f"{self.name}: amp is one of {', '.join(AMP)}, not {self.amp!r}")
-        self.cache = self.lru.young
+        if (amp := self.rules.amp) and amp not in AMP:
+            raise ArgumentError(f"{self.name}: amp is one of {', '.join(AMP)}, not {amp!r}")
         engine.entries.on_full.append(self.lru.forget)
-        self.twin = call_function(self, keywords=self.keywords)
+        self.twin = call_function(self, keywords=self.signature.keywords)
         self.call = callable_of(self)
         operators.add(self)
 
     @property
     def differentiable(self) -> tuple[str, ...]:
         """The outputs that have a place in the graph; they come first."""
-        return tuple(n for n in self.outputs if n not in self.constants)
+        return tuple(n for n in self.signature.outputs if n not in self.constants)
 
     def __repr__(self) -> str:
         return f"<Operator {self.name}>"
@@ -157,7 +110,7 @@ class EntryInfo:
 
 
 def _checked(op: Operator, tensors: Sequence[Any]) -> tuple[TensorMeta, ...]:
-    for name, t in zip(op.inputs, tensors, strict=True):
+    for name, t in zip(op.signature.inputs, tensors, strict=True):
         if not isinstance(t, Tensor):
             raise ArgumentTypeError(
                 f"{op.name}: argument {name!r} must be a Tensor, got {type(t).__name__} "
@@ -167,9 +120,11 @@ def _checked(op: Operator, tensors: Sequence[Any]) -> tuple[TensorMeta, ...]:
     if len({m.device for m in metas}) > 1 and len({base_device(m.device) for m in metas}) > 1:
         if any(map(is_placed, metas)):
             if not (Globals.meeting() and all(map(is_placed, metas))):
-                raise mixed(op.name, op.inputs, metas)
+                raise mixed(op.name, op.signature.inputs, metas)
             return metas
-        places = ", ".join(f"{n} on {m.device}" for n, m in zip(op.inputs, metas, strict=True))
+        places = ", ".join(
+            f"{n} on {m.device}" for n, m in zip(op.signature.inputs, metas, strict=True)
+        )
         raise DeviceError(f"{op.name}: all tensors must be on one device, got {places}")
     return metas
 
@@ -193,7 +148,7 @@ def _fallback(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> object:
             if plain is not attrs:
                 return op.call(*tensors, *plain, *scalars)
             break
-    return op.fallback(*tensors, *attrs, *scalars)
+    return op.rules.fallback(*tensors, *attrs, *scalars)
 
 
 _PLAIN = frozenset((int, float, bool, str, TensorMeta, type(None)))
@@ -239,7 +194,7 @@ def _miss(op: Operator, tensors: Sequence[Tensor], attrs: tuple[object, ...]) ->
         entry = _keep(op, key, _entry(op, metas, attrs, None, first=first))
     elif entry is None:
         assert op.over is not None
-        changed = 0 if op.over.refills else OPERAND.UPDATED
+        changed = 0 if op.over.kernel.refills else OPERAND.UPDATED
         entry = _keep(op, key, _entry(op.over, metas, attrs, metas[:1], changed))
     return entry
 
@@ -278,18 +233,11 @@ def going_over(op: Operator) -> Operator:
     It is for calls that nothing is recorded of and whose other operands have memory of their own:
     who calls it sees to that, or leaves it to `call_into`.
     """
-    return Operator(
-        f"{op.name}_",
-        op.inputs,
-        (),
-        op.lower,
-        attrs=op.attrs,
-        scalars=op.scalars,
-        scalar_kinds=op.scalar_kinds,
-        writes=frozenset(op.inputs[:1]),
-        minifloats=op.minifloats,
-        over=op,
+    signature = op.signature._replace(
+        outputs=(), writes=frozenset(op.signature.inputs[:1]), shaped="", keywords=()
     )
+    kernel = Kernel(op.kernel.lower, minifloats=op.kernel.minifloats)
+    return Operator(f"{op.name}_", signature, kernel, over=op)
 
 
 def keep_batched(
@@ -345,12 +293,12 @@ def lowered(
     for value in (*metas, *attrs):
         dtype = value.dtype if isinstance(value, TensorMeta) else value
         if isinstance(dtype, DType) and (dtype.is_complex or dtype.name in HOST_ONLY):
-            places = (device, *attrs) if op.everywhere else (device,)
+            places = (device, *attrs) if op.kernel.everywhere else (device,)
             check_kernels(op, dtype, [p for p in places if isinstance(p, Device)])
     install()  # a Ctrl-C may come while the first kernel is compiled, before the VM has started
     with making(op.name, first):
-        if device is cpu or op.everywhere:
-            return op.lower(metas, attrs)
+        if device is cpu or op.kernel.everywhere:
+            return op.kernel.lower(metas, attrs)
         return lowerings[device.type](op, metas, attrs)
 
 
@@ -367,7 +315,7 @@ def check_kernels(op: Operator, dtype: DType, devices: Sequence[Device]) -> None
             raise DeviceError(
                 f"{op.name}: {dtype.name} tensors are not on CUDA; convert with .to() to {other}"
             )
-        if dtype.minifloat and not op.minifloats:
+        if dtype.minifloat and not op.kernel.minifloats:
             raise DTypeError(
                 f"{op.name} is not defined for {dtype.name}, which is to store numbers; convert "
                 f"with .to(flow.float32) first"
@@ -378,7 +326,7 @@ def check_kernels(op: Operator, dtype: DType, devices: Sequence[Device]) -> None
             f"{op.name}: complex tensors are not on CUDA; move view_as_real(...) to the "
             f"device, or compute there with .real and .imag"
         )
-    if not op.complex:
+    if not op.kernel.complex:
         raise DTypeError(
             f"{op.name} is not defined for {dtype.name}; take .real, .imag, abs() or "
             f"view_as_real(...) first"
@@ -405,28 +353,29 @@ def _entry(
     updated: int = OPERAND.UPDATED,
     first: Callable[[], None] | None = None,
 ) -> CallEntry:
-    if metas and not (op.refills and op.form):  # else all elements become the same number
-        written = [m for n, m in zip(op.inputs, metas, strict=True) if n in op.writes]
-        _check_written(op, (*(into or ()), *written))
+    signature = op.signature
+    alike = op.kernel.refills and op.origin.form  # all elements become the same number
+    if metas and not alike:
+        _check_written(op, (*(into or ()), *signature.written(metas)))
     invocation = lowered(op, metas if into is None else (*into, *metas), attrs, first)
     access, sizes = [], []
-    for name, meta in zip(op.outputs, invocation.outputs, strict=True):
+    for name, meta in zip(signature.outputs, invocation.outputs, strict=True):
         if into is not None:
             access.append(OPERAND.MUT | updated)
             sizes.append(0)
-        elif name in op.unsized:
+        elif name in signature.unsized:
             access.append(OPERAND.MUT2 | OPERAND.ALLOCATE)
             rows = max(1, meta.shape[0])
             sizes.append(meta.nbytes // rows if meta.numel else meta.dtype.itemsize)
         else:
             access.append(OPERAND.MUT | OPERAND.ALLOCATE)
             sizes.append(0 if meta.device is nowhere else meta.nbytes)
-    changed = OPERAND.MUT | (0 if op.refills else updated)
-    access += [changed if name in op.writes else OPERAND.CONST for name in op.inputs]
-    sizes += [0] * len(op.inputs)
-    names = (*op.outputs, *op.inputs)
-    kinds = [("mut2" if n in op.unsized else "mut") for n in op.outputs]
-    kinds += ["mut" if n in op.writes else "const" for n in op.inputs]
+    changed = OPERAND.MUT | (0 if op.kernel.refills else updated)
+    access += [changed if name in signature.writes else OPERAND.CONST for name in signature.inputs]
+    sizes += [0] * len(signature.inputs)
+    names = signature.operands
+    kinds = [("mut2" if n in signature.unsized else "mut") for n in signature.outputs]
+    kinds += ["mut" if n in signature.writes else "const" for n in signature.inputs]
     all_metas = (*invocation.outputs, *metas)
     text = " · ".join(f"{k} {n} {m!r}" for k, n, m in zip(kinds, names, all_metas, strict=True))
     word = engine.entries.new(
@@ -439,8 +388,8 @@ def _entry(
         grain=invocation.grain,
         scratch=invocation.scratch,
         phases=invocation.phases,
-        scalars=len(invocation.scalar_pack or op.scalar_kinds),
-        prepare=bool(op.unsized),
+        scalars=len(invocation.scalar_pack or signature.scalar_kinds),
+        prepare=bool(signature.unsized),
         brief=_is_brief(invocation, all_metas),
         stream=invocation.stream,
         info=EntryInfo(op.name, text, all_metas, names, op),
@@ -474,12 +423,12 @@ def call_into(
     traced  this thread's trace recorder is told of it: it has one output, and counts its
             version when this returns
 
-    `op.lower` gets the outputs' metas in front of the inputs'.  Records nothing for autograd and
-    counts no version: the caller does.
+    `op.kernel.lower` gets the outputs' metas in front of the inputs'.  Records nothing for autograd
+    and counts no version: the caller does.
     """
     metas = _checked(op, tensors)
     into = tuple(o._meta for o in outs)
-    updated = OPERAND.UPDATED if tensors and tensors[0] is outs[0] and not op.refills else 0
+    updated = OPERAND.UPDATED if tensors and tensors[0] is outs[0] and not op.kernel.refills else 0
     key = ("into", updated, *into, *metas, *attrs)
     entry: CallEntry | None = op.lru.find(key)
     if entry is None:
@@ -494,7 +443,7 @@ def call_into(
                 f"{places}; all must be on one device"
             )
         entry = _keep(op, key, _entry(op, metas, attrs, into, updated))
-    pack = entry.scalar_pack[::-1] or op.scalar_kinds
+    pack = entry.scalar_pack[::-1] or op.signature.scalar_kinds
     words = [
         struct.unpack("q", struct.pack("d", v))[0] if k == "d" else int(v)
         for k, v in zip(pack, map(now, scalars), strict=True)

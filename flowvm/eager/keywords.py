@@ -20,6 +20,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 REST: Final = "*"  # the parameter for what is left of the positional arguments
 # of every function that is steady: PyTorch takes NumPy's names, and its matrices' are "input"
 COMMON: Final = {"axis": "dim", "keepdims": "keepdim", "input": "A"}
+COMMON_PARAMETERS: Final = frozenset(COMMON.values())
 SCALES: Final = frozenset({"alpha", "beta", "value"})  # numbers that once stood among tensors
 
 
@@ -28,8 +29,11 @@ def by_common_names(function: Function) -> Function:
 
     The function itself if it has none of these parameters.
     """
-    code = getattr(inspect.unwrap(function), "__code__", None)
+    innermost = inspect.unwrap(function) if hasattr(function, "__wrapped__") else function
+    code = getattr(innermost, "__code__", None)
     own = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code else ()
+    if COMMON_PARAMETERS.isdisjoint(own):
+        return function
     others = {theirs: ours for theirs, ours in COMMON.items() if ours in own and theirs not in own}
     return _called_by(function, others) if others else function
 

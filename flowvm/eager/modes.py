@@ -255,6 +255,17 @@ def _depart(
     return word
 
 
+def _may_repeat() -> bool:
+    """Return whether a call may begin anew that has not published its record.
+
+    A capture has recorded it, and the record that is published in its place touches no memory.
+    """
+    trace = _trace_recorder.now()
+    if trace is not None:
+        trace.refuse()  # it has recorded the call
+    return _recorder.now() is None
+
+
 # --- whose line -------------------------------------------------------------------------------
 
 
@@ -321,6 +332,7 @@ _user_files: set[str] = set()
 hot.update(
     {
         "depart": _depart,
+        "may_repeat": _may_repeat,
         "user_files": _user_files,
         "find_user": _issued_at,
         "user_lines": _user.local,

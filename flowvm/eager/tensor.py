@@ -12,9 +12,10 @@ This module has what a tensor *is*.  Arithmetic, indexing and the other methods 
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator
-from itertools import compress, repeat
-from operator import call, is_not
+from itertools import compress, count, repeat, starmap
+from operator import call, is_not, setitem
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowvm.errors import ArgumentTypeError, AutogradError, MissingNameError
@@ -99,6 +100,8 @@ class Fields(Attached):
 
 _storage_of: Callable[[object], object] = Fields.__dict__["_storage"].__get__
 _set_storage: Callable[..., None] = Fields.__dict__["_storage"].__set__
+_set_ref: Callable[..., None] = Fields.__dict__["_ref"].__set__
+_set_meta: Callable[..., None] = Fields.__dict__["_meta"].__set__
 _set_id: Callable[..., None] = Storage.__dict__["id"].__set__
 
 
@@ -552,6 +555,31 @@ def new_tensor(
     t._meta = meta
     t._node = None
     return t
+
+
+renewals = ctypes.c_int64()  # the number of the last renewal, for native calls
+_numbers = count(1)
+
+
+def renew(x: Tensor, storage: Storage, ref: int, meta: TensorMeta) -> None:
+    """Give a tensor that others may have another place and another meta.
+
+    A call looks at its tensors' metas, and later, when others may have run, at their places.  So it
+    asks, too, if something was renewed in between, here or on another thread: then `hot["renewed"]`
+    is another object, and `renewals` has another number.  All of it is one call of C, in which
+    CPython neither changes threads nor runs signal handlers.
+    """
+    settings: tuple[tuple[object, ...], ...] = (
+        (setattr, renewals, "value", next(_numbers)),
+        (setitem, hot, "renewed", object()),
+        (_set_ref, x, ref),
+        (_set_meta, x, meta),
+        (_set_storage, x, storage),  # last: the finalizer of the old one may let others run
+    )
+    any(starmap(call, settings))
+
+
+hot["renewed"] = object()
 
 
 def alias(

@@ -48,12 +48,12 @@ class Call:
     def __init__(self, operator: Operator) -> None:
         self.operator = operator
         self.__name__ = operator.name
-        self.is_impure = bool(operator.writes)
+        self.is_impure = bool(operator.signature.writes)
 
     def __call__(self, *args: Any, out: Sequence[Tensor] | None = None) -> Any:
-        count = len(self.operator.inputs)
+        count = len(self.operator.signature.inputs)
         tensors, rest = args[:count], args[count:]
-        split = len(rest) - len(self.operator.scalars)
+        split = len(rest) - len(self.operator.signature.scalars)
         attrs, numbers = rest[:split], [now(n) for n in rest[split:]]
         if out is not None:
             call_into(self.operator, tuple(out), tensors, attrs, tuple(numbers))
@@ -61,11 +61,8 @@ class Call:
                 tensor.bump()
             return tuple(out) if len(out) > 1 else out[0]
         result = self.operator.call(*tensors, *attrs, *numbers)
-        written = [
-            t for n, t in zip(self.operator.inputs, tensors, strict=True)
-            if n in self.operator.writes
-        ]  # fmt: skip
-        return written[0] if len(written) == 1 and not self.operator.outputs else result
+        written = self.operator.signature.written(tensors)  # fmt: skip
+        return written[0] if len(written) == 1 and not self.operator.signature.outputs else result
 
     def __repr__(self) -> str:
         return f"<operator {self.__name__}>"

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from flowvm import compiler
 from flowvm.eager import overrides as call_overrides
-from flowvm.eager.interpreter import Invocation, Operator, lowerings, on_missing, on_recorded
+from flowvm.eager.declaration import Invocation
+from flowvm.eager.interpreter import Operator, lowerings, on_missing, on_recorded
 from flowvm.eager.modes import current_recorder
 from flowvm.eager.tensor import Tensor, method
 from flowvm.loading.lazy import lazy, shown

@@ -179,7 +179,7 @@ def stays_in_stage(nodes: Iterable[Any], modules: Iterable[Any]) -> bool:
             set(node.attrs[-1]) <= set(ranks)
             for node in nodes
             if node.repeat > 1
-            and "order" in node.operator.inputs
+            and "order" in node.operator.signature.inputs
             and not ((traffic := TRAFFIC.of(node.operator)) and traffic.paired)
         )
     )

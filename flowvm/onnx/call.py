@@ -26,7 +26,7 @@ class Call:
         self.metas = [o.meta for o in node.inputs]
         written = [o.meta for access, o in node.accesses() if access == "mut"]
         self.outs = [o.meta for o in node.outputs] or written
-        names = (*node.operator.attrs, *node.operator.scalars)
+        names = (*node.operator.signature.attrs, *node.operator.signature.scalars)
         numbers = [now(s) for s in node.scalars]
         self.attrs: dict[str, Any] = dict(zip(names, (*node.attrs, *numbers), strict=True))
 

@@ -77,14 +77,14 @@ def needed(graph: LogicalGraph) -> list[OpNode]:
 
 
 def _values(node: OpNode, memory: Memory, w: Writer) -> Values:
-    call, form = Call(node, memory, w), node.operator.form
+    call, form = Call(node, memory, w), node.operator.origin.form
     if isinstance(form, tuple) and isinstance(form[0], Elementwise):
         names, metas = [call.x(k) for k in range(call.count)], call.metas
-        numbers = [call.attrs[n] for n in node.operator.scalars]
+        numbers = [call.attrs[n] for n in node.operator.signature.scalars]
         op, pattern = form
         return [elementwise(w, op, pattern, names, metas, node.attrs, numbers, call.out)]
     translation = TRANSLATION.of(node.operator)
-    if translation is None or node.operator.unsized:
+    if translation is None or node.operator.signature.unsized:
         raise Untranslated(
             ABSENT.of(node.operator) or "ONNX's nodes for it are not in flowvm.onnx.translations"
         )
@@ -97,7 +97,7 @@ def _put(node: OpNode, values: Values, memory: Memory) -> None:
         for operand, value in zip(node.outputs, values, strict=True):
             memory.write(operand, value or "")
         return
-    if node.operator.writes:
+    if node.operator.signature.writes:
         written = [o for access, o in node.accesses() if access == "mut"]
         for operand, value in zip(written, values, strict=True):
             memory.write(operand, value or "")
@@ -123,7 +123,7 @@ def _advice(node: OpNode) -> str:
     operator: Operator = node.operator
     if operator in _TRACKING:
         return "It keeps statistics of batches, as modules do that train: call eval() on them."
-    if "seed" in operator.scalars:
+    if "seed" in operator.signature.scalars:
         return (
             "It draws random numbers, which differ from run to run: call eval() on modules, or "
             "make them outside and give them as an input."

@@ -105,7 +105,9 @@ def _arange(c: Call) -> Values:
 
 def _computed(c: Call) -> Values:
     """The values of an op that has no inputs."""
-    result = c.node.operator.call(*c.node.attrs, *[c.attrs[n] for n in c.node.operator.scalars])
+    result = c.node.operator.call(
+        *c.node.attrs, *[c.attrs[n] for n in c.node.operator.signature.scalars]
+    )
     assert isinstance(result, Tensor)
     values = result.cpu().float() if c.out.dtype.name == "bfloat16" else result.cpu()
     return [c.number(values.numpy())]

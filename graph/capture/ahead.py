@@ -44,22 +44,22 @@ def foretell(
 
 def _inferred(op: Operator) -> reverting:
     """Only infer calls of `op` inside: the process that makes the call makes its kernel."""
-    if op.infer is None or op.unsized:
+    if op.kernel.infer is None or op.signature.unsized:
         return reverting(lambda: None)
-    plain = op.lower
+    plain = op.kernel.lower
 
     def undo() -> None:
-        op.lower = plain
+        op.kernel.lower = plain
         op.lru.forget()
 
-    return reverting(undo, partial(setattr, op, "lower", partial(valueless.lower, op)))
+    return reverting(undo, partial(setattr, op.kernel, "lower", partial(valueless.lower, op)))
 
 
 def compile_gradient(text: str) -> None:
     """The helper's part."""
     operator, metas, attrs, needs = pickle.loads(base64.b64decode(text))
     op = read_operator(operator)
-    numbers = [1] * len(op.scalars)
+    numbers = [1] * len(op.signature.scalars)
     capture = Capture(op.name)
     # as in the parent: a short body is enough for the first calls
     with config(ahead=True), recorder_mode().within(capture):

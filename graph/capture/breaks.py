@@ -140,8 +140,8 @@ class Breaks(Switched):
 
     def _close(self, capture: Captured, number: Operand | None, why: str) -> Segment:
         graph = capture.graph
-        border = [node for node in graph.nodes if node.operator.unsized]
-        nodes = [node for node in graph.nodes if not node.operator.unsized]
+        border = [node for node in graph.nodes if node.operator.signature.unsized]
+        nodes = [node for node in graph.nodes if not node.operator.signature.unsized]
         graph.nodes = [replace(node, number=i) for i, node in enumerate(nodes)]
         alive = capture.reachable()
         unsized = [o.buffer for access, o in _accesses(border) if access == "mut2"]

@@ -232,7 +232,9 @@ class Border:
         """
         if not self.makes:
             return False
-        named = zip(op.inputs, inputs, strict=True)
-        changes = {buffers.of(t) for t in (*written, *(t for n, t in named if n in op.writes))}
+        named = zip(op.signature.inputs, inputs, strict=True)
+        changes = {
+            buffers.of(t) for t in (*written, *(t for n, t in named if n in op.signature.writes))
+        }
         reads = {buffers.of(t) for t in inputs}
         return bool(reads & self.makes or changes & (self.reads | self.makes))

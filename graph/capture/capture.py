@@ -275,7 +275,7 @@ class Capture:
 
     def _end_segment(self) -> None:
         assert self.breaks is not None
-        last = [node for node in self.graph.nodes if node.operator.unsized][-1]
+        last = [node for node in self.graph.nodes if node.operator.signature.unsized][-1]
         segment, outcome = self.breaks.end(self, None, f"{last.operator.name} {last.line}")
         self._next_segment(segment, outcome)
 
@@ -325,13 +325,13 @@ class Capture:
         into: bool = False,
     ) -> int:
         """Append a node; the entry to issue in the operation's place."""
-        if op.unsized and self.breaks is None:
+        if op.signature.unsized and self.breaks is None:
             raise CaptureError(
                 f"{op.name}: the shape of its result depends on values, which a graph has only "
                 f"when it runs; use a form of fixed shape (flow.where, masked_fill, a mask that "
                 f"multiplies), or do this part outside"
             )
-        if op.unsized and self.repeat > 1:
+        if op.signature.unsized and self.repeat > 1:
             raise CaptureError(
                 f"{op.name}: the shape of its result depends on values, and with gradient "
                 f"accumulation all micro-batches run without a break; use a form of fixed shape "
@@ -342,7 +342,7 @@ class Capture:
             self._end_segment()
         code, last = find_user(sys._getframe(2))
         changed = [*(outputs if into else ())]
-        changed += [t for n, t in zip(op.inputs, inputs, strict=True) if n in op.writes]
+        changed += op.signature.written(inputs)
         for t in changed:
             self._make_own(t, code, last)
         read = tuple(self.place(t) for t in inputs)
@@ -352,15 +352,15 @@ class Capture:
             metas = zip(outputs, entry.outputs, strict=False)
             written = tuple(self.buffers.fresh(t, local_of(meta)) for t, meta in metas)
         self.buffers.use(inputs, changed)
-        if op.unsized:
+        if op.signature.unsized:
             self._border.add(read, written)
-        for t in (*outputs, *inputs) if into or op.writes else ():
+        for t in (*outputs, *inputs) if into or op.signature.writes else ():
             if t._node is not None:  # what is written gets another node
                 self._origins.learn()
                 break
         forward = self._forward if self.phase == "backward" else NOWHERE
         where = self.scope, (code, last) if forward[0] is None else forward
-        self._origins.note((*outputs, *(inputs if op.writes else ())), where)
+        self._origins.note((*outputs, *(inputs if op.signature.writes else ())), where)
         self._append(op, read, written, attrs, scalars, into, code, last)
         return entry_instead(0 if into else len(outputs), op.name)
 
@@ -413,7 +413,7 @@ class Capture:
 
     def drop_unasked(self) -> None:
         """Drop the last instructions that were to find a shape, for which nobody asked."""
-        self.graph.nodes = [n for n in self.graph.nodes if not n.operator.unsized]
+        self.graph.nodes = [n for n in self.graph.nodes if not n.operator.signature.unsized]
 
     def stepping(self, optimizer: object) -> reverting:
         """One step of an optimizer is recorded inside.  CaptureError if nobody takes it."""

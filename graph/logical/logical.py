@@ -193,7 +193,7 @@ class LogicalGraph:
                 ) from error
             entry = lowered[key] = invocation.outputs
         output_metas = tuple(operand.meta for operand in node.outputs)
-        if not node.operator.unsized and tuple(entry) != output_metas:
+        if not node.operator.signature.unsized and tuple(entry) != output_metas:
             raise CaptureError(
                 f"{self.name}: node {node.number} {node.operator.name} gives {list(entry)}, and "
                 f"the graph says {list(output_metas)}  {node.line}".rstrip()

@@ -1,8 +1,8 @@
 """The choice of results that may use the memory of an input that nobody reads any more.
 
 An elementwise kernel reads every element of its inputs before it writes that element of its output,
-so the two may share memory.  An operator's declaration says whether its kernel does so
-(`Operator.aliases`).
+so the two may share memory.  An operator says whether its kernel does so, or with which of its
+operands (`Kernel.aliases`): a program on rows has elementwise kernels among others.
 
 Invariant: of the buffers in one block, each is accessed for the last time by the node that makes
 the next one, through operands that are the same bytes in the same arrangement.
@@ -22,14 +22,15 @@ def shared(nodes: Sequence[OpNode], outputs: Sequence[Operand]) -> dict[Buffer, 
     shown = {operand.buffer for operand in outputs}
     first: dict[Buffer, Buffer] = {}
     for place, node in enumerate(nodes):
-        if not node.operator.aliases or not is_pure(node):
+        if not node.operator.kernel.aliases or not is_pure(node):
             continue
         reused: set[Buffer] = set()
-        for out in node.outputs:
+        for number, out in enumerate(node.outputs):
             if out.buffer in shown or not uses[out.buffer].alike or out.offset:
                 continue
             for old in _dying(node, place, uses):
-                if old.buffer not in shown and old.buffer not in reused and _fits(old, out):
+                free = old.buffer not in shown and old.buffer not in reused
+                if free and _fits(old, out) and _may_share(node, number, old):
                     first[out.buffer] = first.get(old.buffer, old.buffer)
                     reused.add(old.buffer)
                     break
@@ -70,6 +71,12 @@ def _dying(node: OpNode, place: int, uses: dict[Buffer, _Uses]) -> Iterator[Oper
         same = all(o == operand for o in node.inputs if o.buffer is buffer)
         if same and uses[buffer].alike:
             yield operand
+
+
+def _may_share(node: OpNode, output: int, old: Operand) -> bool:
+    """Return True if the node's kernel may write an output over this input of it."""
+    pairs = node.operator.kernel.aliases
+    return pairs is True or (pairs is not False and (output, node.inputs.index(old)) in pairs)
 
 
 def _fits(old: Operand, out: Operand) -> bool:

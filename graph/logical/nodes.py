@@ -110,10 +110,10 @@ class OpNode:
 
     def accesses(self) -> Iterator[tuple[str, Operand]]:
         """(access, operand) of each operand, outputs first; access is const, mut or mut2."""
-        for name, operand in zip(self.operator.outputs, self.outputs, strict=True):
-            yield ("mut2" if name in self.operator.unsized else "mut"), operand
-        for name, operand in zip(self.operator.inputs, self.inputs, strict=True):
-            yield ("mut" if name in self.operator.writes else "const"), operand
+        for name, operand in zip(self.operator.signature.outputs, self.outputs, strict=True):
+            yield ("mut2" if name in self.operator.signature.unsized else "mut"), operand
+        for name, operand in zip(self.operator.signature.inputs, self.inputs, strict=True):
+            yield ("mut" if name in self.operator.signature.writes else "const"), operand
 
     def written(self) -> list[Operand]:
         """Operands that it writes."""
@@ -139,4 +139,6 @@ class OpNode:
 
 def is_pure(node: OpNode) -> bool:
     """Return True if a node only makes new values: it changes nothing that was there before."""
-    return not node.into and not node.operator.writes and not node.operator.unsized
+    return (
+        not node.into and not node.operator.signature.writes and not node.operator.signature.unsized
+    )

@@ -216,15 +216,17 @@ def _namedtuple_called(name: str) -> object:
 
 def saved_operator(operator: Operator) -> list[object]:
     """The operator by its name, or its recipe."""
-    if operator.recipe is not None:
-        name, arguments = operator.recipe
+    if operator.origin.recipe is not None:
+        name, arguments = operator.origin.recipe
         return ["recipe", name, plain(arguments, f"operator {operator.name}")]
-    pattern = operator.form[1] if _is_elementwise(operator) else ""
+    pattern = operator.origin.form[1] if _is_elementwise(operator) else ""
     return ["declared", operator.name, pattern, operator_mark(operator)]
 
 
 def _is_elementwise(operator: Operator) -> bool:
-    return isinstance(operator.form, tuple) and isinstance(operator.form[0], Elementwise)
+    return isinstance(operator.origin.form, tuple) and isinstance(
+        operator.origin.form[0], Elementwise
+    )
 
 
 def reads_backwards(operator: Operator) -> bool:
@@ -232,20 +234,30 @@ def reads_backwards(operator: Operator) -> bool:
 
     `flip` is a copy of such a view; passes join it with its reader.
     """
-    if operator.recipe is not None:
-        return operator.recipe[0] in ("fused", "assemble")
+    if operator.origin.recipe is not None:
+        return operator.origin.recipe[0] in ("fused", "assemble")
     return operator in COPIES or _is_elementwise(operator)
 
 
 def operator_mark(operator: Operator) -> str:
     """Return a hash of an operator's declaration, which distinguishes operators of one name."""
     if _is_elementwise(operator):
-        form: Elementwise = operator.form[0]
+        form: Elementwise = operator.origin.form[0]
         mark: Any = (form.expr, sorted(form.args.items()), form.types)
         mark += ("complex",) * form.complex
     else:
-        facts = operator.inputs, operator.outputs, operator.attrs, operator.scalars
-        mark = (*facts, operator.scalar_kinds, sorted(operator.writes), code_mark(operator.lower))
+        facts = (
+            operator.signature.inputs,
+            operator.signature.outputs,
+            operator.signature.attrs,
+            operator.signature.scalars,
+        )
+        mark = (
+            *facts,
+            operator.signature.scalar_kinds,
+            sorted(operator.signature.writes),
+            code_mark(operator.kernel.lower),
+        )
     return hashlib.sha256(repr(mark).encode()).hexdigest()[:16]
 
 
@@ -326,7 +338,7 @@ def read_operator(saved: list[Any]) -> Operator:
         raise ArgumentError(f"the saved graph is damaged: {str(kind)[:80]!r} is not an operator")
     row(text(200), text(64, "[ts]*"), text(64))(rest, "a declared operator")
     name, pattern, mark = rest
-    alike = [o for o in operators if o.name == name and o.recipe is None]
+    alike = [o for o in operators if o.name == name and o.origin.recipe is None]
     matches = [o for o in alike if operator_mark(o) == mark]
     if not matches:
         what = "another one than the saved graph's" if alike else "not declared here"
@@ -336,9 +348,9 @@ def read_operator(saved: list[Any]) -> Operator:
         )
     if not pattern:
         return matches[0]
-    if not _is_elementwise(matches[0]) or len(pattern) != len(matches[0].form[0].args):
+    if not _is_elementwise(matches[0]) or len(pattern) != len(matches[0].origin.form[0].args):
         raise ArgumentError(f"the saved graph is damaged: {name} has no form {pattern!r}")
     if "t" not in pattern:
         raise ArgumentError(f"the saved graph is damaged: {name} of no tensor")
-    operator: Operator = matches[0].form[0]._variant(pattern)
+    operator: Operator = matches[0].origin.form[0]._variant(pattern)
     return operator

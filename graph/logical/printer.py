@@ -50,8 +50,8 @@ def node_cells(node: OpNode) -> tuple[str, ...]:
     """The columns of a node's line."""
     changed = [
         operand_text(o) + "!"
-        for name, o in zip(node.operator.inputs, node.inputs, strict=True)
-        if name in node.operator.writes
+        for name, o in zip(node.operator.signature.inputs, node.inputs, strict=True)
+        if name in node.operator.signature.writes
     ]
     results = [f"{operand_text(o)} {o.meta!r}" for o in node.outputs] or changed
     if node.into:

@@ -308,14 +308,14 @@ def _read_node(
     attrs = read_plain(saved["attrs"], f"{where}.attrs")
     scalars = tuple([numbers.read(s, f"{where}.scalars") for s in saved["scalars"]])
     for name, actual, expected in (
-        ("inputs", inputs, operator.inputs),
-        ("outputs", outputs, operator.outputs),
-        ("attrs", attrs, operator.attrs),
-        ("scalars", scalars, operator.scalars),
+        ("inputs", inputs, operator.signature.inputs),
+        ("outputs", outputs, operator.signature.outputs),
+        ("attrs", attrs, operator.signature.attrs),
+        ("scalars", scalars, operator.signature.scalars),
     ):
         if type(actual) is not tuple or len(actual) != len(expected):
             wrong(f"{where}.{name}", actual, f"the {len(expected)} of {operator.name}")
-    if "order" in operator.writes:
+    if "order" in operator.signature.writes:
         wrong(f"{where}.operator", operator.name, "an operator of one rank")
     return OpNode(
         operator=operator,

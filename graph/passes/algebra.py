@@ -71,7 +71,9 @@ class _Facts:
 
 def _gives_the_same(replacement: OpNode, node: OpNode) -> bool:
     metas = tuple(operand.meta for operand in replacement.inputs)
-    return replacement.operator.lower(metas, replacement.attrs).outputs == (node.outputs[0].meta,)
+    return replacement.operator.kernel.lower(metas, replacement.attrs).outputs == (
+        node.outputs[0].meta,
+    )
 
 
 def _copy_of(node: OpNode, operand: Operand) -> OpNode:
@@ -90,7 +92,7 @@ def _number(node: OpNode) -> int | float | None:
 
 
 def _is_form(node: OpNode, function: Elementwise, pattern: str) -> bool:
-    form = node.operator.form
+    form = node.operator.origin.form
     return form is not None and form[0] is function and form[1] == pattern
 
 
@@ -151,7 +153,7 @@ def _negation_twice(facts: _Facts, place: int, node: OpNode) -> OpNode | None:
 
 
 def _is_negation(node: OpNode) -> bool:
-    form = node.operator.form
+    form = node.operator.origin.form
     return form is not None and form[1] == "t" and form[0].expr == "-x"
 
 

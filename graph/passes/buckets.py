@@ -77,7 +77,7 @@ class _Bucket:
 
     def ends_at(self, node: OpNode) -> bool:
         """Return True if a node needs the sums, changes their sources, or exchanges."""
-        if "order" in node.operator.writes:
+        if "order" in node.operator.signature.writes:
             return True
         if any(operand.buffer in self.sums for _, operand in node.accesses()):
             return True

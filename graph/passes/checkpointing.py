@@ -7,8 +7,13 @@ clones of its nodes, each in front of the first node that needs it.
 *Recomputation* does the same, without being told, for values that cost little more than their
 memory traffic: an activation, a normalized row, the scores of attention.  Either those alone whose
 arguments are there in backward anyway, or all that can be made of such by a few cheap nodes;
-whichever has the smaller peak.  It runs where memory matters more than time (`LogicalGraph.order`
-is "memory").
+whichever has the smaller peak.  Of these, what does not lower the peak by `SPARED` bytes for each
+second of its price is kept after all, the dearest first; an op of the same sizes in all layers
+stands or falls as one.  It runs where memory matters more than time (`LogicalGraph.order` is
+"memory").
+
+*Pairs* are cheaper still: an elementwise value whose gradient reads the same arguments (GELU, SiLU)
+is computed again by the gradient's kernel, which reads them anyway and shares the exponential.
 
 Clones compute what the first time computed, bit for bit: they have the same operands and the same
 live numbers, so dropout draws the mask that it drew.  What changes memory (statistics of a batch
@@ -20,18 +25,27 @@ other pass takes it for what was computed before, or moves it there.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+from flowvm.eager.interpreter import Operator
 from flowvm.errors import ArgumentError
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode, is_pure
 from flowvm.graph.logical.rewriting import rebuilt
+from flowvm.graph.passes.fusion import is_elementwise
+from flowvm.graph.passes.fusion_program import program_of, real_of
 from flowvm.graph.passes.order import order_for_memory, peak_of
+from flowvm.graph.passes.prices import kernel_price
 
 SMALL = 1 << 12  # bytes: what is smaller is rather kept
 CHEAP = ("cast", "index_select", "normalize", "softmax")  # beside elementwise operators
 SHORT = 64  # the inner dimension up to which a product is cheap for each element that it makes
+# of the peak, that a second of computing again must spare: less, and a graph would be slower than
+# eager code for a few pages
+SPARED = 1 << 30
+FLOPS, MEMORY = 5e10, 1.5e10  # operations and bytes a second, of products and of other kernels
 
 
 def check_marks(
@@ -54,7 +68,7 @@ def checkpoint_regions(graph: LogicalGraph) -> LogicalGraph:
     if not any(node.region for node in graph.nodes):
         return graph
     facts = _Facts(graph)
-    clones = _Clones(facts)
+    clones = _Clones(facts, {})
     for place, node in enumerate(graph.nodes):
         if not node.region or node.phase != "forward" or not facts.repeatable(place):
             continue
@@ -75,20 +89,84 @@ def recompute(graph: LogicalGraph) -> LogicalGraph:
     if graph.order != "memory":
         return graph
     facts = _Facts(graph)
-    graphs = [graph]
+    choices = [_Clones(facts, {})]
     for deep in (False, True):
-        clones = _Clones(facts)
+        places: dict[Buffer, int] = {}
         derivable: set[Buffer] = set()
         for place, node in enumerate(graph.nodes):
             if not (facts.cheap(place) and facts.repeatable(place)):
                 continue
             needed = facts.last_needed(node)
             if all(facts.at_hand(o.buffer, needed, derivable) for o in node.inputs):
-                clones.places.update({o.buffer: place for o in node.outputs})
+                places.update({o.buffer: place for o in node.outputs})
                 if deep:
                     derivable.update(o.buffer for o in node.outputs)
-        graphs.append(clones.graph(lambda node: node.number + 1))
-    return min(graphs, key=lambda g: peak_of(order_for_memory(g)))
+        choices.append(_Clones(facts, places))
+    return _worthy(facts, min(choices, key=lambda clones: clones.peak)).result
+
+
+def _worthy(facts: _Facts, clones: _Clones) -> _Clones:
+    """Clones without those that spare too little for their price, the dearest first."""
+    kinds: dict[object, set[int]] = {}
+    for place in set(clones.places.values()):
+        node = facts.graph.nodes[place]
+        metas = tuple(o.meta for o in (*node.outputs, *node.inputs))
+        kinds.setdefault((node.operator, metas, node.attrs), set()).add(place)
+    prices = {
+        kind: sum(kernel_price(facts.graph.nodes[p], FLOPS, MEMORY) for p in places)
+        for kind, places in kinds.items()
+    }
+    for kind in sorted(kinds, key=lambda kind: (-prices[kind], min(kinds[kind]))):
+        rest = {b: p for b, p in clones.places.items() if p not in kinds[kind]}
+        without = _Clones(facts, rest)
+        if without.peak - clones.peak < SPARED * prices[kind]:
+            clones = without
+    return clones
+
+
+def pair_with_gradients(graph: LogicalGraph) -> LogicalGraph:
+    """Compute elementwise values of forward again in the kernels of their gradients."""
+    if graph.order != "memory":
+        return graph
+    facts = _Facts(graph)
+    free = max((b.number for b in graph.buffers()), default=-1) + 1
+    copies: dict[Buffer, Buffer] = {}
+    kernels: dict[int, list[OpNode]] = {}  # by the place in front of which they run
+    gone: set[int] = set()
+    for place, node in enumerate(graph.nodes):
+        if not (facts.cheap(place) and facts.repeatable(place) and is_elementwise(node)):
+            continue
+        (out,) = node.outputs
+        at = facts.first_in_backward(out.buffer)
+        gradient = next((p for p in facts.gradients(place, at) if p not in gone), -1)
+        if gradient < 0 or any(o.buffer in copies for o in graph.nodes[gradient].inputs):
+            continue
+        copy = replace(out, buffer=replace(out.buffer, number=free))
+        free += 1
+        copies[out.buffer] = copy.buffer
+        gone.add(gradient)
+        other = graph.nodes[gradient]
+        members = [replace(node, outputs=(copy,)), other]
+        outputs = (copy, *other.outputs)
+        program = program_of(members, other.inputs, outputs)
+        kernels.setdefault(min(at, gradient), []).append(
+            replace(
+                other,
+                operator=program.operator,
+                outputs=outputs,
+                attrs=(tuple(o.meta for o in outputs),),
+                scalars=program.lives,
+                again=node.number + 1,
+            )
+        )
+    nodes: list[OpNode] = []
+    for place, node in enumerate(graph.nodes):
+        nodes += kernels.get(place, ())
+        if place in gone:
+            continue
+        behind = node.phase != "forward"
+        nodes.append(replace(node, inputs=_moved(node.inputs, copies)) if behind else node)
+    return rebuilt(graph, nodes)
 
 
 class _Facts:
@@ -122,6 +200,36 @@ class _Facts:
         places = self.readers.get(buffer, ())
         return max((p for p in places if self.graph.nodes[p].phase != "forward"), default=-1)
 
+    def first_in_backward(self, buffer: Buffer) -> int:
+        """Return the first node behind forward that reads a buffer, -1 if there is none."""
+        places = self.readers.get(buffer, ())
+        return min((p for p in places if self.graph.nodes[p].phase != "forward"), default=-1)
+
+    def gradients(self, place: int, at: int) -> Iterator[int]:
+        """The elementwise nodes of backward that read all that the node at `place` reads, with the
+        same result for both if they run in front of `at`.
+        """
+        nodes = self.graph.nodes
+        node = nodes[place]
+        if at < 0:
+            return
+        for p in dict.fromkeys(p for o in node.inputs for p in self.readers[o.buffer]):
+            other = nodes[p]
+            first = min(p, at)
+            if (
+                other.phase == "backward"
+                and self.repeatable(p)
+                and is_elementwise(other)
+                and real_of(other) == real_of(node)
+                and set(node.inputs) <= set(other.inputs)
+                and other.outputs[0].meta.shape == node.outputs[0].meta.shape
+                and node.repeat == other.repeat == nodes[at].repeat
+                and node.stream == other.stream == nodes[at].stream
+                and all(self.unchanged(o, place, first) for o in node.inputs)
+                and all(self.unchanged(o, first - 1, p) for o in other.inputs)
+            ):
+                yield p
+
     def last_needed(self, node: OpNode) -> int:
         """Return the last place in backward that needs a node's results."""
         return max(self.last_in_backward(o.buffer) for o in node.outputs)
@@ -129,11 +237,8 @@ class _Facts:
     def cheap(self, place: int) -> bool:
         """Return True if a forward node costs little more than its memory traffic."""
         node = self.graph.nodes[place]
-        name = node.operator.name.partition("[")[
-            0
-        ]  # of those that passes made: what they begin with
-        simple = node.operator.aliases or name in CHEAP
-        if name == "matmul":
+        simple = _is_simple(node.operator)
+        if node.operator.name.partition("[")[0] == "matmul":  # with an epilogue, too
             simple = node.inputs[0].meta.shape[-1] <= SHORT
         large = any(o.buffer.nbytes >= SMALL for o in node.outputs)
         is_shown = any(o.buffer in self.shown for o in node.outputs)
@@ -149,6 +254,13 @@ class _Facts:
         )
 
 
+def _is_simple(operator: Operator) -> bool:
+    """Return True if an operator goes through memory once or twice and does little else."""
+    if operator.origin.recipe is not None and operator.origin.recipe[0] == "rows":
+        return all(_is_simple(part[0]) for part in operator.origin.recipe[1][1])
+    return bool(operator.kernel.aliases) or operator.name in CHEAP
+
+
 class _Clones:
     """The values to compute again, and the graph that does so.
 
@@ -156,12 +268,22 @@ class _Clones:
     copies   the buffers that backward reads instead; refused: values that must be kept after all
     """
 
-    def __init__(self, facts: _Facts) -> None:
+    def __init__(self, facts: _Facts, places: dict[Buffer, int]) -> None:
         self.facts = facts
-        self.places: dict[Buffer, int] = {}
+        self.places = places
         self.copies: dict[Buffer, Buffer] = {}
         self.refused: set[Buffer] = set()
         self.free = max((b.number for b in facts.graph.buffers()), default=-1) + 1
+
+    @functools.cached_property
+    def result(self) -> LogicalGraph:
+        """The graph in which each value has a number of its own."""
+        return self.graph(lambda node: node.number + 1) if self.places else self.facts.graph
+
+    @functools.cached_property
+    def peak(self) -> int:
+        """The peak of `result` in its best order."""
+        return peak_of(order_for_memory(self.result))
 
     def graph(self, number: Callable[[OpNode], int]) -> LogicalGraph:
         """Return the graph whose backward reads clones of values; `number` gives their `again`."""

@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from flowvm.eager.interpreter import Invocation, Operator
+from flowvm.eager.declaration import Invocation, Kernel
+from flowvm.eager.interpreter import Operator
 from flowvm.errors import DeviceError
 from flowvm.graph.passes.epilogues import REAL
 from flowvm.graph.passes.fusion_program import is_program, operator_by
@@ -52,7 +53,7 @@ def holds(operator: Operator, metas: tuple[TensorMeta, ...], attrs: object) -> b
 @functools.lru_cache(maxsize=4096)
 def _held(operator: Operator, metas: tuple[TensorMeta, ...], attrs: Attrs) -> CudaLaunch | None:
     """The launch of such a call, else None."""
-    if operator.scalars or metas[0].dtype.name not in REAL:
+    if operator.signature.scalars or metas[0].dtype.name not in REAL:
         return None
     launch = lowering.launch_of(operator, metas, attrs)
     if len(launch.steps) != 1:
@@ -96,11 +97,13 @@ def held_operator(
     return operator_by(
         ("held", (name, parts, outputs, inputs, scalars)),
         (inputs, outputs, scalars),
-        lower,
-        attrs=("metas", "blocks"),
+        ("metas", "blocks"),
+        Kernel(
+            lower,
+            infer=lambda metas, attrs: None,
+            cuda=lambda launch, metas, attrs: held_launch(program),
+        ),
         scalar_kinds="d" * scalars,
-        infer=lambda metas, attrs: None,
-        cuda=lambda launch, metas, attrs: held_launch(program),
     )
 
 
@@ -111,9 +114,11 @@ class _Kernel:
     """
 
     def __init__(self, row: Part, step: Any) -> None:
-        assert row.operator.infer is not None
+        assert row.operator.kernel.infer is not None
         self.row, self.step = row, step
-        self.of: Rows = row.operator.infer(tuple(meta for _, meta in row.ins), row.attrs).plan
+        self.of: Rows = row.operator.kernel.infer(
+            tuple(meta for _, meta in row.ins), row.attrs
+        ).plan
         plan, self.dtype, self.lanes, self.each = step.kernel.recipe[1]
         *params, rows, n = step.params
         self.rows, self.n, self.outputs = rows.value, n.value, plan.outputs
@@ -184,9 +189,9 @@ class _Kernel:
 
         `result` is the row's result.
         """
-        assert part.operator.infer is not None
+        assert part.operator.kernel.infer is not None
         metas = tuple(meta for _, meta in part.ins)
-        launch: ScalarLaunch = part.operator.infer(metas, part.attrs)
+        launch: ScalarLaunch = part.operator.kernel.infer(metas, part.attrs)
         shape, arguments = launch.outputs[0].shape, []
         inputs, scalars = iter(part.ins), iter(part.scalars)
         for argument, kind in zip(launch.args, launch.compute, strict=True):

@@ -123,7 +123,7 @@ def _epilogue(groups: Groups, members: list[OpNode]) -> OpNode | None:
     )
     inputs = (*node.inputs, *others)
     try:
-        operator.lower(tuple(o.meta for o in inputs), ())
+        operator.kernel.lower(tuple(o.meta for o in inputs), ())
     except ShapeError:  # strides of more batch dimensions than the kernel walks
         return None
     return replace(
@@ -221,5 +221,5 @@ def product_operator(
             with_addend if added else alone
         )
     )
-    operator.recipe = ("product", (name, ta, tb, program, added, joins))
+    operator.origin.recipe = ("product", (name, ta, tb, program, added, joins))
     return operator

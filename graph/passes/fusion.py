@@ -38,7 +38,7 @@ def is_elementwise(node: OpNode) -> bool:
     """Return True if a node is arithmetic on single elements of floating point tensors and
     bools.
     """
-    known = node.operator.form is not None or node.operator in CASTS
+    known = node.operator.origin.form is not None or node.operator in CASTS
     return known and real_of(node) is not None
 
 

@@ -16,7 +16,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from flowvm.eager.interpreter import Invocation, Operator
+from flowvm.eager.declaration import Invocation, Kernel, Origin, Signature
+from flowvm.eager.interpreter import Operator
 from flowvm.eager.live import Live
 from flowvm.errors import ArgumentError
 from flowvm.files.schema import integer, one_of, several, text
@@ -49,9 +50,9 @@ def _form_of(node: OpNode) -> _Form | None:
     if node.operator in CASTS:
         from_bool = node.inputs[0].meta.dtype.is_bool
         return _Form(("x",), "1.0 if x else 0.0" if from_bool else "x", "t")
-    if node.operator.form is None:
+    if node.operator.origin.form is None:
         return None
-    form, pattern = node.operator.form
+    form, pattern = node.operator.origin.form
     return _Form(tuple(form.args), form.expr, pattern)
 
 
@@ -70,11 +71,11 @@ def real_of(node: OpNode) -> str | None:
     if node.operator in CASTS:
         names = {out.meta.dtype.name, *({m.dtype.name for m in metas} - {"bool"})}
         return _common(names)
-    compute, result = _types(node.operator.form, metas, node.attrs)
+    compute, result = _types(node.operator.origin.form, metas, node.attrs)
     if out.meta.dtype is not result:
         return None
     tensors = iter(metas)
-    for p, c in zip(node.operator.form[1], compute, strict=True):
+    for p, c in zip(node.operator.origin.form[1], compute, strict=True):
         if p == "s":
             continue
         kind = next(tensors).dtype
@@ -158,9 +159,9 @@ def program_of(
 def _computes(node: OpNode) -> tuple[DType, ...]:
     """The dtypes that a node's arguments are computed in."""
     metas = tuple(operand.meta for operand in node.inputs)
-    if node.operator.form is None:  # a cast
+    if node.operator.origin.form is None:  # a cast
         return tuple(meta.dtype for meta in metas)
-    compute: tuple[DType, ...] = _types(node.operator.form, metas, node.attrs)[0]
+    compute: tuple[DType, ...] = _types(node.operator.origin.form, metas, node.attrs)[0]
     return compute
 
 
@@ -181,7 +182,11 @@ def title(names: Sequence[str]) -> str:
 
 
 def operator_by(
-    recipe: tuple[str, tuple[Any, ...]], counts: tuple[int, int, int], lower: Any, **rules: Any
+    recipe: tuple[str, tuple[Any, ...]],
+    counts: tuple[int, int, int],
+    attrs: tuple[str, ...],
+    kernel: Kernel,
+    scalar_kinds: str = "",
 ) -> Operator:
     """The operator of a program, whose `counts` inputs, outputs and numbers go by their places.
 
@@ -189,16 +194,14 @@ def operator_by(
     first is the operator's name.
     """
     inputs, outputs, scalars = counts
-    operator = Operator(
-        recipe[1][0],
+    signature = Signature(
         tuple(f"x{k}" for k in range(inputs)),
         tuple(f"out{k}" for k in range(outputs)),
-        lower,
-        scalars=tuple(f"n{k}" for k in range(scalars)),
-        **rules,
+        attrs,
+        tuple(f"n{k}" for k in range(scalars)),
+        scalar_kinds,
     )
-    operator.recipe = recipe
-    return operator
+    return Operator(recipe[1][0], signature, kernel, origin=Origin(recipe=recipe))
 
 
 def _check_text(
@@ -235,10 +238,8 @@ def fused_operator(
     operator = operator_by(
         (RECIPE, (name, program, dtypes, outputs, lives, real)),
         (len(dtypes), outputs, lives),
-        lower,
-        attrs=("metas",),
-        aliases=True,
-        infer=infer,
+        ("metas",),
+        Kernel(lower, infer, aliases=True),
     )
     return operator
 
@@ -249,9 +250,11 @@ def _check_metas(
     """ArgumentError unless a program of these dtypes gives outputs of one shape from inputs that
     are repeated to it.
     """
-    assert operator.recipe is not None
-    dtypes, shape = operator.recipe[1][2], tuple(outs[0].shape)
-    fits = len(outs) == len(operator.outputs) and all(tuple(o.shape) == shape for o in outs)
+    assert operator.origin.recipe is not None
+    dtypes, shape = operator.origin.recipe[1][2], tuple(outs[0].shape)
+    fits = len(outs) == len(operator.signature.outputs) and all(
+        tuple(o.shape) == shape for o in outs
+    )
     fits = fits and tuple(m.dtype.name for m in metas) == dtypes
     if not fits or broadcast_shapes(shape, *(m.shape for m in metas)) != shape:
         raise ArgumentError(
@@ -262,7 +265,7 @@ def _check_metas(
 
 def is_program(operator: Operator) -> bool:
     """Return True if `fused_operator` made it."""
-    return operator.recipe is not None and operator.recipe[0] == RECIPE
+    return operator.origin.recipe is not None and operator.origin.recipe[0] == RECIPE
 
 
 def program_kernel(operator: Operator, outs: Sequence[TensorMeta], pattern: int) -> int:
@@ -273,14 +276,14 @@ def program_kernel(operator: Operator, outs: Sequence[TensorMeta], pattern: int)
 def _launch(
     operator: Operator, outs: Sequence[TensorMeta], metas: tuple[TensorMeta, ...]
 ) -> ScalarLaunch:
-    assert operator.recipe is not None
-    _, program, dtypes, _, lives, real = operator.recipe[1]
+    assert operator.origin.recipe is not None
+    _, program, dtypes, _, lives, real = operator.origin.recipe[1]
     numbers = tuple(f"n{k}" for k in range(lives))
     return ScalarLaunch(
         tuple(outs),
         metas,
         program,
-        (*operator.inputs, *numbers),
+        (*operator.signature.inputs, *numbers),
         (*dtypes, *["float64"] * lives),
         (*(COMPUTED.get(dtype, dtype) for dtype in dtypes), *[real] * lives),
         numbers,

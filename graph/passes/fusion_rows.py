@@ -19,7 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flowvm.eager.interpreter import Invocation, Operator
+from flowvm.eager.declaration import Invocation, Kernel
+from flowvm.eager.interpreter import Operator
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Operand, OpNode
 from flowvm.graph.passes.device_rows import held_launch, held_operator, holds
@@ -97,7 +98,7 @@ def _is_held(node: OpNode) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _blocks(operator: Operator, metas: tuple[TensorMeta, ...], attrs: Attrs) -> tuple[int, ...]:
-    return operator.lower(metas, attrs).blocks
+    return operator.kernel.lower(metas, attrs).blocks
 
 
 def _is_cut(node: OpNode) -> bool:
@@ -215,6 +216,6 @@ def row_operator(
     return operator_by(
         ("rows", (name, parts, outputs, inputs, scalars)),
         (inputs, outputs, scalars),
-        lower,
-        attrs=("metas", "blocks"),
+        ("metas", "blocks"),
+        Kernel(lower, aliases=program.aliases),
     )

@@ -11,7 +11,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from flowvm.eager.interpreter import Invocation, Operator
+from flowvm.eager.declaration import Invocation, Kernel, Origin, Signature
+from flowvm.eager.interpreter import Operator
 from flowvm.files.schema import integer
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Operand, OpNode, is_pure
@@ -41,12 +42,9 @@ def assembly_operator(count: int) -> Operator:
 
     return Operator(
         "assemble",
-        tuple(f"x{k}" for k in range(count)),
-        ("out",),
-        lower,
-        attrs=("meta", "pieces"),
-        infer=infer,
-        recipe=("assemble", (count,)),
+        Signature(tuple(f"x{k}" for k in range(count)), ("out",), attrs=("meta", "pieces")),
+        Kernel(lower, infer),
+        origin=Origin(recipe=("assemble", (count,))),
     )
 
 

@@ -46,7 +46,7 @@ class _Late:
 
 def is_sum(node: OpNode) -> bool:
     """Return True if a node sums gradients over ranks."""
-    if "order" not in node.operator.writes:
+    if "order" not in node.operator.signature.writes:
         return False
     traffic = TRAFFIC.of(node.operator)
     sums_up = traffic is not None and traffic.sums
@@ -55,7 +55,7 @@ def is_sum(node: OpNode) -> bool:
 
 def order_buffer(node: OpNode) -> Buffer:
     """The buffer of an exchange's lane, which all exchanges change."""
-    return node.inputs[node.operator.inputs.index("order")].buffer
+    return node.inputs[node.operator.signature.inputs.index("order")].buffer
 
 
 def sums_awaited(graph: LogicalGraph) -> list[int]:
@@ -66,7 +66,7 @@ def sums_awaited(graph: LogicalGraph) -> list[int]:
     written: dict[Buffer, int] = {}
     numbers, sums = [], 0
     for node in graph.nodes:
-        exchanges = "order" in node.operator.writes
+        exchanges = "order" in node.operator.signature.writes
         apart = {order_buffer(node)} if exchanges else set()
         writes = {operand.buffer for operand in node.written()} - apart
         touched = {operand.buffer for _, operand in node.accesses()} - apart
@@ -90,7 +90,7 @@ def read_sums_late(graph: LogicalGraph) -> LogicalGraph:
     result: list[OpNode] = []
     late, sums = _Late(), set[Buffer]()
     for number, node in zip(sums_awaited(graph), graph.nodes, strict=True):
-        exchanges = "order" in node.operator.writes
+        exchanges = "order" in node.operator.signature.writes
         if late.nodes and (
             node.repeat != late.nodes[0][1].repeat or (exchanges and late.conflicts(node))
         ):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from flowvm.eager.interpreter import Invocation, Operator, call_into
+from flowvm.eager.declaration import Invocation
+from flowvm.eager.interpreter import Operator, call_into
 
 
 class Merged(Operator):
@@ -21,20 +22,23 @@ class Merged(Operator):
 
     def per_member(self, values: Sequence[object]) -> Iterable[Sequence[Any]]:
         """`values`, one for each operand, member by member."""
-        each = self.ahead + len(self.base.inputs)
+        each = self.ahead + len(self.base.signature.inputs)
         return (values[k * each : (k + 1) * each] for k in range(self.count))
 
     def operands_of(self, k: int) -> list[int]:
         """Return the positions of member k's operands among all, in the order of `base`."""
-        each, outs = self.ahead + len(self.base.inputs), len(self.outputs) // self.count
-        first = len(self.outputs) + k * each
+        each, outs = (
+            self.ahead + len(self.base.signature.inputs),
+            len(self.signature.outputs) // self.count,
+        )
+        first = len(self.signature.outputs) + k * each
         return [*range(k * outs, (k + 1) * outs), *range(first, first + each)]
 
     def _call_each(self, *args: Any) -> tuple[object, ...]:
         """Issue the members one by one: what a merged node means."""
         tensors, (all_attrs, numbers_of, *scalars) = (
-            args[: len(self.inputs)],
-            args[len(self.inputs) :],
+            args[: len(self.signature.inputs)],
+            args[len(self.signature.inputs) :],
         )
         kernels: list[object] = []
         for own, attrs, places in zip(self.per_member(tensors), all_attrs, numbers_of, strict=True):

@@ -108,7 +108,10 @@ class _Steps:
                 values[buffer].users.append(k)
                 self.touched[k].append(values[buffer])
         self.values = list(values.values())
-        self.in_place = [bool(n.operator.aliases) and is_pure(n) for n in nodes] + [False, False]
+        self.in_place = [bool(n.operator.kernel.aliases) and is_pure(n) for n in nodes] + [
+            False,
+            False,
+        ]
         self.earlier: list[set[int]] = [set() for _ in range(self.count + 2)]
         self.later: list[set[int]] = [set() for _ in range(self.count + 2)]
         self._depend()

@@ -28,7 +28,7 @@ from flowvm.graph.passes.accumulate import accumulate_in_place, values_of_sums
 from flowvm.graph.passes.algebra import simplify
 from flowvm.graph.passes.biases import split_biases
 from flowvm.graph.passes.buckets import bucket_gradients
-from flowvm.graph.passes.checkpointing import checkpoint_regions, recompute
+from flowvm.graph.passes.checkpointing import checkpoint_regions, pair_with_gradients, recompute
 from flowvm.graph.passes.epilogues import fuse_epilogues
 from flowvm.graph.passes.fusion import fuse_elementwise
 from flowvm.graph.passes.fusion_rows import fuse_rows, fuse_rows_on_device
@@ -261,6 +261,7 @@ PASSES: dict[str, Pass] = {
     "accumulate": accumulate_in_place,
     "epilogues": fuse_epilogues,
     "fusion": fuse_elementwise,
+    "pairs": pair_with_gradients,
     "rows": fuse_rows,
     "recompute": recompute,
     "order": order_for_memory,

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from flowvm.eager.interpreter import Invocation, Operator
+from flowvm.eager.declaration import Invocation
+from flowvm.eager.interpreter import Operator
 from flowvm.graph.passes.fusion_program import is_program, program_kernel
 from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.ops.declare.cpu.blocks import BLOCK, LAUNCHED, Rows, Stage, block_invocation, fits_arena
@@ -38,14 +39,14 @@ class Part:
 
     @property
     def outs(self) -> tuple[Ref, ...]:
-        return self.refs[: len(self.operator.outputs)]
+        return self.refs[: len(self.operator.signature.outputs)]
 
     @property
     def ins(self) -> tuple[Ref, ...]:
-        return self.refs[len(self.operator.outputs) :]
+        return self.refs[len(self.operator.signature.outputs) :]
 
     def lower(self) -> Invocation:
-        return self.operator.lower(tuple(meta for _, meta in self.ins), self.attrs)
+        return self.operator.kernel.lower(tuple(meta for _, meta in self.ins), self.attrs)
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,39 @@ class RowParts:
 
     parts: tuple[Part, ...]
     outputs: int
+
+    @property
+    def aliases(self) -> frozenset[tuple[int, int]]:
+        """The (output, input) that may share memory.
+
+        An elementwise part makes the output.  Only elementwise parts read the input: this one, or
+        some in front of it, each element for the element of its result.  So a block's numbers are
+        written when they are read for the last time, and no other block reads them.
+        """
+        makers = {
+            place: (k, meta)
+            for k, part in enumerate(self.parts)
+            for place, meta in part.outs
+            if 0 <= place and is_program(part.operator)
+        }
+        readers: dict[int, list[tuple[int, TensorMeta]]] = {}
+        for k, part in enumerate(self.parts):
+            for place, meta in part.ins:
+                if place >= self.outputs:
+                    readers.setdefault(place - self.outputs, []).append((k, meta))
+        return frozenset(
+            (out, place)
+            for out, (maker, shown) in makers.items()
+            for place, reads in readers.items()
+            if all(
+                k <= maker
+                and is_program(self.parts[k].operator)
+                and meta.shape == shown.shape
+                and meta.stride == shown.stride
+                and self.parts[k].outs[0][1].shape == shown.shape
+                for k, meta in reads
+            )
+        )
 
     @property
     def blocks(self) -> str:
@@ -309,7 +343,7 @@ def lower_rows(program: RowParts, outs: tuple[TensorMeta, ...], inputs: int) -> 
             else:
                 operands.append((LAUNCHED + place, 0))
         stages.append(Stage(invocation, each, tuple(operands), part.scalars))
-        kinds += invocation.scalar_pack[::-1] or part.operator.scalar_kinds
+        kinds += invocation.scalar_pack[::-1] or part.operator.signature.scalar_kinds
     return block_invocation(
         outs,
         len(outs) + inputs,

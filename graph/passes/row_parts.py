@@ -57,15 +57,16 @@ def check_parts(name: str, parts: Any, outputs: int, inputs: int, scalars: int) 
             buffer.nbytes = max(buffer.nbytes, meta.span)
     nodes = []
     for number, (operator, attrs, refs, numbers) in enumerate(parts):
-        if len(refs) != len(operator.outputs) + len(operator.inputs):
+        if len(refs) != len(operator.signature.operands):
             raise ArgumentError(f"{name}: part {number} has {len(refs)} operands")
-        if len(numbers) != len(operator.scalars) or operator.writes or operator.unsized:
+        signature = operator.signature
+        if len(numbers) != len(signature.scalars) or signature.writes or signature.unsized:
             raise ArgumentError(
                 f"{name}: part {number}, {operator.name}, cannot be fused: it has {len(numbers)} "
-                f"numbers for {len(operator.scalars)}, writes to an operand, or has no fixed shape"
+                f"numbers for {len(signature.scalars)}, writes to an operand, or has no fixed shape"
             )
         operands = [Operand(buffers[place], 0, meta) for place, meta in refs]
-        count = len(operator.outputs)
+        count = len(operator.signature.outputs)
         nodes.append(
             OpNode(number, operator, tuple(operands[count:]), tuple(operands[:count]), attrs)
         )

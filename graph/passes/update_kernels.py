@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flowvm.compiler import jit
-from flowvm.eager.interpreter import Invocation
+from flowvm.eager.declaration import Invocation
 from flowvm.errors import ArgumentError
 from flowvm.graph.passes.multi_tensor import Merged
 from flowvm.loading.lazy import lazy
@@ -53,9 +53,9 @@ def lower_each(
     all_attrs, numbers_of = attrs
     if (invocation := merged.lowered.get((metas, attrs))) is not None:
         return invocation
-    outs = len(merged.outputs) // merged.count
+    outs = len(merged.signature.outputs) // merged.count
     lowered = [
-        merged.base.lower(tuple(own), own_attrs)
+        merged.base.kernel.lower(tuple(own), own_attrs)
         for own, own_attrs in zip(merged.per_member(metas), all_attrs, strict=True)
     ]
     for own, places in zip(lowered, numbers_of, strict=True):
@@ -64,7 +64,7 @@ def lower_each(
                 f"{merged.name}: {merged.base.name} cannot be merged: a member has scratch memory, "
                 f"phases, or a number at a negative place"
             )
-        expected = own.scalar_pack[::-1] or merged.base.scalar_kinds
+        expected = own.scalar_pack[::-1] or merged.base.signature.scalar_kinds
         if [kinds[i] for i in places] != list(expected):
             raise ArgumentError(
                 f"{merged.name}: its numbers have the types {kinds!r}, not {expected!r}"
@@ -79,7 +79,7 @@ def lower_each(
     for k, (own, places) in enumerate(zip(lowered, numbers_of, strict=True)):
         place.append(first_member + len(words))
         args = merged.operands_of(k)
-        args += (len(merged.outputs) + len(merged.inputs) + i for i in places)
+        args += (len(merged.signature.outputs) + len(merged.signature.inputs) + i for i in places)
         words += [own.kernel, len(args), *args, *own.layout.tolist()]
     head = [first_piece + 3 * int(b) for b in begins]
     table = [word for m, lo, hi in pieces for word in (place[m], lo, hi)]

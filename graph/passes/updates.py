@@ -21,7 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from flowvm.eager.interpreter import Invocation, Operator, device_of
+from flowvm.eager.declaration import Invocation, Kernel, Origin, Signature
+from flowvm.eager.interpreter import Operator, device_of
 from flowvm.eager.live import Live
 from flowvm.errors import ArgumentError
 from flowvm.files.schema import anything, flag, integer, several, text
@@ -69,7 +70,11 @@ def _key(node: OpNode, number: int) -> _Key | None:
     `number` is of the last sum over ranks that the node waits for.
     """
     operator = node.operator
-    if operator.unsized or isinstance(operator, Merged) or "order" in operator.writes:
+    if (
+        operator.signature.unsized
+        or isinstance(operator, Merged)
+        or "order" in operator.signature.writes
+    ):
         return None
     if is_pure(node) and node.phase != "optimizer":  # its result would have to wait for others
         return None
@@ -101,7 +106,7 @@ def _metas(node: OpNode) -> tuple[TensorMeta, ...]:
 
 
 def _lowered(node: OpNode) -> Invocation:
-    return node.operator.lower(_metas(node), node.attrs)
+    return node.operator.kernel.lower(_metas(node), node.attrs)
 
 
 @dataclass(eq=False)
@@ -194,8 +199,8 @@ def _merged(members: Sequence[OpNode]) -> OpNode:
 
 def _scalar_kinds(node: OpNode) -> str:
     if _device_of(node) is not cpu:  # where those that depend on the call do not merge
-        return node.operator.scalar_kinds
-    return _lowered(node).scalar_pack[::-1] or node.operator.scalar_kinds
+        return node.operator.signature.scalar_kinds
+    return _lowered(node).scalar_pack[::-1] or node.operator.signature.scalar_kinds
 
 
 @functools.cache
@@ -204,24 +209,28 @@ def merged_operator(base: Operator, into: bool, count: int, kinds: str) -> Opera
 
     `kinds` are the kinds of its scalars.
     """
-    outs = base.outputs if into else ()
-    own = (*outs, *base.inputs)
-    changed = {*outs, *base.writes}
-    fresh = () if into else base.outputs
+    outs = base.signature.outputs if into else ()
+    own = (*outs, *base.signature.inputs)
+    changed = {*outs, *base.signature.writes}
+    fresh = () if into else base.signature.outputs
     merged: Merged = Merged(
-        name=f"{base.name.rstrip('_')}_each",
-        inputs=tuple(f"{name}{k}" for k in range(count) for name in own),
-        outputs=tuple(f"{name}{k}" for k in range(count) for name in fresh),
-        lower=lambda metas, attrs: lower_each(merged, kinds, metas, attrs),
-        infer=lambda metas, attrs: None,
-        cuda=lambda launch, metas, attrs: launch_each(merged, metas, attrs),
-        attrs=("attrs", "numbers"),
-        scalars=tuple(f"number{k}" for k in range(len(kinds))),
-        scalar_kinds=kinds,
-        writes=frozenset(f"{name}{k}" for k in range(count) for name in own if name in changed),
+        f"{base.name.rstrip('_')}_each",
+        Signature(
+            inputs=tuple(f"{name}{k}" for k in range(count) for name in own),
+            outputs=tuple(f"{name}{k}" for k in range(count) for name in fresh),
+            attrs=("attrs", "numbers"),
+            scalars=tuple(f"number{k}" for k in range(len(kinds))),
+            scalar_kinds=kinds,
+            writes=frozenset(f"{name}{k}" for k in range(count) for name in own if name in changed),
+        ),
+        Kernel(
+            lower=lambda metas, attrs: lower_each(merged, kinds, metas, attrs),
+            infer=lambda metas, attrs: None,
+            cuda=lambda launch, metas, attrs: launch_each(merged, metas, attrs),
+        ),
+        origin=Origin(recipe=("merged", (_reference(base), into, count, kinds))),
     )
     merged.base, merged.count, merged.ahead = base, count, len(outs)
-    merged.recipe = ("merged", (_reference(base), into, count, kinds))
     return merged
 
 
@@ -232,7 +241,11 @@ def merged_operator(base: Operator, into: bool, count: int, kinds: str) -> Opera
 def merged_again(base: tuple[object, ...], into: bool, count: int, kinds: str) -> Operator:
     """`merged_operator` of the operator that `base` refers to: for graphs that were saved."""
     of = read_operator([plain(v, "an operator") for v in base])
-    if of.unsized or isinstance(of, Merged) or count * (len(of.inputs) + 1) > MOST_WORDS:
+    if (
+        of.signature.unsized
+        or isinstance(of, Merged)
+        or count * (len(of.signature.inputs) + 1) > MOST_WORDS
+    ):
         raise ArgumentError(
             f"the saved graph is damaged: it merges {count} instructions {of.name}, which cannot be"
         )
@@ -241,7 +254,7 @@ def merged_again(base: tuple[object, ...], into: bool, count: int, kinds: str) -
 
 def _reference(operator: Operator) -> tuple[object, ...]:
     """Return the recipe of an operator, or a declared operator's distinguishing mark."""
-    if operator.recipe is not None:
-        return ("recipe", *operator.recipe)
-    pattern = operator.form[1] if operator.form is not None else ""
+    if operator.origin.recipe is not None:
+        return ("recipe", *operator.origin.recipe)
+    pattern = operator.origin.form[1] if operator.origin.form is not None else ""
     return ("declared", operator.name, pattern, operator_mark(operator))

@@ -130,7 +130,7 @@ def _orders(graph: LogicalGraph) -> set[Buffer]:
     """Variables that repeated nodes change for their order alone."""
     named: dict[Buffer, set[str]] = {}
     for node in graph.nodes:
-        for name, operand in zip(node.operator.inputs, node.inputs, strict=True):
+        for name, operand in zip(node.operator.signature.inputs, node.inputs, strict=True):
             if node.repeat > 1 and operand.buffer.kind is BufferKind.VARIABLE:
                 named.setdefault(operand.buffer, set()).add(name)
     return {buffer for buffer, names in named.items() if names == {"order"}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from flowvm.eager.interpreter import Invocation
+from flowvm.eager.declaration import Invocation
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, Operand, OpNode
 from flowvm.graph.memory.offsets import Block, MemoryPlan

@@ -18,7 +18,8 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flowvm.eager.interpreter import Invocation, device_of, lowered
+from flowvm.eager.declaration import Invocation
+from flowvm.eager.interpreter import device_of, lowered
 from flowvm.eager.live import Live
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
@@ -62,7 +63,7 @@ class Plan:
     """A compiled graph: `launch(inputs)` gives the outputs."""
 
     def __init__(self, graph: LogicalGraph) -> None:
-        unsized = next((node for node in graph.nodes if node.operator.unsized), None)
+        unsized = next((node for node in graph.nodes if node.operator.signature.unsized), None)
         if unsized is not None:
             raise CaptureError(
                 f"{graph.name}: {unsized.operator.name} gives a tensor whose shape is known only "
@@ -279,7 +280,7 @@ class Plan:
 def _lowered(node: OpNode, metas: tuple[TensorMeta, ...]) -> tuple[Invocation, bool, Any]:
     """Lower a node: return its Invocation, True if it reports, and the steps that begin it."""
     operator, attrs = node.operator, node.attrs
-    if operator.everywhere or device_of(metas, attrs) is cpu:
+    if operator.kernel.everywhere or device_of(metas, attrs) is cpu:
         return lowered(operator, metas, attrs), False, ()
     return lowering.lower_task(operator, metas, attrs, [isinstance(s, Live) for s in node.scalars])
 

@@ -111,7 +111,7 @@ class PlanWords:
                 if register.copies > 1
                 else (operand.step, NO_TURN)
             )
-        kinds = invocation.scalar_pack[::-1] or task.node.operator.scalar_kinds
+        kinds = invocation.scalar_pack[::-1] or task.node.operator.signature.scalar_kinds
         scalars: list[int] = []
         for kind, value in zip(kinds, task.node.scalars, strict=True):
             if not isinstance(value, Live):

@@ -50,12 +50,12 @@ def call(
         return _created(op, attrs, scalars)
     metas = tuple([t._meta for t in tensors])
     axes = _all_axes(metas)
-    if "seed" in op.scalars and op is not DROPOUT:
+    if "seed" in op.signature.scalars and op is not DROPOUT:
         return _drawn(op, tensors, attrs, scalars)
     composed = COMPOSED.of(op)
     if composed is not None and (op is DROPOUT or batched_axes(metas)):
         return composed(op, tensors, attrs, scalars)
-    written = [t for n, t in zip(op.inputs, tensors, strict=True) if n in op.writes]
+    written = op.signature.written(tensors)
     _check_written(op, written, metas)
     with recording(False):
         results = _stepwise(op, tensors, attrs, scalars)
@@ -63,7 +63,7 @@ def call(
             plan = _plan(op, metas, attrs)
             results = _computed(op, tensors, attrs, scalars, plan)
             watched = axes[-1].level >= WATCHED
-            if plan is not None and not plan.dense and not watched and not op.unsized:
+            if plan is not None and not plan.dense and not watched and not op.signature.unsized:
                 outs = tuple([r._meta for r in results])
                 keep_batched(op, metas, attrs, outs, (*plan.metas, *plan.attrs))
     for t in written:
@@ -121,7 +121,7 @@ def _computed(
 ) -> tuple[Tensor, ...]:
     if plan is not None:
         return _run(op, tensors, scalars, plan)
-    if isinstance(op.form, tuple):
+    if isinstance(op.origin.form, tuple):
         return _converted(op, tensors, attrs, scalars)
     return each(op, tensors, attrs, scalars, "its declaration does not say how to batch it")
 
@@ -137,9 +137,9 @@ def _drawn(
                 results = each(op, tensors, attrs, scalars, "", axis)
                 return results[0] if results else tensors[0]
         ready = []
-        for n, t in zip(op.inputs, tensors, strict=True):
+        for n, t in zip(op.signature.inputs, tensors, strict=True):
             shared = [a for a in axes_of(t._meta) if a.level in own and not a.stride and a.size > 1]
-            if shared and n in op.writes:
+            if shared and n in op.signature.writes:
                 raise UnbatchableError(f"{op.name} changes a tensor that is one for all examples")
             if shared:
                 wide = empty_of(t._meta)
@@ -150,8 +150,8 @@ def _drawn(
         if plan is None:
             raise UnbatchableError(f"{op.name} draws random numbers for one example at a time")
         results = _run(op, ready, scalars, plan)
-    for n, t in zip(op.inputs, tensors, strict=True):
-        if n in op.writes:
+    for n, t in zip(op.signature.inputs, tensors, strict=True):
+        if n in op.signature.writes:
             t.bump()
     return results[0] if results else tensors[0]
 
@@ -165,10 +165,10 @@ def _run(
         physical[k] = alias(cast(alias(tensors[k], where), meta.dtype), meta)
     result = op.call(*physical, *plan.attrs, *scalars)
     for k, where in plan.dense:
-        if op.inputs[k] in op.writes:  # a copy was changed
+        if op.signature.inputs[k] in op.signature.writes:  # a copy was changed
             back = alias(physical[k], where.dense())
             core.copy_(alias(tensors[k], where), back)
-    if not op.outputs:
+    if not op.signature.outputs:
         return ()
     listed = result if isinstance(result, tuple) else (result,)
     for k, r in enumerate(listed):
@@ -182,7 +182,7 @@ def _converted(
     """Return the result of an elementwise call with the operands in the dtype that one example's
     call computes in: there a 0-d tensor has no say in it.
     """
-    form, pattern = op.form
+    form, pattern = op.origin.form
     examples = [example_of(t._meta) for t in tensors]
     compute, result = form.types_of(pattern, examples, attrs)
     kinds = [c for c, p in zip(compute, pattern, strict=True) if p == "t"]
@@ -201,10 +201,10 @@ def _created(op: Operator, attrs: Attrs, scalars: tuple[object, ...]) -> Any:
     devices = [a.device if isinstance(a, TensorMeta) else a for a in attrs]
     device: Any = next(d for d in devices if axes_of(d))
     example = next((a for a in attrs if a.__class__ is BatchedMeta), None)
-    random = "seed" in op.scalars
+    random = "seed" in op.signature.scalars
     own = {a.level for a in own_numbers()}
     axes = [a for a in device.axes if not random or a.level in own]
-    if example is None or op.attrs[0] == "n":
+    if example is None or op.signature.attrs[0] == "n":
         axes = []
     rest = [a._replace(stride=0) for a in device.axes if a not in axes]
     if random and op.name == "randperm" and axes:
@@ -267,9 +267,9 @@ def _writes_straight(
     """Return True if an op's kernel goes over whatever dimensions its result has."""
     if op is core._copy:
         return True
-    if not isinstance(op.form, tuple):
+    if not isinstance(op.origin.form, tuple):
         return False
-    form, pattern = op.form
+    form, pattern = op.origin.form
     whole = [in_front(t._meta, axes) for t in tensors]
     examples = [example_of(t._meta) for t in tensors]
     same: bool = form.types_of(pattern, whole, attrs) == form.types_of(pattern, examples, attrs)

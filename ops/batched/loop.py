@@ -49,7 +49,7 @@ def each(
     why: str, axis: Axis | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Return the results of a call for each example of a level, the last by default, stacked."""
-    if op.unsized:
+    if op.signature.unsized:
         raise UnbatchableError(f"{op.name} makes results whose sizes depend on values")
     if why:
         say(op.name, why)
@@ -60,6 +60,6 @@ def each(
     for k in range(axis.size):
         result = op.call(*(dropped(t, axis.level, k) for t in tensors), *attrs, *scalars)
         results.append(result if isinstance(result, tuple) else (result,))
-    if op.writes:
+    if op.signature.writes:
         return ()
     return tuple(entered(stack(list(column)), level, 0) for column in zip(*results, strict=True))

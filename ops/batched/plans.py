@@ -77,9 +77,9 @@ RULE: Fact[Callable[..., Plan | None]] = Fact()
 
 def results_of(op: Operator, metas: Sequence[TensorMeta], attrs: Attrs) -> Metas:
     """Return a call's result metas; raise its error."""
-    if op.infer is None:
-        return op.lower(tuple(metas), attrs).outputs
-    answer = op.infer(tuple(metas), attrs)
+    if op.kernel.infer is None:
+        return op.kernel.lower(tuple(metas), attrs).outputs
+    answer = op.kernel.infer(tuple(metas), attrs)
     if isinstance(answer, Assembly):
         return (answer.out,)
     outputs: Metas = answer.outputs
@@ -96,13 +96,13 @@ def plan_of(op: Operator, metas: Metas, attrs: Attrs, shared: tuple[Axis, ...]) 
     if not axes:
         plain = tuple(map(example_of, attrs)) if attrs and not metas else attrs
         return Plan(examples, plain, behind((), shared))
-    outs = results_of(op, [m.dense() for m in examples] if op.dense else examples, attrs)
+    outs = results_of(op, [m.dense() for m in examples] if op.kernel.dense else examples, attrs)
     rule = RULE.of(op)
     if rule is not None:
         plan: Plan | None = rule(op, metas, attrs, outs, axes, shared)
         if plan is not None:
             return plan
-    if isinstance(op.form, tuple):
+    if isinstance(op.origin.form, tuple):
         return _elementwise(op, metas, attrs, outs, axes, shared)
     for form in (_front_unrepeated, _front_repeated, _front_copied, _folded):
         try:
@@ -126,7 +126,7 @@ def _elementwise(
     physical = tuple(
         example_of(m) if is_shared(m, axes) else in_front_of_ones(m, axes, rank) for m in metas
     )
-    form, pattern = op.form
+    form, pattern = op.origin.form
     if form.types_of(pattern, physical, attrs) != form.types_of(
         pattern, tuple(map(example_of, metas)), attrs
     ):
@@ -142,12 +142,12 @@ _NAMES = {"dim", "dims"}
 
 def moved_attrs(op: Operator, attrs: Attrs, axes: Sequence[Axis], rank: int) -> Attrs:
     """Return the attributes of a call with the levels' dimensions in front."""
-    infer = op.infer.infer if isinstance(op.infer, Inferred) else op.infer
+    infer = op.kernel.infer.infer if isinstance(op.kernel.infer, Inferred) else op.kernel.infer
     annotations = getattr(infer, "__annotations__", {})
     n = len(axes)
     moved = []
-    for name, value in zip(op.attrs, attrs, strict=False):
-        if name == op.shaped:
+    for name, value in zip(op.signature.attrs, attrs, strict=False):
+        if name == op.signature.shaped:
             value = (*(a.size for a in axes), *value)
         elif annotations.get(name) in _DIMS or name in _NAMES:
             if type(value) is int:
@@ -171,7 +171,7 @@ def _front_unrepeated(
     """The levels in front of the operands that are not shared."""
     alone = tuple(is_shared(m, axes) for m in metas)
     if not any(alone) or any(
-        n in op.writes for n, one in zip(op.inputs, alone, strict=True) if one
+        n in op.signature.writes for n, one in zip(op.signature.inputs, alone, strict=True) if one
     ):
         return None
     return _front(op, metas, attrs, outs, axes, shared, alone)
@@ -209,7 +209,7 @@ def _front(
     whole = tuple(
         example_of(m) if one else in_front(m, axes) for m, one in zip(metas, alone, strict=True)
     )
-    dense, physical = laid(whole) if op.dense or copied else ((), whole)
+    dense, physical = laid(whole) if op.kernel.dense or copied else ((), whole)
     moved = moved_attrs(op, attrs, axes, metas[0].ndim)
     outputs = results_of(op, physical, moved)
     sizes = tuple(a.size for a in axes)
@@ -234,7 +234,9 @@ def _apart(
     op: Operator, metas: Metas, attrs: Attrs, outs: Metas, alone: Sequence[bool], count: int
 ) -> bool:
     """Return True if the op's letters say that it computes the first dimensions apart."""
-    letters: Letters | None = None if op.letters is None else op.letters(metas, attrs, outs)
+    letters: Letters | None = (
+        None if op.rules.letters is None else op.rules.letters(metas, attrs, outs)
+    )
     if letters is None:
         return False
     batched = [n for n, one in zip(letters.inputs, alone, strict=True) if not one]
@@ -261,14 +263,14 @@ def _folded(
     shared: Sequence[Axis],
 ) -> Plan | None:
     """The levels' sizes multiply a dimension that the op computes apart."""
-    if op.writes or not outs or op.letters is None:
+    if op.signature.writes or not outs or op.rules.letters is None:
         return None
     examples = tuple(map(example_of, metas))
     if SAMPLES.of(op):
         first = [("n", *(None,) * (m.ndim - 1)) for m in (*metas, *outs)]
         letters: Letters | None = Letters(tuple(first[: len(metas)]), tuple(first[len(metas) :]))
     else:
-        letters = op.letters(examples, attrs, outs)
+        letters = op.rules.letters(examples, attrs, outs)
     if letters is None:
         return None
     alone = tuple(is_shared(m, axes) for m in metas)
@@ -300,15 +302,15 @@ def _folded_at(
             continue
         at = names.index(name)
         merged = folded_meta(m, axes, at)
-        if merged is None or (op.dense and not merged.contiguous):
+        if merged is None or (op.kernel.dense and not merged.contiguous):
             dense.append((k, ahead_of(m, axes, at)))
             shape = (*m.shape[:at], times * m.shape[at], *m.shape[at + 1 :])
             merged = TensorMeta.of(shape, m.dtype, example_of(m).device)
         physical.append(merged)
     places = [names.index(name) for names in letters.outputs]
     moved = list(attrs)
-    if op.shaped:
-        k, at = op.attrs.index(op.shaped), places[0]
+    if op.signature.shaped:
+        k, at = op.signature.attrs.index(op.signature.shaped), places[0]
         shape = attrs[k]
         if len(shape) != outs[0].ndim:
             return None

@@ -209,7 +209,7 @@ def _convolution(
         return None
     level = _level_of(w, *bias)
     how, shape = attrs
-    if op.shaped:
+    if op.signature.shaped:
         shape = (shape[0], shape[1] * level.size, *shape[2:])
     out = op.call(
         _as_channels(x, level, 1), _as_channels(w, level, 0),

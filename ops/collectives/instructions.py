@@ -60,7 +60,7 @@ def run(op: Any, *args: Any, at: Lane | None = None) -> Any:
 def _writes_first(op: Any) -> bool:
     """Return True if an instruction writes its first operand."""
     declared = operator_of(op)
-    return declared.inputs[0] in declared.writes
+    return declared.signature.inputs[0] in declared.signature.writes
 
 
 def _unequal(rows: tuple[int, ...]) -> list[object]:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowvm.compiler import jit
-from flowvm.eager.interpreter import Invocation
+from flowvm.eager.declaration import Invocation
 from flowvm.errors import ArgumentError
 from flowvm.meta.meta import TensorMeta, reach
 from flowvm.ops.declare.cpu.moves import load_word

@@ -12,7 +12,8 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flowvm.eager.interpreter import Invocation, Operator, short
+from flowvm.eager.declaration import Invocation, Kernel, Rules, Signature
+from flowvm.eager.interpreter import Operator, short
 from flowvm.eager.modes import current_trace_recorder, grad_enabled
 from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.overrides import hint
@@ -30,8 +31,9 @@ from flowvm.vm.watch.pending import issued
 class Recorded:
     """Stands for the operator in autograd nodes of ops that are no single instruction.
 
-    `inputs` and `saves` are names, as an Operator has them; `grad(c, *gradients)` likewise.
-    `differentiable` are the names of the result, where it is saved and its gradient is wanted.
+    `signature`, of `inputs` alone, and `saves` are as an Operator has them; `grad(c, *gradients)`
+    likewise.  `differentiable` are the names of the result, where it is saved and its gradient is
+    wanted.
     A fresh result lies as a copy of the first input does, or in `c_order`, as PyTorch's.
     `blocks`: no gradient goes on from here, and `grad` is the error that says so.
     """
@@ -51,7 +53,7 @@ class Recorded:
         self.c_order = c_order
         self.differentiable = differentiable
         self.grad = grad
-        self.inputs = tuple(inputs)
+        self.signature = Signature(tuple(inputs))
         self.saves = tuple(s.strip() for s in saves.split(",") if s.strip())
 
 
@@ -94,9 +96,9 @@ def record_call(
     """
     if not grad_enabled() or all(t._node is None for t in tensors):
         return
-    named = {**dict(zip(op.inputs, tensors, strict=True)),
-             **dict(zip(op.outputs, results, strict=True))}  # fmt: skip
-    saved = tuple(apart(named[n]) if n in op.outputs else named[n] for n in op.saves)
+    named = {**dict(zip(op.signature.inputs, tensors, strict=True)),
+             **dict(zip(op.signature.outputs, results, strict=True))}  # fmt: skip
+    saved = tuple(apart(named[n]) if n in op.signature.outputs else named[n] for n in op.saves)
     live = op.differentiable
     node = Node(
         op,
@@ -146,13 +148,17 @@ def _lower_fill(metas: tuple[TensorMeta, ...], attrs: Attrs) -> Invocation:
 
 
 _empty = Operator(
-    "empty", (), ("out",), _lower_empty, attrs=("meta",), infer=_infer_empty,
-    complex=True, minifloats=True, letters=unsplit,
-)  # fmt: skip
+    "empty",
+    Signature((), ("out",), attrs=("meta",)),
+    Kernel(_lower_empty, _infer_empty, complex=True, minifloats=True),
+    rules=Rules(letters=unsplit),
+)
 _fill = Operator(
-    "fill", (), ("out",), _lower_fill, attrs=("meta",), scalars=("value",), infer=_infer_fill,
-    complex=True, minifloats=True, letters=unsplit,
-)  # fmt: skip
+    "fill",
+    Signature((), ("out",), attrs=("meta",), scalars=("value",)),
+    Kernel(_lower_fill, _infer_fill, complex=True, minifloats=True),
+    rules=Rules(letters=unsplit),
+)
 
 
 def empty_of(meta: TensorMeta) -> Tensor:

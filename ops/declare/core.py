@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from flowvm.eager.interpreter import Invocation, Operator, call_into
+from flowvm.eager.declaration import Invocation, Kernel, Rules, Signature
+from flowvm.eager.interpreter import Operator, call_into
 from flowvm.eager.keywords import spelled
 from flowvm.eager.modes import current_trace_recorder, grad_enabled
 from flowvm.eager.native.trace_cache import steady
@@ -88,51 +89,34 @@ def _lower_cast(metas: tuple[TensorMeta, ...], attrs: Attrs) -> Invocation:
     return _infer_cast(metas, attrs).on_cpu()
 
 
+_CAST = Signature(("x",), ("out",), attrs=("dtype",))
+_ARRANGEMENT = Signature(("x",), ("out",), attrs=("dtype", "stride"))
+
 _cast = Operator(
     "cast",
-    ("x",),
-    ("out",),
-    _lower_cast,
-    attrs=("dtype",),
+    _CAST,
+    Kernel(_lower_cast, _infer_cast, complex=True, minifloats=True),
     grad=lambda c, g: (cast(g, c.metas[0].dtype),),
-    infer=_infer_cast,
-    complex=True,
-    minifloats=True,
-    letters=broadcasting,
+    rules=Rules(letters=broadcasting),
 )
 _cast_away = Operator(
     "cast",
-    ("x",),
-    ("out",),
-    _lower_cast,
-    attrs=("dtype",),
-    infer=_infer_cast,
-    complex=True,
-    minifloats=True,
-    letters=broadcasting,
+    _CAST,
+    Kernel(_lower_cast, _infer_cast, complex=True, minifloats=True),
+    rules=Rules(letters=broadcasting),
 )
 _arrange = Operator(
     "arrange",
-    ("x",),
-    ("out",),
-    _lower_arrange,
-    attrs=("dtype", "stride"),
+    _ARRANGEMENT,
+    Kernel(_lower_arrange, _infer_arrange, complex=True, minifloats=True),
     grad=lambda c, g: (cast(g, c.metas[0].dtype),),
-    infer=_infer_arrange,
-    complex=True,
-    minifloats=True,
-    letters=broadcasting,
+    rules=Rules(letters=broadcasting),
 )
 _arrange_away = Operator(
     "arrange",
-    ("x",),
-    ("out",),
-    _lower_arrange,
-    attrs=("dtype", "stride"),
-    infer=_infer_arrange,
-    complex=True,
-    minifloats=True,
-    letters=broadcasting,
+    _ARRANGEMENT,
+    Kernel(_lower_arrange, _infer_arrange, complex=True, minifloats=True),
+    rules=Rules(letters=broadcasting),
 )
 
 
@@ -153,14 +137,15 @@ _copy_over = Recorded("copy", _copy_over_grad, ("over", "x"))
 
 _copy = Operator(
     "copy",
-    ("x",),
-    ("out",),
-    lambda metas, attrs: _infer_copy(metas, attrs).on_cpu(),
+    Signature(("x",), ("out",)),
+    Kernel(
+        lambda metas, attrs: _infer_copy(metas, attrs).on_cpu(),
+        _infer_copy,
+        complex=True,
+        minifloats=True,
+    ),
     grad=_copy_grad,
-    infer=_infer_copy,
-    complex=True,
-    minifloats=True,
-    letters=broadcasting,
+    rules=Rules(letters=broadcasting),
 )
 CASTS = (_cast, _cast_away)
 COPIES = (*CASTS, _arrange, _arrange_away, _copy)  # which read an operand however it lies

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flowvm.config import config, say
+from flowvm.eager.declaration import Kernel, Origin, Rules, Signature
 from flowvm.eager.global_calls import is_placed
 from flowvm.eager.interpreter import Operator, call_into, going_over
 from flowvm.eager.live import Frozen, FrozenInt, Live, freeze, plain_type
@@ -295,11 +296,27 @@ class Elementwise(Unique):
         simple = kind is float or (kind is int and 0 <= args[-1] <= 127)
         if simple and len(args) == 2 and isinstance(args[0], Tensor):
             return self._variant("ts").call(args[0], kind, args[1])
+        if not all(isinstance(a, Tensor) for a in args):
+            return self._steadily_with_numbers(*args)
         if not self.complex and self._is_complex(args):
             return self._complex_twin().call(*args)
-        if all(isinstance(a, Tensor) for a in args):
-            moved = together(args)
-            return None if moved is args else self.call(*moved)
+        moved = together(args)
+        return None if moved is args else self.call(*moved)
+
+    @cached_property
+    def _steadily_with_numbers(self) -> Callable[..., Any]:
+        """The call of tensors and numbers, whose variant and dtypes follow from their kinds."""
+
+        def with_numbers(*args: Any) -> Any:
+            return self._mixed(args)
+
+        with_numbers.__name__ = self.name
+        return steady(with_numbers)
+
+    def _mixed(self, args: tuple[Any, ...]) -> Any:
+        """A call with a number among its arguments, or none but numbers."""
+        if not self.complex and self._is_complex(args):
+            return self._complex_twin().call(*args)
         if self.of_numbers and all(isinstance(a, NUMBERS) for a in args):
             return self.call(number_tensor(args[0], result_type(args[0])), *args[1:])
         pattern, tensors, numbers, kinds = self._sorted(args)
@@ -404,25 +421,32 @@ class Elementwise(Unique):
         if grad is not None and numbers:
             grad = self._partial_grad(pattern, grad)
         operator = Operator(
-            name=self.name,
-            inputs=tuple(tensors),
-            outputs=("out",),
-            lower=lambda metas, attrs: self._infer(pattern, metas, attrs).on_cpu(),
-            infer=lambda metas, attrs: self._infer(pattern, metas, attrs),
-            attrs=tuple(f"{n}_type" for n in numbers),
-            scalars=tuple(numbers),
-            saves=self._saved_names(tensors),
+            self.name,
+            Signature(
+                inputs=tuple(tensors),
+                outputs=("out",),
+                attrs=tuple(f"{n}_type" for n in numbers),
+                scalars=tuple(numbers),
+                keywords=() if numbers else self.names,
+            ),
+            Kernel(
+                lower=lambda metas, attrs: self._infer(pattern, metas, attrs).on_cpu(),
+                infer=lambda metas, attrs: self._infer(pattern, metas, attrs),
+                aliases=True,
+                refills=next(iter(self.args)) not in _names_in(self.expr, self.name),
+                complex=self.complex,
+                minifloats=self.minifloats,
+            ),
             grad=grad,
-            form=(self, pattern),
-            letters=lambda metas, attrs, outs: pointwise(self, pattern, metas, outs),
-            amp=self.amp,
+            saves=self._saved_names(tensors),
+            rules=Rules(
+                amp=self.amp,
+                letters=lambda metas, attrs, outs: pointwise(self, pattern, metas, outs),
+                fallback=self._elsewhere(pattern) if numbers else self._with_numbers,
+            ),
+            origin=Origin((self, pattern)),
             facts=self.facts,
-            keywords=() if numbers else self.names,
-            aliases=True,
-            refills=next(iter(self.args)) not in _names_in(self.expr, self.name),
         )
-        operator.complex, operator.minifloats = self.complex, self.minifloats
-        operator.fallback = self._elsewhere(pattern) if numbers else self._with_numbers
         if pattern == "tt":
             operator.numbered = lambda: self._variant("ts")
         return operator
@@ -605,7 +629,7 @@ def record_in_place(
             f"{name} has no gradient, so it cannot change a tensor that requires grad"
         )
     saved, versions, saves_out = [], [], None
-    by_name = dict(zip(op.inputs, tensors, strict=True))
+    by_name = dict(zip(op.signature.inputs, tensors, strict=True))
     for i, s in enumerate(op.saves):
         if s == "out":
             saves_out = i
@@ -640,7 +664,7 @@ def _holomorphic(grad: Callable[..., Any]) -> Callable[..., Any]:
 
 def fronts_over(f: Elementwise) -> Callable[[Function], Function]:
     """Decorates a function that writes `f(x, ...)` into `x`: see `fronted`."""
-    return lambda function: fronted(function, partial(f.going_over, "t" * len(f.args)))
+    return lambda function: fronted(steady(function), partial(f.going_over, "t" * len(f.args)))
 
 
 def _may_not_fit(number: object) -> bool:
@@ -703,12 +727,12 @@ def elementwise(
         raise ArgumentTypeError(f"types is one of {', '.join(TYPES)}, not {types!r}")
     if not args:
         used = _names_in(expr, name)
-        args = ", ".join(n for n in ("x", "y", "z") if n in used)
+        args = ", ".join([n for n in ("x", "y", "z") if n in used])
     rules = {}
     for part in args.split(","):
         arg, _, rule = part.partition(":")
         rules[arg.strip()] = rule.strip()
-    saved = tuple(s.strip() for s in saves.split(",") if s.strip())
+    saved = tuple(map(str.strip, saves.split(","))) if saves else ()
     keywords = tuple(names.split(", ")) if names else ()
     twin = None
     if complex:
@@ -740,7 +764,7 @@ def elementwise(
 
 def _named(name: str) -> list[Elementwise]:
     """Return the elementwise ops of this name, in the order of their declaration."""
-    forms = [op.form for op in _operators.values() if op.name == name and op.form]
+    forms = [op.origin.form for op in _operators.values() if op.name == name and op.origin.form]
     return [form[0] for form in forms]
 
 

@@ -22,7 +22,8 @@ import numpy as np
 
 from flowvm.config import config, say
 from flowvm.eager.autocast import autocasting
-from flowvm.eager.interpreter import Invocation, Operator, check_kernels
+from flowvm.eager.declaration import Invocation, Kernel, Rules, Signature
+from flowvm.eager.interpreter import Operator, check_kernels
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ModeError, ShapeError
 from flowvm.launch import ARENA_BYTES, Launch, View
@@ -144,13 +145,9 @@ def op(
     tensor([2, 4])
     """
     left, right = signature.split("->")
-    inputs = [n.strip() for n in left.split(",") if n.strip()]
-    outputs = [n.strip() for n in right.split(",") if n.strip()]
-    writes = frozenset(n[:-1] for n in inputs if n.endswith("!"))
-    unsized = frozenset(n[:-1] for n in outputs if n.endswith("?"))
-    inputs = [n.rstrip("!") for n in inputs]
-    outputs = [n.rstrip("?") for n in outputs]
-    pairs = [s.split(":") for s in scalars.split(",") if s.strip()]
+    inputs, writes = _names(left, "!")
+    outputs, unsized = _names(right, "?")
+    pairs = [s.split(":") for s in _names(scalars)[0]]
     kinds = "".join({"float": "d", "int": "q"}[kind.strip()] for _, kind in pairs)
 
     def declare(infer: Callable[..., Launch | ScalarLaunch]) -> Callable[..., object]:
@@ -159,35 +156,50 @@ def op(
         called = name or infer.__name__
         inferred = Inferred(infer, called, attrs if ours else (), ours and dense, takes)
         operator = Operator(
-            name=called,
-            inputs=tuple(inputs),
-            outputs=tuple(outputs),
-            lower=_lower(inferred, kinds, bool(unsized)),
-            attrs=attrs,
-            scalars=tuple(n.strip() for n, _ in pairs),
-            scalar_kinds=kinds,
-            writes=writes,
-            unsized=unsized,
-            saves=tuple(n.strip() for n in saves.split(",") if n.strip()),
-            constants=frozenset(n.strip() for n in constants.split(",") if n.strip()),
-            dense=dense,
-            refills=refills,
+            called,
+            Signature(
+                inputs=inputs,
+                outputs=outputs,
+                attrs=attrs,
+                scalars=tuple(n.strip() for n, _ in pairs),
+                scalar_kinds=kinds,
+                writes=writes,
+                unsized=unsized,
+                shaped=shaped,
+            ),
+            Kernel(
+                lower=_lower(inferred, kinds, bool(unsized)),
+                infer=inferred,
+                cuda=cuda if callable(cuda) else _in_room(cuda, infer.__module__),
+                dense=dense,
+                refills=refills,
+                complex=complex,
+                minifloats=half == "bits",
+            ),
             grad=grad,
-            infer=inferred,
-            cuda=cuda if callable(cuda) else _in_room(cuda, infer.__module__),
-            complex=complex,
-            letters=letters,
-            amp=amp,
-            shaped=shaped,
-            minifloats=half == "bits",
+            saves=_names(saves)[0],
+            constants=frozenset(_names(constants)[0]),
+            rules=Rules(amp, letters),
         )
-        operator.fallback = _prepared(operator, dense, half)
+        operator.rules.fallback = _prepared(operator, dense, half)
         operator.twin.__doc__ = infer.__doc__
         operator.twin.__module__ = infer.__module__
         _operators[operator.call] = operator
         return operator.call
 
     return declare
+
+
+def _names(text: str, mark: str = "!") -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return the names that a text lists, with commas between them, and those with the mark."""
+    stripped = text.strip()
+    if not stripped:
+        return (), frozenset()
+    names = [n.strip() for n in stripped.split(",")]
+    if mark not in text:
+        return tuple(names), frozenset()
+    marked = frozenset([n[:-1] for n in names if n[-1:] == mark])
+    return tuple([n.rstrip(mark) for n in names]), marked
 
 
 def _in_room(rule: str, declared_in: str) -> str:
@@ -202,7 +214,7 @@ def _prepared(operator: Operator, dense: bool, half: str) -> Callable[..., objec
     """The fallback of a body op: upcast reduced floats, copy strided ones, then call again."""
 
     def fallback(*args: Any) -> Any:
-        tensors = args[: len(operator.inputs)]
+        tensors = args[: len(operator.signature.inputs)]
         if not all(isinstance(t, Tensor) for t in tensors):
             return None  # the miss says which one is not
         upcast = half == "upcast" or (half == "cuda" and tensors[0]._meta.device is cpu)
@@ -225,8 +237,8 @@ def _prepared(operator: Operator, dense: bool, half: str) -> Callable[..., objec
                 result = operator.call(*ready, *args[len(tensors) :])
         else:
             result = operator.call(*ready, *args[len(tensors) :])
-        for n, before, after in zip(operator.inputs, tensors, ready, strict=True):
-            if n in operator.writes and before is not after:
+        for n, before, after in zip(operator.signature.inputs, tensors, ready, strict=True):
+            if n in operator.signature.writes and before is not after:
                 before.copy_(after)
                 result = before if result is after else result
         if len(low) != 1:  # none, or float16 and bfloat16, which are float32 together

@@ -9,24 +9,19 @@ from __future__ import annotations
 import warnings
 
 from flowvm.eager.modes import current_trace_recorder, note_change
-from flowvm.eager.tensor import Tensor
+from flowvm.eager.tensor import Tensor, renew
 from flowvm.meta.formats import is_dense
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.composite import empty_of
-
-_PLACE = "_storage", "_ref", "_meta"
 
 
 def become(tensor: Tensor, data: Tensor) -> Tensor:
     """Let `tensor` be `data` from now on: same object, other storage, shape, dtype or device."""
     if (trace := current_trace_recorder()) is not None:
         trace.refuse()
-    # the old memory has an owner that goes when the last alias does, and not before the tensor is
-    # whole again: its finalizer may let another thread run
-    old = tensor.storage()
-    # all or nothing: one call, of C code
-    any(map(setattr, (tensor,) * 3, _PLACE, (data.storage(), data._ref, data._meta)))
-    del old
+    tensor.storage(), data.storage()  # the memory of each has an owner beside the tensor
+    meta, storage, ref = map(getattr, (data,) * 3, ("_meta", "_storage", "_ref"))  # in one call
+    renew(tensor, storage, ref, meta)
     note_change()
     return tensor
 

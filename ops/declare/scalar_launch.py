@@ -10,7 +10,7 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flowvm.eager.interpreter import Invocation
+from flowvm.eager.declaration import Invocation
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.cpu.element_tiles import DIVISION_BY_ZERO, NO_PROBABILITY, Program
 from flowvm.ops.declare.cpu.elementwise_kernel import elementwise_kernel

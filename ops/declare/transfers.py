@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flowvm.eager.declaration import Invocation, Kernel, Rules, Signature
 from flowvm.eager.global_calls import Globals, is_placed
-from flowvm.eager.interpreter import Invocation, Operator
+from flowvm.eager.interpreter import Operator
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, DeviceError, ValuelessError
 from flowvm.loading.lazy import lazy
@@ -65,15 +66,11 @@ def _lower(metas: tuple[TensorMeta, ...], attrs: Attrs) -> Invocation:
 
 _move = Operator(
     "copy_to",
-    ("x",),
-    ("out",),
-    _lower,
-    attrs=("device",),
+    Signature(("x",), ("out",), attrs=("device",)),
+    # complex numbers are on their way to the meta device; CUDA has none
+    Kernel(_lower, everywhere=True, complex=True, minifloats=True),
     grad=lambda c, g: (moved(g, c.metas[0].device),),
-    letters=unsplit,
-    everywhere=True,
-    complex=True,  # on its way to the meta device; CUDA has none
-    minifloats=True,
+    rules=Rules(letters=unsplit),
 )
 
 

@@ -95,7 +95,7 @@ def update(
     infer.__doc__ = doc
     function = op(f"{tensors} -> ", name=name, scalars=numbers, letters=same(linear=linear))(infer)
     operator = operator_of(function)
-    operator.fallback = _in_pairs(operator, operator.fallback)
+    operator.rules.fallback = _in_pairs(operator, operator.rules.fallback)
     return function
 
 
@@ -115,7 +115,7 @@ def each(
 
 def _in_pairs(operator: Operator, others: Callable[..., object]) -> Callable[..., object]:
     """The fallback of an update: complex tensors as pairs of real numbers, and `others`."""
-    count = len(operator.inputs)
+    count = len(operator.signature.inputs)
 
     def fallback(*args: Any) -> object:
         tensors = args[:count]

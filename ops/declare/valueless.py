@@ -12,7 +12,8 @@ import functools
 import numpy as np
 
 from flowvm.compiler import jit
-from flowvm.eager.interpreter import Invocation, Operator, device_of
+from flowvm.eager.declaration import Invocation
+from flowvm.eager.interpreter import Operator, device_of
 from flowvm.errors import ValuelessError
 from flowvm.meta.meta import Attrs, TensorMeta
 from flowvm.vm.engine.entries import no_op
@@ -35,14 +36,14 @@ def lower(op: Operator, metas: tuple[TensorMeta, ...], attrs: Attrs) -> Invocati
 
     ValuelessError where the shape of what comes out depends on values.
     """
-    if op.unsized:
+    if op.signature.unsized:
         raise ValuelessError(
             f"{op.name}: what comes out has as many elements as values say, and tensors on the "
             f"meta device have no values"
         )
-    if op.infer is None:
+    if op.kernel.infer is None:
         raise ValuelessError(f"{op.name} has no rule for output shapes, so it needs values")
-    inferred = op.infer(metas, attrs)
+    inferred = op.kernel.infer(metas, attrs)
     device = device_of(metas, attrs)
     outputs = tuple(
         m if m.device is device else TensorMeta.of(m.shape, m.dtype, device, m.stride)

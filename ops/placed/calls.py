@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from flowvm.eager.declaration import no_fallback
 from flowvm.eager.global_calls import local_of, mixed
 from flowvm.eager.interpreter import Operator, call_into, device_of, keep_global
 from flowvm.eager.modes import recording
@@ -38,15 +39,15 @@ from flowvm.vm.watch.pending import issued
 
 def _local_attrs(op: Operator, attrs: Attrs, outs: tuple[GlobalMeta, ...]) -> Attrs:
     local: Attrs = local_of(attrs)
-    if not op.shaped:
+    if not op.signature.shaped:
         return local
-    place = op.attrs.index(op.shaped)
+    place = op.signature.attrs.index(op.signature.shaped)
     return (*local[:place], tuple(outs[0].local.shape), *local[place + 1 :])
 
 
 def _draws(op: Operator) -> bool:
     """Return True if the op draws random numbers by the places of elements."""
-    return "seed" in op.scalars
+    return "seed" in op.signature.scalars
 
 
 def _noted(
@@ -58,7 +59,7 @@ def _noted(
     rank's own.  No reading of tensors that each rank has whole: a rank may log the mean of a weight
     by itself, and the others do not miss it.
     """
-    if op not in core.COPIES and (op.writes or any(m.sbp != _whole(m) for m in metas)):
+    if op not in core.COPIES and (op.signature.writes or any(m.sbp != _whole(m) for m in metas)):
         note(metas[0].placement, op, metas, attrs, scalars)
 
 
@@ -91,7 +92,7 @@ def call(
     if see is not None:
         see(op, metas, choice)
     as_held = all(m.sbp == s for m, s in zip(metas, choice.inputs, strict=True))
-    written = [t for n, t in zip(op.inputs, tensors, strict=True) if n in op.writes]
+    written = op.signature.written(tensors)
     if not all(m.inside for m in metas):
         results = tuple(hollow(m) for m in choice.outputs)
     elif as_held and _can_keep(op, tensors, attrs, choice):
@@ -116,13 +117,13 @@ def call(
 def _can_keep(op: Operator, tensors: Any, attrs: Attrs, choice: Choice) -> bool:
     """Tell whether the call may have an entry: the parts here can make it as they are."""
     own = _local_attrs(op, attrs, choice.outputs)
-    if any(t._meta.local.numel == 0 or (op.writes and t._meta.is_copy) for t in tensors):
+    if any(t._meta.local.numel == 0 or (op.signature.writes and t._meta.is_copy) for t in tensors):
         return False
     is_bypassed = forced.now() is not None or watched.now() is not None
-    if is_bypassed or op.unsized or own != local_of(attrs) or _draws(op):
+    if is_bypassed or op.signature.unsized or own != local_of(attrs) or _draws(op):
         return False
     # of other parts the op may want copies first, and makes them by another call
-    return isinstance(op.form, tuple) or all(t._meta.local.contiguous for t in tensors)
+    return isinstance(op.origin.form, tuple) or all(t._meta.local.contiguous for t in tensors)
 
 
 def _by_fallback(
@@ -136,21 +137,18 @@ def _by_fallback(
 
     A fallback that answers has also written where the op writes: it is asked once.
     """
-    if isinstance(op.form, tuple) or op.fallback is _plain_fallback:
+    if isinstance(op.origin.form, tuple) or op.rules.fallback is no_fallback:
         return None
     with recording(False):
         own = _local_attrs(op, attrs, choice.outputs)
-        return op.fallback(*map(part_of, tensors), *own, *scalars)
-
-
-_plain_fallback = Operator.__dataclass_fields__["fallback"].default
+        return op.rules.fallback(*map(part_of, tensors), *own, *scalars)
 
 
 def _computed(
     op: Operator, tensors: Any, attrs: Attrs, scalars: tuple[object, ...], choice: Choice
 ) -> tuple[Tensor, ...]:
     """The results of the op on parts of the boxed operands."""
-    written = [t for n, t in zip(op.inputs, tensors, strict=True) if n in op.writes]
+    written = op.signature.written(tensors)
     if written and _draws(op):
         (x,) = tensors
         local = op.call(empty_of(x._meta.whole), *local_of(attrs), *scalars)
@@ -160,7 +158,9 @@ def _computed(
     own = _local_attrs(op, attrs, choice.outputs)
     parts = _of_nothing(op, ready, choice)
     if parts is None:
-        locals_ = [_contiguous_part(op, n, t) for n, t in zip(op.inputs, ready, strict=True)]
+        locals_ = [
+            _contiguous_part(op, n, t) for n, t in zip(op.signature.inputs, ready, strict=True)
+        ]
         parts = op.call(*locals_, *own, *scalars)
     for t, r in zip(tensors, ready, strict=True):
         if r is not t and any(t is w for w in written):
@@ -179,9 +179,9 @@ def _contiguous_part(op: Operator, name: str, t: Tensor) -> Tensor:
     it is.
     """
     local = part_of(t)
-    if local._meta.contiguous or name in op.writes:
+    if local._meta.contiguous or name in op.signature.writes:
         return local
-    if isinstance(op.form, tuple) or _ANY_STRIDES.of(op):
+    if isinstance(op.origin.form, tuple) or _ANY_STRIDES.of(op):
         return local
     return cast(local, local._meta.dtype)
 
@@ -193,7 +193,7 @@ def _of_nothing(op: Operator, ready: Sequence[Any], choice: Choice) -> Any:
     elements here, or an input is a summand with elements.
     """
     metas = [t._meta for t in ready]
-    if op.unsized or not any(m.local.numel == 0 < m.numel for m in metas):
+    if op.signature.unsized or not any(m.local.numel == 0 < m.numel for m in metas):
         return None
     if any(m.has_partial and m.local.numel for m in metas):
         return None
@@ -211,8 +211,8 @@ def _assembled(op: Operator, parts: object, outs: tuple[GlobalMeta, ...]) -> tup
         return ()
     listed = parts if isinstance(parts, tuple) else (parts,)
     results = []
-    for name, local, meta in zip(op.outputs, listed, outs, strict=True):
-        if name in op.unsized:
+    for name, local, meta in zip(op.signature.outputs, listed, outs, strict=True):
+        if name in op.signature.unsized:
             meta = meta.with_shape(local._meta.shape, local._meta.dtype)
         elif local._meta.dtype is not meta.dtype:
             meta = GlobalMeta.make(meta.shape, local._meta.dtype, meta.device, meta.sbp)
@@ -259,7 +259,7 @@ def into(
     metas: Any = tuple(t._meta for t in tensors)
     targets: Any = tuple(o._meta for o in outs)
     if not all(isinstance(m, GlobalMeta) for m in (*targets, *metas)):
-        raise mixed(op.name, (*op.outputs, *op.inputs), (*targets, *metas))
+        raise mixed(op.name, op.signature.operands, (*targets, *metas))
     if not all(m.inside for m in targets):
         return issued() - 1
     key = ("global into", len(outs), *targets, *metas, *attrs)

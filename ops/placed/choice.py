@@ -52,9 +52,13 @@ watched: Mode[Any] = Mode(None, departing())
 
 def results_of(op: Operator, metas: Sequence[TensorMeta], attrs: Attrs) -> tuple[TensorMeta, ...]:
     """Return a call's result metas for local tensors of the logical shapes; raise its error."""
-    if op.infer is None:
-        return op.lower(tuple(metas), attrs).outputs
-    infer = op.infer.infer_unchecked if isinstance(op.infer, Inferred) else op.infer
+    if op.kernel.infer is None:
+        return op.kernel.lower(tuple(metas), attrs).outputs
+    infer = (
+        op.kernel.infer.infer_unchecked
+        if isinstance(op.kernel.infer, Inferred)
+        else op.kernel.infer
+    )
     answer = infer(tuple(metas), attrs)
     if isinstance(answer, Assembly):
         return (answer.out,)
@@ -75,7 +79,7 @@ def choose(
     outs = before if into is not None else results_of(op, wholes, plain)
     chosen, ties, total = [], [], 0.0
     where = device.placement
-    fixed = [n in op.writes for n in op.inputs]
+    fixed = [n in op.signature.writes for n in op.signature.inputs]
     for axis, parts in enumerate(where.shape):
         legal = signatures(op, wholes, plain, outs, parts)
         priced = [(*_price(s, metas, fixed, into, axis), k) for k, s in enumerate(legal)]

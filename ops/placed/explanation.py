@@ -71,7 +71,7 @@ def explain(function: Callable[..., object], *args: object, **kwargs: object) ->
     def see(op: Operator, metas: Sequence[GlobalMeta], choice: Choice) -> None:
         moves = tuple(
             f"{name}: {' then '.join(map(repr, steps(m.sbp, s)))}  {bytes_of(cost(m, s))}"
-            for name, m, s in zip(op.inputs, metas, choice.inputs, strict=True)
+            for name, m, s in zip(op.signature.inputs, metas, choice.inputs, strict=True)
             if m.sbp != s
         )
         held = tuple(",".join(s.short for s in m.sbp) for m in metas)

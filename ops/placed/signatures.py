@@ -46,7 +46,7 @@ def signatures(
     that an op writes are among its inputs.
     """
     whole = Signature((broadcast,) * len(metas), (broadcast,) * len(outs))
-    letters = op.letters and op.letters(metas, attrs, outs)
+    letters = op.rules.letters and op.rules.letters(metas, attrs, outs)
     if letters is None:
         return [whole]
     uneven = {

@@ -168,7 +168,7 @@ def put_slices(
 def _in_parts(write: Any, apart: Callable[[Tensor, int], bool]) -> None:
     """Have `write(x, index, source, ...)` called part by part where `apart(x, last argument)`."""
     operator = operator_of(write)
-    others = operator.fallback
+    others = operator.rules.fallback
 
     def fallback(x: Any, index: Any, source: Tensor, *rest: Any) -> Any:
         if not isinstance(x, Tensor) or not apart(x, rest[-1]):
@@ -177,7 +177,7 @@ def _in_parts(write: Any, apart: Callable[[Tensor, int], bool]) -> None:
         write(imag(x), index, imag(source), *rest)
         return x
 
-    operator.fallback = fallback
+    operator.rules.fallback = fallback
 
 
 def _of_16_bytes(x: Tensor, last: int) -> bool:

@@ -52,7 +52,7 @@ def fresh(op: Recorded, x: Tensor, others: Sequence[Tensor], attrs: Attrs, write
     """A clone of `x` that `write` has changed, recorded as `op` of (x, *others)."""
     out = clone_for(x, others, op.c_order)
     write(out)
-    named = dict(zip(op.inputs, (x, *others), strict=True))
+    named = dict(zip(op.signature.inputs, (x, *others), strict=True))
     return record(op, (x, *others), out, attrs, [named[s] for s in op.saves])
 
 

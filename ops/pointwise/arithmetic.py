@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flowvm.eager.native.install import fronted
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, method, refused
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.elementwise import Elementwise, elementwise, fronts_over
 from flowvm.ops.declare.halves import wide
 from flowvm.ops.declare.registry import Sample, samples
@@ -38,6 +40,16 @@ _sub = elementwise(
     "sub", "x - y", types="number", grad=lambda c, g: back(c, lambda: g, lambda: -g), complex=True,
     of_numbers=True,
 )  # fmt: skip
+
+# of floats of one dtype, for one rounding and one instruction; see `_weighted`
+_add_scaled = elementwise(
+    "add_scaled",
+    "x + y * alpha",
+    args="x, y, alpha",
+    types="number",
+    saves="alpha",
+    grad=lambda c, g: back(c, lambda: g, lambda: g * c.saved[0], None),
+)
 
 
 def _mul_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:
@@ -169,6 +181,22 @@ def _scaled(name: str, other: Tensor, alpha: Scalar) -> Any:
     return other * alpha
 
 
+def _weighted(x: object, other: object, alpha: object) -> bool:
+    """Return True if x + alpha * other is one instruction: local tensors of one dtype of floats,
+    and a plain number.
+    """
+    if not isinstance(x, Tensor) or not isinstance(other, Tensor):
+        return False
+    meta, kind = x._meta, other._meta.dtype
+    return (
+        type(alpha) in (int, float)
+        and meta.dtype is kind
+        and kind.is_floating_point
+        and meta.__class__ is other._meta.__class__ is TensorMeta
+        and meta.device is other._meta.device
+    )
+
+
 def _formerly(name: str, alpha: object, rest: tuple[object, ...]) -> tuple[Any, Any]:
     """(other, alpha) of a call in PyTorch's earlier order, in which alpha is in front of other."""
     if len(rest) != 1 or isinstance(alpha, Tensor):
@@ -180,6 +208,7 @@ def _formerly(name: str, alpha: object, rest: tuple[object, ...]) -> tuple[Any, 
 
 
 # public: flow
+@steady
 def add(
     input: object, other: Any, *former: object, alpha: Scalar = 1, out: Tensor | None = None
 ) -> Tensor:
@@ -191,12 +220,16 @@ def add(
     if former:
         other, alpha = _formerly("add", other, former)
     if alpha != 1:
+        if _weighted(input, other, alpha):
+            weighted: Tensor = _add_scaled(input, other, alpha, out=out)
+            return weighted
         other = _scaled("add", other, alpha)
     total: Tensor = _add.call(input, other) if out is None else _add(input, other, out=out)
     return total
 
 
 # public: flow
+@steady
 def sub(
     input: object, other: Any, *former: object, alpha: Scalar = 1, out: Tensor | None = None
 ) -> Tensor:
@@ -208,12 +241,16 @@ def sub(
     if former:
         other, alpha = _formerly("sub", other, former)
     if alpha != 1:
+        if _weighted(input, other, alpha):
+            weighted: Tensor = _add_scaled(input, other, -alpha, out=out)
+            return weighted
         other = _scaled("sub", other, alpha)
     rest: Tensor = _sub.call(input, other) if out is None else _sub(input, other, out=out)
     return rest
 
 
 # public: flow
+@steady
 def rsub(input: Tensor, other: object, alpha: Scalar = 1) -> Tensor:
     """`other - alpha * input`.
 
@@ -277,6 +314,8 @@ def add_(x: Tensor, other: Any, *former: object, alpha: Scalar = 1) -> Tensor:
     """In-place `add`."""
     if former:
         other, alpha = _formerly("add_", other, former)
+    if alpha != 1 and _weighted(x, other, alpha):
+        return _add_scaled.into(x, x, other, alpha)
     return _add.into(x, x, other if alpha == 1 else _scaled("add_", other, alpha))
 
 
@@ -286,10 +325,13 @@ def sub_(x: Tensor, other: Any, *former: object, alpha: Scalar = 1) -> Tensor:
     """In-place `sub`."""
     if former:
         other, alpha = _formerly("sub_", other, former)
+    if alpha != 1 and _weighted(x, other, alpha):
+        return _add_scaled.into(x, x, other, -alpha)
     return _sub.into(x, x, other if alpha == 1 else _scaled("sub_", other, alpha))
 
 
 @method()
+@steady
 def div_(x: Tensor, other: object, *, rounding_mode: str | None = None) -> Tensor:
     """In-place `div`."""
     return _quotient("div_", rounding_mode, x, other).into(x, x, other)
@@ -307,6 +349,7 @@ def received(
 
     functools.update_wrapper(method, function, ("__doc__", "__annotations__"))
     method.__name__ = method.__qualname__ = name
+    method = steady(method)
     return method if f is None else fronted(method, lambda: f.operator)
 
 
@@ -317,7 +360,7 @@ def reversed_operator(f: Callable[..., object], name: str) -> Callable[..., Any]
         return f(other, x)
 
     operator.__name__ = operator.__qualname__ = name
-    return operator
+    return steady(operator)
 
 
 for _f in (mul, floor_divide, remainder, fmod):

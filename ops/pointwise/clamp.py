@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError
 from flowvm.ops.declare.composite import need_tensor
@@ -158,6 +159,7 @@ _clamp_max = elementwise(
 )
 
 
+@steady
 def clamp(
     input: Tensor, min: object = None, max: object = None, *, out: Tensor | None = None
 ) -> Tensor:
@@ -205,6 +207,7 @@ clip = clamp  # public: flow
 
 # not public
 @method()
+@steady
 def clamp_(x: Tensor, min: object = None, max: object = None) -> Tensor:
     """In-place `clamp`.
 

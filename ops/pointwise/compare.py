@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flowvm.eager.modes import current_trace_recorder
 from flowvm.eager.native.functions import value_method
 from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.native.words import AS_EQUAL
@@ -351,6 +352,7 @@ _where = elementwise(
 takes_numbers = [False]  # whether `where` takes a condition of any dtype, as OneFlow's does
 
 
+@steady
 def where(
     condition: Tensor, input: object = None, other: object = None, *, out: Tensor | None = None
 ) -> Any:
@@ -370,6 +372,8 @@ def where(
     if input is None or other is None:
         raise ArgumentTypeError("where takes the condition alone, or it and both input and other")
     if takes_numbers[0]:
+        if (trace := current_trace_recorder()) is not None:
+            trace.refuse()  # an error of calls that are made without OneFlow's names
         condition = condition.to(bool_)
     elif condition._meta.dtype.name not in ("bool", "uint8"):
         raise DTypeError(
@@ -382,6 +386,7 @@ def where(
 
 
 @method("where")
+@steady
 def _where_method(x: Tensor, condition: Tensor, other: object) -> Tensor:
     """`x` where `condition` is true, `other` elsewhere.
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError
 from flowvm.meta.dtype import int64
@@ -309,6 +310,7 @@ def frac(input: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 
 # public: flow, special
+@steady
 def round(input: Tensor, *, decimals: int = 0, out: Tensor | None = None) -> Tensor:
     """x rounded to `decimals` digits after the point (before it, if negative), halves to even.
 

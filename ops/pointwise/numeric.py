@@ -28,7 +28,7 @@ from flowvm.ops.pointwise.clamp import clamp
 from flowvm.ops.pointwise.compare import eq, where
 from flowvm.ops.pointwise.math import exp2, log
 from flowvm.ops.pointwise.parts.unary import attach, back, in_place, unary, within
-from flowvm.ops.pointwise.power import pow
+from flowvm.ops.pointwise.power import _fill, filling, pow
 from flowvm.ops.pointwise.trigonometry import cos, sigmoid, sin
 from flowvm.ops.scalar.bits import exponent as exponent_of
 from flowvm.ops.scalar.bits import mantissa as mantissa_of
@@ -327,8 +327,9 @@ def fill(input: Tensor, value: object) -> Tensor:
     >>> flow.fill(flow.zeros(2), 7)
     tensor([7., 7.])
     """
-    copy: Tensor = need_tensor("fill", "input", input)
-    return copy.clone().fill_(value)
+    x = need_tensor("fill", "input", input)
+    out: Tensor = _fill.call(x, filling("fill", x, value))
+    return out
 
 
 for _f in (_nextafter, _logaddexp2):

@@ -123,6 +123,17 @@ Tensor.__ipow__ = pow_  # type: ignore[assignment, method-assign]
 # --- filling ----------------------------------------------------------------------------------
 
 
+def filling(name: str, x: Tensor, value: object) -> object:
+    """Return the number, or the 0-d tensor of x's dtype, that fills a tensor like `x`."""
+    if isinstance(value, Tensor):
+        if value._meta.ndim:
+            raise ShapeError(
+                f"{name}: value must be a number or 0-d, got shape {tuple(value.shape)}"
+            )
+        return value if x._meta.dtype is value._meta.dtype else value.to(x._meta.dtype)
+    return number_for(value, x._meta.dtype)
+
+
 @method()
 def fill_(x: Tensor, value: object) -> Tensor:
     """Fill `x` with the number `value` (a 0-d tensor will do); ArgumentError if an integer dtype
@@ -131,15 +142,7 @@ def fill_(x: Tensor, value: object) -> Tensor:
     >>> flow.zeros(2).fill_(7)
     tensor([7., 7.])
     """
-    if isinstance(value, Tensor):
-        if value._meta.ndim:
-            raise ShapeError(
-                f"fill_: value must be a number or 0-d, got shape {tuple(value.shape)}"
-            )
-        return _fill.into(
-            x, x, value if x._meta.dtype is value._meta.dtype else value.to(x._meta.dtype)
-        )
-    return _fill.into(x, x, number_for(value, x._meta.dtype))
+    return _fill.into(x, x, filling("fill_", x, value))
 
 
 @method()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flowvm.eager.keywords import formerly
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError
 from flowvm.meta.dtype import finfo
@@ -213,6 +214,7 @@ _addcdiv = elementwise(
 
 
 # public: flow
+@steady
 @formerly("input value tensor1 tensor2")
 def addcmul(
     input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1, out: Tensor | None = None
@@ -227,6 +229,7 @@ def addcmul(
 
 
 # public: flow
+@steady
 @formerly("input value tensor1 tensor2")
 def addcdiv(
     input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1, out: Tensor | None = None
@@ -301,6 +304,7 @@ def nan_to_num_(
 
 
 @method()
+@steady
 @formerly("x value tensor1 tensor2")
 def addcmul_(x: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """In-place `addcmul`."""
@@ -308,6 +312,7 @@ def addcmul_(x: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -
 
 
 @method()
+@steady
 @formerly("x value tensor1 tensor2")
 def addcdiv_(x: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """In-place `addcdiv`."""

@@ -146,7 +146,7 @@ def _with_copies(function: Any, ta: bool, tb: bool) -> None:
     mixed dtypes before anything else.
     """
     operator = operator_of(function)
-    upcast = operator.fallback
+    upcast = operator.rules.fallback
 
     def fallback(*args: object) -> object:
         a, b = args[0], args[1]
@@ -163,7 +163,7 @@ def _with_copies(function: Any, ta: bool, tb: bool) -> None:
             )
         return upcast(*args)
 
-    operator.fallback = fallback
+    operator.rules.fallback = fallback
 
 
 _with_copies(_matmul, False, False)
@@ -242,7 +242,7 @@ def _sum_of_reduced(otherwise: Any) -> Callable[..., Any]:
     return fallback
 
 
-operator_of(_affine).fallback = _sum_of_reduced(operator_of(_affine).fallback)
+operator_of(_affine).rules.fallback = _sum_of_reduced(operator_of(_affine).rules.fallback)
 
 
 def _whole_affine(input: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -98,7 +98,7 @@ def _copied(search: Any) -> Callable[[Tensor, int, bool], Any]:
 
 
 for _f in (_largest, _smallest):
-    operator_of(_f).fallback = _copied(_f)
+    operator_of(_f).rules.fallback = _copied(_f)
 
 
 def _selected_grad(c: Node, g: Tensor) -> tuple[Tensor]:

@@ -100,7 +100,7 @@ def _moved(
     return tuple(t.reshape(shape_without(meta.shape, dims, keepdim)) for t in results)
 
 
-operator_of(_moments_of).fallback = _moved
+operator_of(_moments_of).rules.fallback = _moved
 
 # float64 inside, whatever x is: a distance from the mean loses no digit, and no square its range
 _apart = elementwise(

@@ -273,6 +273,7 @@ def empty_permuted(
 
 
 # public: flow
+@steady
 @placed_like
 def full_like(
     input: Tensor,
@@ -295,6 +296,7 @@ def full_like(
 
 
 # public: flow
+@steady
 @placed_like
 def zeros_like(
     input: Tensor,
@@ -316,6 +318,7 @@ def zeros_like(
 
 
 # public: flow
+@steady
 @placed_like
 def ones_like(
     input: Tensor,
@@ -337,6 +340,7 @@ def ones_like(
 
 
 # public: flow
+@steady
 @placed_like
 def empty_like(
     input: Tensor,

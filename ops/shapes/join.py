@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flowvm.eager.interpreter import Invocation, Operator, call_into
+from flowvm.eager.declaration import Invocation, Kernel, Origin, Rules, Signature
+from flowvm.eager.interpreter import Operator, call_into
 from flowvm.eager.keywords import spelled
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentTypeError, DTypeError, ShapeError
@@ -144,18 +145,18 @@ def _cat_letters(metas: Metas, attrs: Attrs, outs: Metas) -> Letters | None:
 @functools.cache
 def _cat_of(count: int) -> Operator:
     return Operator(
-        name="cat",
-        inputs=tuple(f"x{i}" for i in range(count)),
-        outputs=("out",),
-        lower=functools.partial(_cat_lower, count),
-        attrs=("dim", "stacked"),
+        "cat",
+        Signature(tuple(f"x{i}" for i in range(count)), ("out",), attrs=("dim", "stacked")),
+        Kernel(
+            functools.partial(_cat_lower, count),
+            functools.partial(_cat_infer, count),
+            complex=True,
+            minifloats=True,
+        ),
         grad=_cat_grad,
-        infer=functools.partial(_cat_infer, count),
-        recipe=("cat", (count,)),
-        letters=_cat_letters,
+        rules=Rules(letters=_cat_letters),
+        origin=Origin(recipe=("cat", (count,))),
         facts=facts_of(_cat_of),
-        complex=True,
-        minifloats=True,
     )
 
 

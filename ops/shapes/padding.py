@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flowvm.eager.declaration import Invocation, Kernel, Rules, Signature
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, alias, method
@@ -128,10 +129,16 @@ def _roll_grad(c: Node, g: Tensor) -> tuple[Tensor]:
 def _put_together(
     name: str, infer: Callable[..., Assembly], attrs: tuple[str, ...], grad: Callable[..., object]
 ) -> Operator:
+    def lower(metas: tuple[TensorMeta, ...], attrs: Attrs) -> Invocation:
+        return infer(metas, attrs).on_cpu()
+
     return Operator(
-        name, ("x",), ("out",), lambda metas, attrs: infer(metas, attrs).on_cpu(), attrs=attrs,
-        grad=grad, infer=infer, complex=True, minifloats=True, letters=unsplit,
-    )  # fmt: skip
+        name,
+        Signature(("x",), ("out",), attrs=attrs),
+        Kernel(lower, infer, complex=True, minifloats=True),
+        grad=grad,
+        rules=Rules(letters=unsplit),
+    )
 
 
 _roll = _put_together("roll", _roll_infer, ("cuts",), _roll_grad)

@@ -119,7 +119,7 @@ def test_every_op_has_pytorchs_dtype(known, as_pytorch, rng):
 
 
 def test_every_rule_is_known():
-    rules = {operator.amp for operator in operators}
+    rules = {operator.rules.amp for operator in operators}
     assert rules == {"", *AMP}
 
 

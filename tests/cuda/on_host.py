@@ -72,7 +72,9 @@ def play(name, arrays, attrs=(), numbers=(), into=None):
     candidates = [
         o
         for o in operators
-        if o.name == name and o.infer and (len(o.inputs), len(o.attrs)) == sizes
+        if o.name == name
+        and o.kernel.infer
+        and (len(o.signature.inputs), len(o.signature.attrs)) == sizes
     ]
     launch = launch_of(candidates[0], inputs, tuple(attrs))
     outputs = [_empty(m) for m in launch.outputs]

@@ -27,8 +27,14 @@ def named(name, inputs=None):
     Forms of it that calls have made meanwhile (a number for `y`, complex numbers) are none.
     """
     declared = registry._operators.values()
-    candidates = [o for o in declared if o.name == name and o.infer and inputs in (None, o.inputs)]
-    candidates = candidates if len(candidates) == 1 else [o for o in candidates if not o.complex]
+    candidates = [
+        o
+        for o in declared
+        if o.name == name and o.kernel.infer and inputs in (None, o.signature.inputs)
+    ]
+    candidates = (
+        candidates if len(candidates) == 1 else [o for o in candidates if not o.kernel.complex]
+    )
     assert len(candidates) == 1, f"{name}: {candidates}"
     return candidates[0]
 
@@ -51,15 +57,15 @@ def play(op, arrays, attrs=(), scalars=(), order=""):
     """Return the outputs, and the details; no outputs if the status is not 0."""
     op = _operator(op)
     plan = launch(op, arrays, attrs)
-    fresh = list(zip(op.outputs, plan.outputs, strict=True))
-    outputs = [_poisoned(m, 0 if name in op.unsized else None) for name, m in fresh]
+    fresh = list(zip(op.signature.outputs, plan.outputs, strict=True))
+    outputs = [_poisoned(m, 0 if name in op.signature.unsized else None) for name, m in fresh]
     run = Play(plan, [*outputs, *arrays], scalars, order)
-    if op.unsized:
+    if op.signature.unsized:
         details = run.count()
         if status(details):
             return [], details
         for k, (name, meta) in enumerate(fresh):
-            if name in op.unsized:
+            if name in op.signature.unsized:
                 run.arrays[k] = _poisoned(meta, int(details[k]))
     details = run.run()
     return ([] if status(details) else run.arrays[: len(outputs)]), details
@@ -78,7 +84,7 @@ def on_cpu(op, arrays, attrs=(), scalars=()):
     tensors = [flow.tensor(a) for a in arrays]
     result = op.call(*tensors, *attrs, *scalars)
     results = result if isinstance(result, tuple) else (result,)
-    outputs = [r.numpy() for r in results[: len(op.outputs)]]
+    outputs = [r.numpy() for r in results[: len(op.signature.outputs)]]
     return outputs, [t.numpy() for t in tensors]
 
 

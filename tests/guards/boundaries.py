@@ -15,14 +15,14 @@ a lock and the block that is under it, or its end and the lock's release, in fro
 CPython leaves out of the blocks that an exception would leave, and in front of the two instructions
 by which a handler takes an exception and is done with it: CPython's table of handlers does not
 cover them, so the thread would have that exception for good, and its frames with it. Nor those in
-the simulator of a GPU, which stands for a driver that is no Python.
+the simulator of a GPU, which stands for a driver that is no Python.  Nor, for another thread, those
+between a call's look at what was renewed and its record, where CPython changes no threads.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dis
-import faulthandler
 import itertools
 import linecache
 import random
@@ -34,6 +34,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from flowvm.vm.callers.lines import INTERNAL
+from tools.patience import patience
 
 PATIENCE = 250  # seconds for one run
 BLOCKED_S = 0.02  # for which another thread is waited for
@@ -66,6 +67,21 @@ def _closed(code: CodeType, known: dict[CodeType, set[int]] = {}) -> set[int]:  
             line = (step.positions and step.positions.lineno) or line
             if _LOCKED.search(linecache.getline(code.co_filename, line)):
                 known[code].add(step.offset)
+    return known[code]
+
+
+def _unshared(code: CodeType, known: dict[CodeType, set[int]] = {}) -> set[int]:  # noqa: B006
+    """Return the offsets in front of which no other thread comes: see the module."""
+    if code not in known:
+        known[code], inside, written = set(), False, False
+        for step in dis.get_instructions(code):
+            if inside:
+                known[code].add(step.offset)
+            inside = (inside and not (written and step.opname == "CALL")) or (
+                step.opname == "LOAD_GLOBAL" and step.argval == "renewed"
+            )
+            inside = inside and (step.opname, step.argval) != ("STORE_FAST", "_renewed")
+            written = inside and (written or step.argval == "_write")
     return known[code]
 
 
@@ -110,8 +126,12 @@ class _Tracer:
                 return
             frame = frame.f_back
 
+    def is_open(self, frame: FrameType) -> bool:
+        """Return True if what is raised here can come in front of the next bytecode."""
+        return frame.f_lasti not in _closed(frame.f_code)
+
     def step(self, frame: FrameType, event: str, value: Any) -> Any:
-        if event == "opcode" and frame.f_lasti not in _closed(frame.f_code):
+        if event == "opcode" and self.is_open(frame):
             self.count += 1  # first: a capture sets this function again after it has raised
             if self.count == self.at + 1:
                 code = frame.f_code
@@ -141,6 +161,10 @@ class _Meeting(_Tracer):
         except BaseException as error:
             self.answers.append(error)
 
+    def is_open(self, frame: FrameType) -> bool:
+        """Return True if another thread can come in front of the next bytecode."""
+        return super().is_open(frame) and frame.f_lasti not in _unshared(frame.f_code)
+
     def reach(self) -> None:
         self.thread.start()
         self.thread.join(BLOCKED_S)
@@ -160,7 +184,8 @@ def meet(
     """
     run, other, check = start()
     assert not (problem := check(run(), other())), f"one after the other: {problem}"
-    total = count(start()[0])
+    run = start()[0]
+    total = _traced(run, _Meeting(run.__code__, -1, other)).count
     places = list(range(total))
     if most is not None and most < total:
         places = sorted(random.Random(seed).sample(places, most))
@@ -168,23 +193,21 @@ def meet(
     for at in places:
         run, other, check = start()
         tracer = _Meeting(run.__code__, at, other)
-        faulthandler.dump_traceback_later(PATIENCE, exit=True)
-        before, answer = sys.gettrace(), None
-        sys.settrace(tracer.call)
-        try:
-            answer = run()
-        except Exception as error:
-            answer = error
-        finally:
-            sys.settrace(before)
-        if not tracer.where:
-            continue  # this run passed fewer
-        tracer.thread.join()
-        problem = check(answer, tracer.answers.pop())
-        faulthandler.cancel_dump_traceback_later()
+        with patience(PATIENCE):
+            before, answer = sys.gettrace(), None
+            sys.settrace(tracer.call)
+            try:
+                answer = run()
+            except Exception as error:
+                answer = error
+            finally:
+                sys.settrace(before)
+            if not tracer.where:
+                continue  # this run passed fewer
+            tracer.thread.join()
+            problem = check(answer, tracer.answers.pop())
         if problem:
             wrong.append(f"in front of {tracer.where}: {problem}")
-    faulthandler.cancel_dump_traceback_later()
     assert not wrong, f"{len(wrong)} of {len(places)} boundaries:\n" + "\n".join(wrong[:20])
     return len(places)
 
@@ -264,11 +287,10 @@ def drive(
     wrong: list[str] = []
     for n, at in enumerate(places):
         kind = errors[(n + seed) % len(errors)]
-        faulthandler.dump_traceback_later(PATIENCE, exit=True)
-        caught = list[BaseException]() if keep else None
-        where, problem = interrupted(start(), at, kind, errors=caught)
-        problem = problem or check()
-        faulthandler.cancel_dump_traceback_later()
+        with patience(PATIENCE):
+            caught = list[BaseException]() if keep else None
+            where, problem = interrupted(start(), at, kind, errors=caught)
+            problem = problem or check()
         if problem:
             wrong.append(f"{kind.__name__} in front of {where}: {problem}")
     assert not wrong, f"{len(wrong)} of {len(places)} boundaries:\n" + "\n".join(wrong[:20])

@@ -19,6 +19,7 @@ import pytest
 
 import flowvm as flow
 from flowvm.config import config
+from flowvm.eager.declaration import Kernel, Signature
 from flowvm.eager.interpreter import Operator
 from flowvm.errors import ShapeError
 from flowvm.guards.interpreter import need_global_lock
@@ -142,7 +143,9 @@ text = repr(y)
 
 def fresh(**more: Any) -> Any:
     """An operator that nobody has called."""
-    return Operator("fresh", ("x", "y"), ("out",), lower=no_lowering, attrs=("dim",), **more)
+    return Operator(
+        "fresh", Signature(("x", "y"), ("out",), attrs=("dim",)), Kernel(no_lowering), **more
+    )
 
 
 def no_lowering(metas: Any, attrs: Any) -> Any:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import flowvm as flow
+from flowvm.eager.declaration import Signature
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand
 from flowvm.meta.meta import TensorMeta
 
@@ -30,7 +31,7 @@ def call(inputs, attrs=None, outs=(), scalars=None, read=()):
     given = [operand(*one, k) for k, one in enumerate(inputs)]
     made = [operand(*one, 100 + k) for k, one in enumerate(outs)]
     node = SimpleNamespace(
-        operator=SimpleNamespace(attrs=tuple(attrs), scalars=tuple(scalars)),
+        operator=SimpleNamespace(signature=Signature((), (), tuple(attrs), tuple(scalars))),
         inputs=given, outputs=made, attrs=tuple(attrs.values()), scalars=tuple(scalars.values()),
         accesses=lambda: [("mut", one) for one in given[:1]],
     )  # fmt: skip

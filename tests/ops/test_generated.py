@@ -150,8 +150,8 @@ def test_every_operator_says_its_letters():
     silent = sorted(
         op.name
         for op in tuple(operators)
-        if (op.twin.__module__ or op.lower.__module__).startswith("flowvm.")
-        if op.letters is None and op.recipe is None and op.over is None
+        if (op.twin.__module__ or op.kernel.lower.__module__).startswith("flowvm.")
+        if op.rules.letters is None and op.origin.recipe is None and op.over is None
     )
     assert not silent, f"no letters=: {', '.join(silent)}"
 

@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flowvm.compiler import jit
-from flowvm.eager.interpreter import Invocation, Operator
+from flowvm.eager.declaration import Invocation, Kernel, Signature
+from flowvm.eager.interpreter import Operator
 from flowvm.eager.tensor import Tensor
 from flowvm.eager.values import adopt_array
 from flowvm.meta.dtype import int64
@@ -194,13 +195,14 @@ def _lower_in_place(kernel: Any, grain: int = 0, units: int | None = None) -> An
 
 def _in_place(name: str, kernel: Any, grain: int = 0, units: int | None = None) -> Any:
     lower = _lower_in_place(kernel, grain, units)
-    return Operator(
-        name, ("x", "y"), (), lower, scalars=("k",), scalar_kinds="q", writes=frozenset("x")
-    ).call
+    signature = Signature(("x", "y"), scalars=("k",), scalar_kinds="q", writes=frozenset("x"))
+    return Operator(name, signature, Kernel(lower)).call
 
 
 mix = Operator(
-    "mix", ("x", "y"), ("out",), _lower(mix_kernel), scalars=("k",), scalar_kinds="q"
+    "mix",
+    Signature(("x", "y"), ("out",), scalars=("k",), scalar_kinds="q"),
+    Kernel(_lower(mix_kernel)),
 ).call
 update = _in_place("update", update_kernel)
 update_in_chunks = _in_place("update_in_chunks", update_kernel, grain=7)
@@ -227,17 +229,22 @@ def _arena(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
 
 
 add_total_in_phases = Operator(
-    "add_total_in_phases", ("x", "y"), (), _phases, scalars=("k",), scalar_kinds="q",
-    writes=frozenset("x"),
-).call  # fmt: skip
-count_by_arena = Operator("count_by_arena", ("x",), (), _arena, writes=frozenset("x")).call
+    "add_total_in_phases",
+    Signature(("x", "y"), scalars=("k",), scalar_kinds="q", writes=frozenset("x")),
+    Kernel(_phases),
+).call
+count_by_arena = Operator(
+    "count_by_arena", Signature(("x",), writes=frozenset("x")), Kernel(_arena)
+).call
 meet = _in_place("meet", meet_kernel, grain=1, units=3)
 # a grain of one: what waits is not brief, and never run by a thread that waits for a value
 wait_for_gate = _in_place("wait_for_gate", wait_kernel, grain=1, units=1)
 open_gate = _in_place("open_gate", open_kernel, units=1)
 fail = _in_place("fail", fail_kernel, units=1)
 odd = Operator(
-    "odd", ("x",), ("out",), _lower(odd_kernel, units=1), unsized=frozenset({"out"})
+    "odd",
+    Signature(("x",), ("out",), unsized=frozenset({"out"})),
+    Kernel(_lower(odd_kernel, units=1)),
 ).call
 
 

@@ -142,7 +142,7 @@ def step_rows(rounds: int) -> list[tuple[str, float]]:
     apart, op = Apart(), callee("x y")
     meta: Any = ("meta",)
     x, y = plain_tensor(11, meta), plain_tensor(12, meta)
-    op.cache[meta, meta] = CallEntry(7, (meta,), False, "")
+    op.lru.young[meta, meta] = CallEntry(7, (meta,), False, "")
     apart.names["user_files"].add(__file__)
     shared, free = shared_table(apart.names), apart.names["free"]
     calls = []

@@ -11,7 +11,8 @@ import numpy as np
 
 import flowvm as flow
 from flowvm.compiler import jit
-from flowvm.eager.interpreter import Invocation, Operator
+from flowvm.eager.declaration import Invocation, Kernel, Signature
+from flowvm.eager.interpreter import Operator
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.plan.plan import compile_plan
@@ -104,9 +105,10 @@ def _empty_plan() -> Any:
     meta = TensorMeta.of((1,), flow.float32)
     kernel = jit.native(no_op, "int32(int64, int64, int64, int64)")
     operator = Operator(
-        "nothing", ("x",), ("out",),
-        lambda metas, attrs: Invocation((meta,), kernel, np.zeros(1, np.int64)),
-    )  # fmt: skip
+        "nothing",
+        Signature(("x",), ("out",)),
+        Kernel(lambda metas, attrs: Invocation((meta,), kernel, np.zeros(1, np.int64))),
+    )
     buffers = [Buffer(k, BufferKind.TEMPORARY, 4) for k in range(ACTORS + 1)]
     buffers[0].kind = BufferKind.INPUT
     places = [Operand(buffer, 0, meta) for buffer in buffers]

@@ -16,7 +16,8 @@ import numpy as np
 
 import flowvm as flow
 from flowvm.compiler import jit
-from flowvm.eager.interpreter import Invocation, Operator
+from flowvm.eager.declaration import Invocation, Kernel, Signature
+from flowvm.eager.interpreter import Operator
 from flowvm.graph.capture.capture import capturing
 from flowvm.graph.plan.plan import compile_plan
 from flowvm.meta.meta import TensorMeta
@@ -51,7 +52,7 @@ def _stage(name: str, milliseconds: float) -> Any:
         native = jit.native(kernel, "int32(int64, int64, int64, int64)")
         return Invocation((metas[0],), native, np.array([0, milliseconds * 1e6], np.int64))
 
-    return Operator(name, ("x",), ("out",), lower).call
+    return Operator(name, Signature(("x",), ("out",)), Kernel(lower)).call
 
 
 def _seconds(regst_num: int) -> float:

@@ -24,6 +24,7 @@ from tools.bench.kernels import (
     time_functions,
 )
 from tools.bench.measure import Result, seconds_per_call
+from tools.bench.models import MODELS
 
 M = 1 << 20
 Shapes = tuple[tuple[int, ...] | str, ...]
@@ -92,6 +93,14 @@ TARGETS = [
            peers=TORCH),
     *_both("embedding 16k of 1024x64", ((1024, 64), "int:16384"), "F.embedding(y, x)", 1.0),
     Target("cumsum 1M", ((M,),), "l.cumsum(x, 0)", 1.0, peers=TORCH),
+    Target("relu 8x8", ((8, 8),), "l.relu(x)", 0.3, peers=TORCH),
+    *(Target(f"{name} 8x8", ((8, 8),), expr, 0.6, peers=TORCH)
+      for name, expr in (("1 - x", "1 - x"), ("x + 0.1 y", "l.add(x, x, alpha=0.1)"),
+                         ("clamp", "l.clamp(x, 0.0, 1.0)"), ("lerp", "l.lerp(x, x, 0.5)"),
+                         ("where", "l.where(x > 0, x, 1.0)"), ("zeros_like", "l.zeros_like(x)"))),
+    *(Target(f"{name} of 300", ((300,), "int:300"), expr, 1.0, peers=TORCH)
+      for name, expr in (("sort", "l.sort(x)"), ("cumsum", "l.cumsum(x, 0)"),
+                         ("gather", "l.gather(x, 0, y % 300)"))),
     Target("attention 8x8x256x64, causal, with backward", ((8, 8, 256, 64),) * 3,
            "F.scaled_dot_product_attention(x, y, z, is_causal=True)", 0.8, peers=TORCH,
            backward=True),
@@ -304,6 +313,7 @@ STEPS = (
     ("CNN step, batch 64, SGD", stepping(cnn), 0.8),
     ("transformer step, 2 blocks, AdamW", stepping(transformer), 0.7),
     ("LSTM 64x32x128, two layers, with backward", lstm, 0.8),
+    *MODELS,
 )
 SHARED = (
     ("GEMM 1024", ((1024, 1024), (1024, 1024)), "x @ y"),

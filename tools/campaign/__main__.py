@@ -32,7 +32,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tools.campaign._patience import patience
+from tools.patience import patience
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = ROOT / "build" / "campaign"

@@ -44,6 +44,7 @@ from flowvm.eager.native.tensor import (
     new_output,
     own_storage,
     own_storages,
+    renewal_of,
 )
 from flowvm.eager.native.words import FAILED, MISS, SHARED, SITE
 from flowvm.vm.machine.lang import load_word, store_word
@@ -63,20 +64,23 @@ def issue_call(site: int, args: int, count: int) -> int:
             site = word(site, SITE.NUMBERED)
     if not all_whole(shared, site, args):
         return MISS
+    renewal = renewal_of(shared)
     entry = entry_of(shared, site, args, kind)
     if entry <= FAILED:
         return entry
-    result = issue_as(shared, site, args, kind, entry)
+    result = issue_as(shared, site, args, kind, entry, renewal)
     decref(entry)
     return result
 
 
-def issue_as(shared: int, site: int, args: int, kind: int, entry: int) -> int:
-    """Issue a call whose entry is known.  Return the output, a new reference; MISS or FAILED."""
+def issue_as(shared: int, site: int, args: int, kind: int, entry: int, renewal: int) -> int:
+    """Issue a call whose entry is known, as it was behind a renewal.  Return the output, a new
+    reference; MISS or FAILED.
+    """
     if word(site, SITE.WRITES) != 0:
-        return change(shared, site, args, kind, entry)
+        return change(shared, site, args, kind, entry, renewal)
     outs = scratch()
-    status = issue_into(shared, site, args, kind, entry, outs)
+    status = issue_into(shared, site, args, kind, entry, renewal, outs)
     if status != 1:
         return status
     if word(site, SITE.OUTPUTS) == 1:
@@ -95,7 +99,9 @@ def tuple_of(values: int, count: int) -> int:
     return int(result)
 
 
-def issue_into(shared: int, site: int, args: int, kind: int, entry: int, outs: int) -> int:
+def issue_into(
+    shared: int, site: int, args: int, kind: int, entry: int, renewal: int, outs: int
+) -> int:
     """Issue a call of an operator that writes nothing, with its entry: 1, and the outputs are words
     of `outs`, new references; MISS or FAILED.
     """
@@ -126,7 +132,7 @@ def issue_into(shared: int, site: int, args: int, kind: int, entry: int, outs: i
         if node <= FAILED:
             drop(outs, count)
             return node
-    status = publish_call(shared, site, args, bits, entry, outs, count, node)
+    status = publish_call(shared, site, args, bits, entry, renewal, outs, count, node)
     if status <= FAILED:
         decref(node)
         drop(outs, count)
@@ -142,7 +148,7 @@ def drop(values: int, count: int) -> None:
         decref(word(values, k))
 
 
-def change(shared: int, site: int, args: int, kind: int, entry: int) -> int:
+def change(shared: int, site: int, args: int, kind: int, entry: int, renewal: int) -> int:
     """Issue a call of an operator that writes.  Return its first written input, a new reference;
     MISS or FAILED.
     """
@@ -157,7 +163,7 @@ def change(shared: int, site: int, args: int, kind: int, entry: int) -> int:
     if status == 1:
         status = own_storages(shared, site, args)
     if status == 1:
-        status = publish_call(shared, site, args, bits, entry, args, over, 0)
+        status = publish_call(shared, site, args, bits, entry, renewal, args, over, 0)
     if status != 1:
         return status
     written = word(args, word(site, SITE.WRITTEN))
@@ -165,7 +171,7 @@ def change(shared: int, site: int, args: int, kind: int, entry: int) -> int:
     return written
 
 
-def change_into(shared: int, site: int, args: int, entry: int, out: int) -> int:
+def change_into(shared: int, site: int, args: int, entry: int, renewal: int, out: int) -> int:
     """Issue a call of an operator whose output goes into a tensor that is there, a word at `out`:
     1; MISS if that might be recorded; FAILED.
     """
@@ -179,7 +185,7 @@ def change_into(shared: int, site: int, args: int, entry: int, out: int) -> int:
         return MISS
     status = own_storage(shared, target)
     if status == 1:
-        status = publish_call(shared, site, args, bits, entry, out, 1, 0)
+        status = publish_call(shared, site, args, bits, entry, renewal, out, 1, 0)
     return count_change(shared, target) if status == 1 else status
 
 
@@ -211,7 +217,15 @@ def goes_over(shared: int, site: int, args: int) -> int:
 
 
 def publish_call(
-    shared: int, site: int, args: int, bits: int, entry: int, outs: int, count: int, node: int
+    shared: int,
+    site: int,
+    args: int,
+    bits: int,
+    entry: int,
+    renewal: int,
+    outs: int,
+    count: int,
+    node: int,
 ) -> int:
     """Publish the record, which begins with the tensors that `count` words of `outs` have, and do
     what is due behind it: 1; MISS, before there is one; FAILED.
@@ -220,9 +234,11 @@ def publish_call(
     if code <= FAILED:
         return code
     numbers, refs = counter_of(shared), scratch()
-    # what ran since `all_whole` might have changed an operand; from here on nothing runs
+    # what ran since `all_whole` might have changed an operand, or given one another meta than the
+    # entry is for, and other memory; from here on nothing runs
     if (
         numbers <= FAILED
+        or renewal_of(shared) != renewal
         or not refs_of(shared, site, args, refs)
         or not all_counted(shared, site, args)
     ):

@@ -20,6 +20,7 @@ import numpy as np
 
 from flowvm.eager.call_entry import CallEntry
 from flowvm.eager.calls import call_function
+from flowvm.eager.declaration import Rules, Signature
 from flowvm.eager.native.constants import MOST_DEAD, OF_BOOLS, OF_FLOATS, OF_INTS, layout_of
 from flowvm.eager.native.objects import activate, new_call
 from flowvm.eager.native.tables import Several, Table, shared_table, site_table
@@ -152,22 +153,31 @@ class Apart:
         return words[: RING.WORDS].tolist()[::-1]
 
 
-def callee(inputs: str, attrs: str = "", scalars: str = "", **more: object) -> SimpleNamespace:
+def callee(
+    inputs: str,
+    attrs: str = "",
+    scalars: str = "",
+    outputs: tuple[str, ...] = ("out",),
+    scalar_kinds: str = "",
+    writes: str = "",
+    **more: object,
+) -> SimpleNamespace:
     """An operator, as far as its calls depend on it."""
     facts = {
         "name": f"check_{inputs}".replace(" ", "_"),
-        "inputs": tuple(inputs.split()),
-        "outputs": ("out",),
-        "attrs": tuple(attrs.split()),
-        "scalars": tuple(scalars.split()),
-        "scalar_kinds": "",
-        "writes": frozenset(),
-        "unsized": frozenset(),
+        "signature": Signature(
+            tuple(inputs.split()),
+            outputs,
+            tuple(attrs.split()),
+            tuple(scalars.split()),
+            scalar_kinds,
+            frozenset(writes),
+        ),
         "saves": (),
         "grad": None,
-        "amp": "",
+        "rules": Rules(),
         "over": None,
-        "cache": {},
+        "lru": SimpleNamespace(young={}),
         "differentiable": ("out",),
         **more,
     }
@@ -233,17 +243,15 @@ def trouble(address: int) -> str:
     three = callee("x y z", "a b", "s t", scalar_kinds="dq")
     saving = callee("x y", saves=("x", "out", "y"), grad=grad)
     number = callee("x", "kind", "s", saves=("x",), grad=grad)
-    writes = callee("x y z", "", "s", scalar_kinds="d", outputs=(), writes=frozenset("yz"))
-    over = callee(
-        "x y", "", "s", scalar_kinds="d", outputs=(), writes=frozenset("x"), over="another"
-    )
-    over.cache[meta, other] = CallEntry(entry_word, (), False, "")
+    writes = callee("x y z", "", "s", scalar_kinds="d", outputs=(), writes="yz")
+    over = callee("x y", "", "s", scalar_kinds="d", outputs=(), writes="x", over="another")
+    over.lru.young[meta, other] = CallEntry(entry_word, (), False, "")
     makes = callee("", "a", "s", scalar_kinds="d")
-    makes.cache["b",] = gives
-    writes.cache[meta, meta, meta] = CallEntry(entry_word, (), False, "")
-    one.cache[meta,] = two.cache[meta, other] = saving.cache[meta, meta] = gives
-    three.cache[meta, other, meta, 1, "b"] = gives
-    number.cache[meta, float] = CallEntry(entry_word, (other,), False, "d")
+    makes.lru.young["b",] = gives
+    writes.lru.young[meta, meta, meta] = CallEntry(entry_word, (), False, "")
+    one.lru.young[meta,] = two.lru.young[meta, other] = saving.lru.young[meta, meta] = gives
+    three.lru.young[meta, other, meta, 1, "b"] = gives
+    number.lru.young[meta, float] = CallEntry(entry_word, (other,), False, "d")
     cases = (
         (one, (x,)),
         (two, (x, y)),
@@ -269,7 +277,7 @@ def trouble_at_pins(address: int) -> str:
     """Return the trouble with the user's place: `find_user` reads the pinned line."""
     op: SimpleNamespace = callee("x")
     meta: Any = ("meta",)
-    op.cache[meta,] = CallEntry(7, (meta,), False, "")
+    op.lru.young[meta,] = CallEntry(7, (meta,), False, "")
     lines, misses = Mode[object](None), list[object]()
     apart = Apart()
     apart.names.update(user_files=set(), user_lines=lines.local, internal_files={})
@@ -713,7 +721,7 @@ def trouble_at_release(address: int) -> str:
     """Return the trouble with dead storages, which twins leave to a function of the engine's."""
     apart, op = Apart(), callee("x")
     meta: Any = ("meta",)
-    op.cache[meta,] = CallEntry(7, (meta,), False, "")
+    op.lru.young[meta,] = CallEntry(7, (meta,), False, "")
     call = native_for(op, call_function(op, apart.names), shared_table(apart.names), address)
     x, dead, entries = plain_tensor(11, meta), apart.names["dead"], apart.names["releases"]
     expected = {1: [70, 6, 5, 1 << 20], 2: [3]}  # here a record releases four at most
@@ -770,9 +778,9 @@ def _difference(address: int, op: Callee, args: tuple[object, ...]) -> str:
     objects = [
         *args,
         *storages,
-        *op.cache.values(),
-        *(meta for key in op.cache for meta in key),
-        *(meta for entry in op.cache.values() for meta in entry.outputs),
+        *op.lru.young.values(),
+        *(meta for key in op.lru.young for meta in key),
+        *(meta for entry in op.lru.young.values() for meta in entry.outputs),
         op,
         Node,
         None,

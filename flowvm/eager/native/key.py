@@ -381,7 +381,18 @@ def pair(kind: int, x: int) -> int:
 
 
 def all_plain(shared: int, x: int) -> bool:
-    """Return True if all elements of a tuple are plain."""
+    """Return True if all elements of a tuple are plain, or tuples of what is plain."""
+    for k in range(tuple_size(x)):
+        part = tuple_item(x, k)
+        if not is_plain(shared, part) and not is_row(shared, part):
+            return False
+    return True
+
+
+def is_row(shared: int, x: int) -> bool:
+    """Return True if `x` is a tuple whose elements are plain."""
+    if class_of(shared, x) != word(shared, SHARED.TUPLE):
+        return False
     for k in range(tuple_size(x)):  # noqa: SIM110 - Numba has no generators
         if not is_plain(shared, tuple_item(x, k)):
             return False

@@ -86,9 +86,9 @@ def part_of(x: Any) -> object:
         return x
     if kind is bool:
         return YES if x else NO
-    if (kind is tuple or kind is Size) and all(map(_is_plain, x)):
+    if (kind is tuple or kind is Size) and all(map(_is_plain_or_row, x)):
         return x
-    if kind is list and all(map(_is_plain, x)):
+    if kind is list and all(map(_is_plain_or_row, x)):
         return (list, tuple(x))
     if kind is float and str(x) != "-0.0":
         return (float, x)
@@ -97,6 +97,10 @@ def part_of(x: Any) -> object:
 
 def _is_plain(x: object) -> bool:
     return x.__class__ is int or x is None or x is Ellipsis
+
+
+def _is_plain_or_row(x: object) -> bool:
+    return _is_plain(x) or (x.__class__ is tuple and all(map(_is_plain, x)))
 
 
 def _plain(x: object) -> object:

@@ -27,7 +27,7 @@ from flowvm.eager.native.cpython import (
     tuple_size,
     word,
 )
-from flowvm.eager.native.tensor import class_of, is_whole
+from flowvm.eager.native.tensor import class_of, is_whole, renewal_of
 from flowvm.eager.native.words import FAILED, MISS, MOST_ARGUMENTS, SHARED, SITE
 from flowvm.vm.machine.lang import load_word
 
@@ -136,10 +136,11 @@ def counted_call(shared: int, site: int, of_x: int, row: int, last: int) -> int:
 
 def one_call(shared: int, operator: int, row: int) -> int:
     """Make it: 1; MISS or FAILED."""
+    renewal = renewal_of(shared)
     entry = entry_of(shared, operator, row, 0)
     if entry <= FAILED:
         return entry
-    result = issue_as(shared, operator, row, 0, entry)
+    result = issue_as(shared, operator, row, 0, entry, renewal)
     decref(entry)
     if result <= FAILED:
         return result

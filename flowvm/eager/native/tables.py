@@ -27,7 +27,7 @@ from flowvm.eager.native.words import (
     SLOT,
 )
 from flowvm.eager.nodes import OutputEdge
-from flowvm.eager.tensor import forget_gone
+from flowvm.eager.tensor import forget_gone, renewals
 from flowvm.errors import FlowError
 from flowvm.guards.lru_cache import clearings
 from flowvm.guards.regions import _Entry
@@ -236,6 +236,7 @@ def shared_table(names: dict[str, Any]) -> Table:
         COUNTER_NAME="counter",
         LIMIT_NAME="limit",
         CLEARED=ctypes.addressof(clearings),
+        RENEWALS=ctypes.addressof(renewals),
         RING=ring,
         CONTROL=control,
         POP=names["pop"],
@@ -289,14 +290,15 @@ def takes(op: Callee) -> bool:
     """Return True if there are native calls of an operator: with outputs whose sizes are known; or
     with tensors that it writes, and neither an output nor a gradient.
     """
-    if op.writes:
-        known = not op.outputs and op.grad is None and len(op.writes) <= MOST_WRITTEN
+    signature = op.signature
+    if signature.writes:
+        known = not signature.outputs and op.grad is None and len(signature.writes) <= MOST_WRITTEN
     else:
-        known = 0 < len(op.outputs) <= MOST_OUTPUTS and not op.unsized
+        known = 0 < len(signature.outputs) <= MOST_OUTPUTS and not signature.unsized
         known = known and len(op.saves) <= MOST_SAVED
-    operands = len(op.outputs) + len(op.inputs) + len(op.scalars) + (op.over is not None)
-    known = known and len(op.inputs) + len(op.attrs) <= MOST_KEY
-    known = known and len(op.scalars) <= MOST_SCALARS
+    operands = len(signature.operands) + len(signature.scalars) + (op.over is not None)
+    known = known and len(signature.inputs) + len(signature.attrs) <= MOST_KEY
+    known = known and len(signature.scalars) <= MOST_SCALARS
     return known and operands <= RING.MAX_INLINE
 
 
@@ -317,13 +319,17 @@ def site_table(
 
     `twin` is called then; `converted`: in a region of autocast, too.
     """
+    signature = op.signature
     has_kernel = takes(op)
-    arguments = len(op.inputs) + len(op.attrs) + len(op.scalars) if has_kernel else -1
+    arguments = len(signature.arguments) if has_kernel else -1
     saves = op.saves if has_kernel else ()
     saved = Several(
-        op.inputs.index(n) if n in op.inputs else -1 - op.outputs.index(n) for n in saves
+        signature.inputs.index(n) if n in signature.inputs else -1 - signature.outputs.index(n)
+        for n in saves
     )
-    written = Several(k for k, n in enumerate(op.inputs) if has_kernel and n in op.writes)
+    written = Several(
+        k for k, n in enumerate(signature.inputs) if has_kernel and n in signature.writes
+    )
     inline = inline_cache_table(4)
     return Table(
         SITE,
@@ -331,16 +337,16 @@ def site_table(
         SHARED=shared.address,
         INLINE_CACHE=inline.address,
         TWIN=twin,
-        CACHE=op.cache,
+        CACHE=op.lru.young,
         ARGUMENTS=arguments,
-        OUTPUTS=len(op.outputs),
+        OUTPUTS=len(signature.outputs),
         LIVE=len(op.differentiable),
-        INPUTS=len(op.inputs),
-        ATTRS=len(op.attrs),
-        SCALARS=len(op.scalars),
-        KINDS=op.scalar_kinds or 0,
-        CODES=Several(map(ord, op.scalar_kinds if has_kernel else "")),
-        CONVERTED=int(converted or bool(op.amp)),
+        INPUTS=len(signature.inputs),
+        ATTRS=len(signature.attrs),
+        SCALARS=len(signature.scalars),
+        KINDS=signature.scalar_kinds or 0,
+        CODES=Several(map(ord, signature.scalar_kinds if has_kernel else "")),
+        CONVERTED=int(converted or bool(op.rules.amp)),
         OPERATOR=op if op.grad is not None else 0,
         SAVES=len(saved),
         SAVED=saved,

@@ -51,6 +51,14 @@ def is_whole(shared: int, x: int) -> bool:
     return ref != 0 and class_of(shared, ref) == word(shared, SHARED.INT)
 
 
+def renewal_of(shared: int) -> int:
+    """Return the number of the last renewal (`flowvm.eager.tensor.renew`).
+
+    While it is the same, a meta that was looked at is still that of a tensor's operand word.
+    """
+    return load_word(word(shared, SHARED.RENEWALS))
+
+
 def give(x: int, at: int, value: int) -> None:
     """Set an empty slot of `x` to a reference that is stolen."""
     store_word(x + at, value)

@@ -9,7 +9,7 @@ out of the ordinary its twin makes that, and the replay goes on.
 from __future__ import annotations
 
 from flowvm.eager.native.arguments import all_whole, departs, is_elsewhere
-from flowvm.eager.native.call import change_into, drop, issue_into, tuple_of
+from flowvm.eager.native.call import change, change_into, drop, issue_into, tuple_of
 from flowvm.eager.native.cpython import (
     allocate,
     append,
@@ -40,7 +40,15 @@ from flowvm.eager.native.inline_cache import insert, lookup
 from flowvm.eager.native.key import call_key_of, dict_key_of, gradient_key_of, is_fixed
 from flowvm.eager.native.node import of_inputs, saved_input
 from flowvm.eager.native.regions import records
-from flowvm.eager.native.tensor import class_of, give, is_tensor, is_whole, lend, own_storage
+from flowvm.eager.native.tensor import (
+    class_of,
+    give,
+    is_tensor,
+    is_whole,
+    lend,
+    own_storage,
+    renewal_of,
+)
 from flowvm.eager.native.words import (
     ALIAS,
     CALL,
@@ -50,9 +58,12 @@ from flowvm.eager.native.words import (
     LEARN,
     MISS,
     MOST_VALUES,
+    OWN_CHANGE,
+    OWN_INTO,
     PIECES,
     RECORD,
     REFUSED,
+    RENEWAL,
     SHARED,
     SITE,
     STEP,
@@ -72,6 +83,7 @@ def replay_call(site: int, args: int, count: int, names: int) -> int:
     if departs(shared, site) or is_elsewhere(site):
         return MISS
     values, call_key = scratch(), scratch()
+    put_word(values, RENEWAL, renewal_of(shared))
     if word(site, SITE.KIND) == FRONT:
         total = count if names == 0 else count + int(tuple_size(names))
         length = call_key_of(shared, args, total, names, call_key, values)
@@ -143,6 +155,10 @@ def replay(shared: int, trace: int, values: int) -> int:
             if status == MISS and changes != 0:
                 status = copy_step(shared, step, values)
             changes = 1
+        elif kind == OWN_INTO:  # if the call is made from its beginning, it is other memory
+            status = into_step(shared, step, values)
+        elif kind == OWN_CHANGE:
+            status = change_step(shared, step, values)
         elif kind == PIECES:
             status = pieces_step(shared, step, values)
         else:
@@ -150,10 +166,18 @@ def replay(shared: int, trace: int, values: int) -> int:
             count += 1 if status == 1 else 0
         if status != 1:
             break
+    # what has read memory or written to it has asked itself; views and Nodes have not
+    if status == 1 and changes == 0 and is_renewed(shared, values):
+        status = MISS
     if status == 1:
         status = result_of(shared, trace, values)
     drop(values + 8 * count_of_inputs, count - count_of_inputs)
     return status
+
+
+def is_renewed(shared: int, values: int) -> bool:
+    """Return True if a tensor may have got another place and meta since the call's key was made."""
+    return renewal_of(shared) != word(values, RENEWAL)
 
 
 def are_apart(shared: int, values: int, count: int) -> bool:
@@ -204,8 +228,9 @@ def call_step(shared: int, step: int, values: int, at: int) -> int:
     args, outs, status = call + 8, values + 8 * at, MISS
     fill(step, values, args)
     if all_whole(shared, site, args):
-        status = issue_into(shared, site, args, 0, word(step, STEP.MADE), outs)
-    if status != MISS:
+        renewal = word(values, RENEWAL)
+        status = issue_into(shared, site, args, 0, word(step, STEP.MADE), renewal, outs)
+    if status != MISS or is_renewed(shared, values):
         return status
     put_word(site, SITE.MISSES, word(site, SITE.MISSES) + 1)
     put_word(call, 0, word(site, SITE.TWIN))
@@ -238,7 +263,22 @@ def into_step(shared: int, step: int, values: int) -> int:
         same = storage == load_word(x + word(shared, SHARED.TENSOR_STORAGE))
         if same and x != target and storage != word(shared, SHARED.NONE):
             return MISS  # in what arrangement is Python's to see
-    return change_into(shared, site, args, word(step, STEP.MADE), args + 8 * last)
+    entry, renewal = word(step, STEP.MADE), word(values, RENEWAL)
+    return change_into(shared, site, args, entry, renewal, args + 8 * last)
+
+
+def change_step(shared: int, step: int, values: int) -> int:
+    """Call an operator that writes tensors that the trace made: 1; MISS or FAILED."""
+    site, args = word(step, STEP.SITE), scratch()
+    fill(step, values, args)
+    if not all_whole(shared, site, args):
+        return MISS
+    renewal = word(values, RENEWAL)
+    changed = change(shared, site, args, 0, word(step, STEP.MADE), renewal)
+    if changed <= FAILED:
+        return changed
+    decref(changed)
+    return 1
 
 
 def copy_step(shared: int, step: int, values: int) -> int:

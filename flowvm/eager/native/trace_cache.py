@@ -37,6 +37,8 @@ from flowvm.eager.native.words import (
     MOST_ARGUMENTS,
     MOST_STEPS,
     MOST_VALUES,
+    OWN_CHANGE,
+    OWN_INTO,
     PIECES,
     RECORD,
     REFUSED,
@@ -88,17 +90,21 @@ def _trace_of(recorder: TraceRecorder, tensors: list[Tensor], result: Any) -> Ta
     words: list[int] = []
     explained: dict[int, object] = {}  # by tensor made: what its Node is to be of
     called: set[int] = set()  # tensors that operators made
+    own: set[int] = set()  # tensors on memory that the trace makes: it may be changed freely
     changes = 0
     for step in recorder.steps:
-        is_change = isinstance(step, Call) and step.into
-        if isinstance(step, Call) and not is_change:
+        if isinstance(step, Call) and not step.into:
             called.update(map(id, step.outs))
-        # a change comes last: what was changed is not to be changed again by a call that is made
-        # from its beginning; several are copies, each of which Python can make by itself
-        changes += is_change
-        if (changes > 1 and step.op.name != "copy") or (changes and not is_change):
+            own.update(map(id, step.outs))
+        elif isinstance(step, View) and id(step.x) in own:
+            own.add(id(step.out))
+        # a change of what was given comes last: it is not to be changed again by a call that is
+        # made from its beginning; several are copies, each of which Python can make by itself
+        into_given = isinstance(step, Call) and step.into and id(step.outs[0]) not in own
+        changes += into_given
+        if (changes > 1 and step.op.name != "copy") or (changes and not into_given):
             raise LookupError
-        words += _words(step, values, references, explained)
+        words += _words(step, values, references, explained, own)
     for x in recorder.tensors:
         node = x._node.node if x._node.__class__ is OutputEdge else x._node
         if node is not None and (
@@ -151,17 +157,25 @@ def _value(values: dict[int, int], x: Tensor) -> int:
 
 
 def _words(
-    step: object, values: dict[int, int], references: list[object], explained: dict[int, object]
+    step: object,
+    values: dict[int, int],
+    references: list[object],
+    explained: dict[int, object],
+    own: set[int],
 ) -> Any:
     """A step's words; its outputs are values from now on."""
     facts: dict[str, object]
     if isinstance(step, Call):
         op, inputs = step.op, [_value(values, x) for x in step.inputs]
-        if op.writes or op.unsized or not takes(op):
+        writes = op.signature.writes
+        if op.signature.unsized or not takes(op) or (writes and not _changes_own(step, own)):
             raise LookupError
         site = install.own_site(op)
         operands = [*inputs, *map(_address, (*step.attrs, *step.scalars))]
-        facts = {"KIND": INTO if step.into else CALL, "SITE": site.address, "MADE": step.entry}
+        kind = OWN_CHANGE if writes else CALL
+        if step.into:
+            kind = OWN_INTO if id(step.outs[0]) in own else INTO
+        facts = {"KIND": kind, "SITE": site.address, "MADE": step.entry}
         references += [site, step.attrs, step.scalars]
         if step.into:
             operands.append(_value(values, step.outs[0]))
@@ -198,6 +212,16 @@ def _words(
     )
     references.append(table)
     return table.words
+
+
+def _changes_own(step: Call, own: set[int]) -> bool:
+    """Return True if a call writes only tensors that the trace makes, and is not recorded."""
+    written = [
+        id(x) in own and x._node is None
+        for name, x in zip(step.op.signature.inputs, step.inputs, strict=True)
+        if name in step.op.signature.writes
+    ]
+    return all(written) and not step.outs and step.op.grad is None
 
 
 def _address(value: object) -> int:
@@ -286,14 +310,26 @@ def steady(function: Function, elsewhere: Sequence[set[object]] = ()) -> Functio
 
     `elsewhere` as TraceCache has it, of a function that makes tensors.
     """
-    return _followed(by_common_names(function), FRONT, elsewhere)
+    function = by_common_names(function)
+    if not install.is_enabled():
+        return function
+
+    def table() -> Table:  # an import makes hundreds of these functions, and a program calls few
+        return TraceCache(function, FRONT, elsewhere).table()
+
+    return _begun_by(function, table)
 
 
 def steady_gradient(function: Function) -> Function:
     """Make the function (node, g) steady that calls a Node's gradient function with the gradient of
     its one output.
     """
-    return _followed(function, GRADIENT)
+    if not install.is_enabled():
+        return function
+    traces = TraceCache(function, GRADIENT)
+    call = _begun_by(function, traces.table)
+    _of_gradients[call] = traces
+    return call
 
 
 def traces_of(gradients: Callable[..., object]) -> TraceCache:
@@ -304,11 +340,6 @@ def traces_of(gradients: Callable[..., object]) -> TraceCache:
 _of_gradients: dict[object, TraceCache] = {}
 
 
-def _followed(function: Function, kind: int, elsewhere: Sequence[set[object]] = ()) -> Function:
-    if not install.is_enabled():
-        return function
-    traces = TraceCache(function, kind, elsewhere)
-    call: Any = new_call(function, functools.partial(install.begin_with, traces.table))
-    if kind == GRADIENT:
-        _of_gradients[call] = traces
+def _begun_by(function: Function, table: Callable[[], Table]) -> Function:
+    call: Any = new_call(function, functools.partial(install.begin_with, table))
     return call  # type: ignore[no-any-return]

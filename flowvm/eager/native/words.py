@@ -22,6 +22,7 @@ MOST_ARGUMENTS = 16  # of a step of a trace; tensors or not, of a call that has 
 MOST_PARTS = 34  # of the key of such a call, but for two
 MOST_SAME = 7  # the place of the last tensor of a call that may be one of those before
 MOST_VALUES = 32  # tensors that a trace is given or makes
+RENEWAL = MOST_VALUES + 1  # behind them and their number: that of the renewal before the key
 MOST_STEPS = 18  # of a trace
 MOST_SCALARS = 16  # dynamic numbers of an operator whose kinds are known
 MOST_KEY = 24  # words by which a call is known again
@@ -31,6 +32,7 @@ EACH, MODULE, NOTED, READ, LACK, CONSTANT = range(6, 12)
 AS_ITEM, AS_BOOL, AS_FLOAT, AS_INT, AS_LIST, AS_ARRAY, AS_EQUAL = range(7)  # what a READ gives
 SIGNED, FLOATING, BOOLEAN = 16, 32, 64  # of a dtype's code, beside the bytes of an element
 CALL, VIEW, ALIAS, RECORD, INTO, PIECES = range(6)  # kinds of STEPs
+OWN_INTO, OWN_CHANGE = 6, 7  # INTO and a CALL that writes, of memory that the trace made
 FLOAT, INT = ord("d"), ord("q")  # the kinds of numbers in a record, as `struct` calls them
 
 
@@ -145,6 +147,7 @@ class SHARED(Record):
     COUNTER_NAME = field("'counter', which is another object during a fork")
     LIMIT_NAME = field("'limit'")
     CLEARED = field("address of how often something was dropped of what is kept of calls")
+    RENEWALS = field("address of the number of the last time that a tensor got another place")
     RING = field("address of the first record")
     CONTROL = field("address of the control words")
     POP = field("takes a free storage id")

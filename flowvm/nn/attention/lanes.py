@@ -112,8 +112,8 @@ def _alone(
     steps: list[tuple[bool, list[tuple[frozenset[int], bool]]]] = []
     for node in trace.graph.nodes:
         operator = node.operator
-        known = operator.form is not None or operator in CASTS or operator in LOOKED_UP
-        plain = known and not node.into and not operator.writes
+        known = operator.origin.form is not None or operator in CASTS or operator in LOOKED_UP
+        plain = known and not node.into and not operator.signature.writes
         by = [of.get(o.buffer, none) for o in node.inputs]
         # of each operand: on which dimensions it depends, and whether it may have lanes there
         fit = [tuple(o.meta.shape) == NUMBER for o in node.inputs]

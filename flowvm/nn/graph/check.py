@@ -37,7 +37,7 @@ else:
 Graph = Any  # flowvm.nn.graph.graph.Graph, which imports this
 
 # Sums in another order, a product and a sum made one multiply-add, a zero of the other sign.
-INEXACT: Final = ("buckets", "fusion", "epilogues", "accumulate", "slices")
+INEXACT: Final = ("buckets", "fusion", "pairs", "epilogues", "accumulate", "slices")
 UNITS: Final = 1 << 12  # of the last place of the largest element, by which outputs may differ
 SHOWN: Final = 4  # values in an error's text
 

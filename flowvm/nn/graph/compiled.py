@@ -31,7 +31,7 @@ from flowvm.eager.autocast import autocast_dtype
 from flowvm.eager.calls import generated
 from flowvm.eager.live import NO_ANSWER, Condition, Leaf, Live, live_lines
 from flowvm.eager.modes import grad_enabled
-from flowvm.eager.tensor import Tensor
+from flowvm.eager.tensor import Tensor, renew
 from flowvm.graph.capture.conditions import Conditions
 from flowvm.graph.capture.trees import flatten
 from flowvm.graph.logical.logical import Uses
@@ -396,6 +396,14 @@ def left_behind(inputs: Sequence[Tensor], shown: Sequence[tuple[object, int]]) -
     return behind
 
 
+def _move(x: Tensor, offset: int, meta: TensorMeta) -> None:
+    """Show other elements of its memory in an argument, `offset` further on in its operand word."""
+    x.storage()
+    storage, ref = map(getattr, (x,) * 2, ("_storage", "_ref"))  # in one call
+    renew(x, storage, ref + offset, meta)
+    note_change()
+
+
 def known_objects(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> dict[int, int | Tensor]:
     """Return the places of outputs that are no new objects: by it, the place of the argument, -1
     less the place of an output before it, or the parameter.
@@ -489,8 +497,8 @@ class _Body:
     def _leave(self, k: int, one: LeftBehind) -> list[str]:
         """Lines that make of an argument what the code made of it, beside writing to it."""
         own, x = self.own, f"x{one.place}"
-        own[f"left{k}"], own["note_change"] = one.meta, note_change
-        lines = [f"{x}._ref += {one.moved}; {x}._meta = left{k}; note_change()"]
+        own[f"left{k}"], own["move"] = one.meta, _move
+        lines = [f"move({x}, {one.moved}, left{k})"]
         if one.flows:
             own[f"left_end{k}"] = Node(_NO_GRADIENT, (), (), (), (), (), (one.meta,))
             lines.append(f"{x}._node = left_end{k}")

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowvm import ops
 from flowvm.graph.logical.nodes import OpNode
+from flowvm.graph.passes.prices import kernel_price
 from flowvm.loading.lazy import lazy
 from flowvm.meta.device import cpu
 from flowvm.meta.dtype import float32, float64
@@ -30,7 +31,6 @@ from flowvm.meta.placements import rank_and_size
 from flowvm.ops.collectives.exchanges import TRAFFIC
 from flowvm.ops.declare.composite import filled_of
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.watch.work import flops_of
 
 if TYPE_CHECKING:
     from flowvm.ops.placed import boxing
@@ -76,7 +76,6 @@ if TYPE_CHECKING:
 ROUNDS = 5  # of each measurement, of which the least counts
 SIDE = 256  # of the product that is measured
 COPIED = 1 << 20  # elements of the sum that is measured, and of the larger all-reduce
-TASK = 2e-7  # seconds that a task takes without its kernel
 
 
 class Rates(NamedTuple):
@@ -127,13 +126,6 @@ def exchange_price(node: OpNode, rates: Rates) -> float | None:
     share = traffic.share(max(2, len(node.attrs[-1])))
     whole = max((meta.nbytes for meta in metas), default=0)
     return traffic.messages * rates.latency + share * whole / rates.bandwidth
-
-
-def kernel_price(node: OpNode, rates: Rates) -> float:
-    """Seconds of a kernel: the longer of its operations and its traffic."""
-    metas = [o.meta for o in (*node.outputs, *node.inputs)]
-    traffic = sum(meta.nbytes for meta in metas) / rates.memory
-    return TASK + max(flops_of(node.operator.name, metas) / rates.flops, traffic)
 
 
 _measured: list[Rates] = []  # of this process, once
@@ -339,7 +331,7 @@ class Search:
                 if (price := exchange_price(node, rates)) is not None:
                     exchanging += times * price
                 else:
-                    computing += times * kernel_price(node, rates)
+                    computing += times * kernel_price(node, rates.flops, rates.memory)
         return computing, exchanging
 
     def _captured(self, inputs: dict[int, Sbps]) -> tuple[list[OpNode], list[OpNode]]:

@@ -184,9 +184,9 @@ def _states_of(optimizer: Optimizer, named: dict[Buffer, str]) -> Iterator[str]:
 def _operator(node: OpNode, path: str, depth: int) -> Iterator[str]:
     """(OPERATOR:%9 f32[32,64] = linear(%6 input 0, weight, bias)  train.py:12)"""
     results = [f"{_place(o, path)} {o.meta!r}" for o in node.outputs]
-    names = node.operator.inputs
+    names = node.operator.signature.inputs
     operands = [
-        _place(o, path) + "!" * (name in node.operator.writes)
+        _place(o, path) + "!" * (name in node.operator.signature.writes)
         for name, o in zip(names, node.inputs, strict=True)
     ]
     plain = [v for v in node.attrs if not hasattr(v, "_fields")]  # the others: how a kernel goes

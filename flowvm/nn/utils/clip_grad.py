@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flowvm import ops
 from flowvm.autograd import no_grad
 from flowvm.eager.modes import recording, recording_to
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import InvalidValueError, ModeError
 from flowvm.loading.lazy import lazy
@@ -31,7 +32,7 @@ __dir__ = listing(globals())
 
 def _grads(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
     params = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-    grads = [param.grad for param in params if param.grad is not None]
+    grads = [grad for param in params if (grad := param.grad) is not None]
     _refuse_sparse(grads)
     return grads
 
@@ -107,7 +108,7 @@ def _narrowed(total: Tensor, held: list[Tensor]) -> Tensor:
     """A norm in the dtype that the norms of these tensors have together."""
     if not held:
         return total
-    dtype = functools.reduce(promote_types, (t.dtype for t in held))
+    dtype = functools.reduce(promote_types, {t.dtype for t in held})
     narrow: Tensor = total.to(dtype.real if dtype.is_complex else dtype)
     return narrow
 
@@ -145,7 +146,7 @@ def clip_grads_with_norm_(
 
 
 def _scale(grads: list[Tensor], max_norm: float, total: Tensor) -> None:
-    scale = (float(max_norm) / (total + 1e-6)).clamp(max=1.0)
+    scale = _coefficient(total, float(max_norm))
     coefficients = {}  # on each placement, if the norm is of several
     for grad in grads:
         own = scale
@@ -158,6 +159,13 @@ def _scale(grads: list[Tensor], max_norm: float, total: Tensor) -> None:
         grad.mul_(own)
 
 
+@steady
+def _coefficient(total: Tensor, max_norm: float) -> Tensor:
+    """The number that makes `total` at most max_norm, 1 where it is."""
+    scale: Tensor = (max_norm / (total + 1e-6)).clamp(max=1.0)
+    return scale
+
+
 def _total_norm(grads: list[Tensor], order: float) -> Tensor:
     total: Tensor
     if order == math.inf:
@@ -168,7 +176,7 @@ def _total_norm(grads: list[Tensor], order: float) -> Tensor:
         counts = _stacked([ops.sum(ops.ne(grad, 0)) for grad in grads])
         total = ops.sum(ops.ne(counts, 0)).to(grads[0].dtype)
     elif order == 2.0:
-        total = ops.sqrt(ops.sum(_stacked([_square(grad) for grad in grads])))
+        total = ops.sqrt(ops.sum(_squares(grads)))
     else:
         powers = _stacked([ops.sum(ops.abs(grad).to(float64) ** order) for grad in grads])
         total = ops.sum(powers) ** (1.0 / order)
@@ -213,6 +221,24 @@ def _whole(part: Tensor, where: placement | None) -> Tensor:
     own = part.placement if where is None else where
     whole: Tensor = part.to_global(own, (broadcast,) * len(own.shape)).to_local()
     return whole
+
+
+_GROUP = 8  # gradients of one native call: few lengths of lists, so few traces
+
+
+def _squares(grads: list[Tensor]) -> Tensor:
+    """The sums of the squares of each, as one vector."""
+    if any(grad.is_global for grad in grads):
+        return _stacked([_square(grad) for grad in grads])
+    groups = [_group(grads[k : k + _GROUP]) for k in range(0, len(grads), _GROUP)]
+    squares: Tensor = groups[0] if len(groups) == 1 else ops.cat(groups)
+    return squares
+
+
+@steady
+def _group(grads: list[Tensor]) -> Tensor:
+    """See `_squares`: a few of them, which are local."""
+    return _stacked([_square(grad) for grad in grads])
 
 
 def _square(grad: Tensor) -> Tensor:

@@ -80,7 +80,9 @@ class IssueGlobals(TypedDict, total=False):
     autocast: set[object]
     pinned: set[object]  # pins the user's line
     changed: object  # another one after each change that compiled graphs watch
+    renewed: object  # another one from each moment on at which a tensor has got another place
     depart: Callable[..., int]  # the entry word of a call while `departed`
+    may_repeat: Callable[[], bool]  # says whether a call that departed may begin anew
     convert: Callable[..., object]  # the inputs of a call as autocast wants them
     grad_enabled: Callable[[], bool]
     recorder: Callable[[], object]

@@ -32,6 +32,7 @@ from typing import TypeVar
 
 from flowvm.guards import regions
 from flowvm.private.cpython import enters_block
+from flowvm.vm.callers import tracebacks
 from flowvm.vm.callers.lines import INTERNAL
 
 # CPython ignores exceptions in their frames
@@ -102,7 +103,7 @@ _LIBRARY: dict[str, bool] = _LibraryFiles()  # by the name of a file
 _TAKES = {contextlib.__file__: False, functools.__file__: False}  # files whose methods take no lock
 _is_installed = [False]
 raised = [0]  # the number of Ctrl-C that became a KeyboardInterrupt
-_late: list[float] = []  # the moments at which it was put off in a finalizer of the program's
+_late: list[tuple[int, float]] = []  # the finalizer in which it is put off, and since when
 _stuck: list[tuple[int, int]] = []  # the place at which it was put off last, once for each time
 
 
@@ -144,22 +145,24 @@ def interrupt(signum: int, frame: FrameType | None) -> None:
 
 
 def install() -> None:
-    """Delay a Ctrl-C where it would be lost, unless the program has a handler.  Once: whoever sets
-    Python's own handler again has it.
+    """Delay a Ctrl-C where it would be lost, unless the program has a handler, and print it without
+    flowvm's frames.  Once: whoever sets Python's own handler again has it.
     """
     if _is_installed[0] or threading.current_thread() is not threading.main_thread():
         return
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
+        tracebacks.install()
         _is_installed[0] = True
 
 
 def _puts_off(frame: FrameType) -> bool:
     """Return whether an exception must not come at this frame now."""
-    if enters_block(frame.f_code, frame.f_lasti):
-        return True
     at: FrameType | None = frame
     collecting = {getattr(call, "__code__", None) for call in gc.callbacks}
+    takes_long = _takes_long(frame, collecting)
+    if enters_block(frame.f_code, frame.f_lasti):
+        return True
     while at is not None:
         code = at.f_code
         if is_waiting(code):
@@ -173,20 +176,26 @@ def _puts_off(frame: FrameType) -> bool:
         if not (generated or INTERNAL[code.co_filename] or _LIBRARY[code.co_filename]):
             break  # a user's function, called by flowvm's
         at = at.f_back
-    while at is not None:
-        if at.f_code.co_name == "__del__" or at.f_code in collecting:
-            return not _is_late()
+    return _finalizer(at, collecting) is not None and not takes_long
+
+
+def _finalizer(at: FrameType | None, collecting: set[CodeType | None]) -> FrameType | None:
+    """Return the frame of the innermost finalizer that runs, None if there is none."""
+    while at is not None and at.f_code.co_name != "__del__" and at.f_code not in collecting:
         at = at.f_back
-    return False
+    return at
 
 
-def _is_late() -> bool:
-    """Return whether the Ctrl-C was put off for so long that a finalizer seems to wait."""
-    now = time.monotonic()
-    if _late and now - _late[-1] > LONG_S / 4:
-        _late.clear()  # of another one
-    _late.append(now)
-    return now - _late[0] > LONG_S
+def _takes_long(frame: FrameType, collecting: set[CodeType | None]) -> bool:
+    """Return whether each try of a Ctrl-C for so long has come in one finalizer: it seems to wait.
+
+    A try follows each that was put off.  When it comes, a busy machine decides: so moments say how
+    long it has been, and not whether it is the same finalizer.
+    """
+    place, now = id(_finalizer(frame, collecting)), time.monotonic()
+    if not _late or _late[0][0] != place:
+        _late[:] = [(place, now)]
+    return now - _late[0][1] > LONG_S
 
 
 def _interrupt_again(signum: int) -> None:

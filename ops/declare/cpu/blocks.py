@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flowvm.compiler import jit
-from flowvm.eager.interpreter import Invocation
+from flowvm.eager.declaration import Invocation
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cpu.moves import load_word, store_word
 from flowvm.ops.declare.cpu.tile_plan import CHUNK

@@ -52,14 +52,14 @@ def adapted(op: Operator, launch: Launch, metas: tuple[TensorMeta, ...]) -> Cuda
     names = frozenset(inspect.signature(launch.body).parameters)
     arena = -(-launch.arena // ELEMENT) * ELEMENT  # of a thread: devices refuse misaligned elements
     kernel = body_kernel(
-        launch.body, len(views), consts, op.scalar_kinds, "scratch" in names,
+        launch.body, len(views), consts, op.signature.scalar_kinds, "scratch" in names,
         arena if "arena" in names else None, "details" in names,
     )  # fmt: skip
     before: list[Param] = _operands(views)
     for const in launch.consts:
         numbers = const if isinstance(const, tuple) else (const,)
         before += [Const(c if isinstance(c, float) else int(c)) for c in numbers]
-    before += [Scalar(i, "f" if k == "d" else "i") for i, k in enumerate(op.scalar_kinds)]
+    before += [Scalar(i, "f" if k == "d" else "i") for i, k in enumerate(op.signature.scalar_kinds)]
     bytes_ = launch.scratch
     if "scratch" in names:
         before.append(Scratch(0, "uint8", (launch.scratch,)))
@@ -69,7 +69,7 @@ def adapted(op: Operator, launch: Launch, metas: tuple[TensorMeta, ...]) -> Cuda
         before.append(Scratch(start, "uint8", (least * arena,)))
         bytes_ = start + least * arena
     steps: list[KernelStep] = []
-    if op.unsized:
+    if op.signature.unsized:
         once = (1, 1, 1)
         params = (*before, Const(-1), Const(0), Details())
         steps.append(KernelStep(kernel, params, once, once, counts=True))

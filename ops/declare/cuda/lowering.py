@@ -44,7 +44,8 @@ from flowvm.cuda.launch import (
     Words,
     itemsize_of,
 )
-from flowvm.eager.interpreter import Invocation, Operator, device_of
+from flowvm.eager.declaration import Invocation
+from flowvm.eager.interpreter import Operator, device_of
 from flowvm.errors import CompileError, DeviceError
 from flowvm.launch import Launch
 from flowvm.meta.device import Device
@@ -81,7 +82,7 @@ def lower_task(
     `flowvm.ops.declare.cuda.live_numbers` explains the arguments; the graph chooses the stream.
     """
     launch, pack = _launched(op, metas, attrs)
-    task = replace(placed(launch, len(op.outputs) + len(op.inputs), live), stream=0)
+    task = replace(placed(launch, len(op.signature.operands), live), stream=0)
     return _invocation(op, device_of(metas, attrs), task, pack), reports(launch), launch.begins
 
 
@@ -93,7 +94,7 @@ def layout_of(
 
 
 def _invocation(op: Operator, device: Device, launch: CudaLaunch, pack: str) -> Invocation:
-    operands = len(op.outputs) + len(op.inputs)
+    operands = len(op.signature.operands)
     of = streams(device.index or 0)
     if any(isinstance(s, LibraryStep) and s.name.startswith("cublas") for s in launch.steps):
         need_cublas(of.compute)  # which also fills in the addresses
@@ -111,11 +112,11 @@ def launch_of(op: Operator, metas: tuple[TensorMeta, ...], attrs: Attrs) -> Cuda
 
 def _launched(op: Operator, metas: tuple[TensorMeta, ...], attrs: Attrs) -> tuple[CudaLaunch, str]:
     """The launch, and the struct codes of the call's numbers where they depend on the call."""
-    if op.infer is None:
+    if op.kernel.infer is None:
         raise _missing(op.name, "it is made for the CPU")
-    inferred = op.infer(metas, attrs)
-    if op.cuda:
-        rule = op.cuda if callable(op.cuda) else _rule(op.cuda)
+    inferred = op.kernel.infer(metas, attrs)
+    if op.kernel.cuda:
+        rule = op.kernel.cuda if callable(op.kernel.cuda) else _rule(op.kernel.cuda)
         return rule(inferred, metas, attrs), ""
     match inferred:
         case ScalarLaunch() if inferred.into:

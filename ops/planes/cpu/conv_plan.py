@@ -25,6 +25,7 @@ from flowvm.ops.declare.cpu.vector_code import lanes_of
 from flowvm.ops.planes.cpu.conv_tile import strip_rows, tile_of
 
 Triple = tuple[int, int, int]
+STRIPS, WINDOWS, PRODUCT, TURNING, DEPTHWISE, WINOGRAD = 0, 1, 2, 3, 4, 6  # ways; see `conv_ways`
 LINES = 480 << 10  # bytes of laid out planes at a time: they stay in a core's own cache
 RESULTS = 192 << 10  # bytes of results that are added to
 ROWS = 128  # result channels of a chunk: as many uses of what it lays out

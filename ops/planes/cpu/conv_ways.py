@@ -13,7 +13,17 @@ import math
 from typing import NamedTuple
 
 from flowvm.ops.declare.cpu.vector_code import registers
-from flowvm.ops.planes.cpu.conv_plan import Shape, strips_of, tiles_of
+from flowvm.ops.planes.cpu.conv_plan import (
+    DEPTHWISE,
+    PRODUCT,
+    STRIPS,
+    TURNING,
+    WINDOWS,
+    WINOGRAD,
+    Shape,
+    strips_of,
+    tiles_of,
+)
 from flowvm.ops.planes.cpu.depthwise_plan import Depthwise, depthwise_of
 from flowvm.ops.planes.cpu.pixel_weights_plan import (
     PixelWeights,
@@ -26,6 +36,7 @@ from flowvm.ops.planes.cpu.windows_plan import (
     TURNED,
     WEIGHT,
     WindowsLaunch,
+    is_pixels,
     windows_of,
 )
 from flowvm.ops.planes.cpu.winograd_plan import (
@@ -37,9 +48,7 @@ from flowvm.ops.planes.cpu.winograd_plan import (
 )
 from flowvm.ops.products.cpu.tile_shape import tile_shape
 
-STRIPS, WINDOWS, PRODUCT, TURNING, DEPTHWISE = 0, 1, 2, 3, 4
-ALONE = 5  # strips of channels that are groups of their own
-WINOGRAD = 6
+ALONE = 5  # a way beside those of `conv_plan`: strips of channels that are groups of their own
 WHOLE = 8  # rows and columns of a product that is multiplied by tiles, whatever its plan
 
 
@@ -88,20 +97,24 @@ def windows_work(launch: WindowsLaunch, direction: int) -> Work:
     across = p.channels * p.taps
     columns = p.groups * p.blocks * _up(p.segments * p.span, p.lanes)
     blocks = p.groups * p.blocks
+    # pixels as they lie are copied, which takes a fifth; else a table is written by each unit
+    table, part = (0, 0.2) if p.direct else (blocks * p.taps * p.width, 1.0)
     if direction == WEIGHT:
         depth = p.groups * p.samples * p.places
         return Work(
             depth * _up(p.outputs, 4) * _up(across, p.lanes) / p.lanes,
-            blocks * across * p.width, depth * p.outputs, blocks * p.outputs * across,
+            blocks * across * p.width + table * p.down, depth * p.outputs,
+            blocks * p.outputs * across,
         )  # fmt: skip
     if direction == INPUT:
+        moved = 0 if p.direct else blocks * across * p.segments * p.span + table * p.down
         return Work(
-            columns * _up(across, 4) * p.outputs / p.lanes, blocks * across * p.segments * p.span,
+            columns * _up(across, 4) * p.outputs / p.lanes, moved,
             blocks * p.outputs * across, p.samples * p.groups * p.channels * p.space,
         )  # fmt: skip
     return Work(
         columns * _up(p.outputs, 4) * across / p.lanes,
-        blocks * across * p.width * (1 if p.shared else p.down),
+        part * blocks * across * p.width + table * (p.chunks if p.shared else 1),
         (blocks + p.turned * p.groups) * p.outputs * across,
         p.samples * p.groups * p.outputs * p.places,
     )  # fmt: skip
@@ -153,48 +166,47 @@ Costs = tuple[float, float, float, float, float]
 
 # by bytes of a vector, way and direction: of a `Work`'s numbers
 COSTS: dict[tuple[int, int, int], Costs] = {
-    (64, STRIPS, FORWARD): (0.217, 0.242, 1.07, 0.067, 6700),
-    (64, STRIPS, INPUT): (0.218, 0.222, 1.8, 0.0, 200),
-    (64, STRIPS, WEIGHT): (0.267, 0.422, 0.0, 4.61, 30000),
-    (64, WINDOWS, FORWARD): (0.261, 0.296, 0.09, 0.175, 130),
-    (64, WINDOWS, INPUT): (0.313, 0.986, 0.207, 0.217, 0),
-    (64, WINDOWS, WEIGHT): (0.233, 0.703, 0.141, 0.135, 0),
-    (64, PRODUCT, FORWARD): (0.271, 0.0, 0.141, 0.011, 0),
-    (64, PRODUCT, WEIGHT): (0.267, 0.162, 0.06, 0.503, 3000),
-    (64, TURNING, INPUT): (0.22, 0.376, 0.704, 0.0, 10900),
-    (64, WINOGRAD, FORWARD): (0.271, 0.142, 2.5, 0.294, 0),
-    (64, WINOGRAD, INPUT): (0.276, 0.052, 3.59, 0.611, 0),
-    (64, WINOGRAD, WEIGHT): (0.194, 0.165, 1.8, 4.4, 0),
+    (64, STRIPS, FORWARD): (0.235, 0.228, 0.805, 0.057, 10700),
+    (64, STRIPS, INPUT): (0.219, 0.449, 1.26, 0.0, 210),
+    (64, STRIPS, WEIGHT): (0.269, 0.167, 0.0, 5.61, 21800),
+    (64, WINDOWS, FORWARD): (0.289, 0.418, 0.134, 0.159, 150),
+    (64, WINDOWS, INPUT): (0.314, 0.523, 0.19, 0.092, 0.0),
+    (64, WINDOWS, WEIGHT): (0.271, 0.517, 0.102, 0.122, 0.0),
+    (64, PRODUCT, FORWARD): (0.283, 0.145, 0.015, 0.012, 0.0),
+    (64, PRODUCT, WEIGHT): (0.281, 0.167, 0.053, 1.36, 2490),
+    (64, TURNING, INPUT): (0.328, 0.442, 0.341, 0.0, 15100),
+    (64, WINOGRAD, FORWARD): (0.366, 0.155, 1.72, 0.285, 0.0),
+    (64, WINOGRAD, INPUT): (0.361, 0.056, 3.43, 0.386, 0.0),
+    (64, WINOGRAD, WEIGHT): (0.278, 0.227, 1.36, 3.29, 0.0),
     (64, ALONE, FORWARD): (0.0, 0.328, 2.15, 0.255, 115),
     (64, ALONE, INPUT): (0.0, 0.0, 2.39, 0.746, 111),
     (64, ALONE, WEIGHT): (0.493, 0.39, 0.0, 30.5, 36),
     (64, DEPTHWISE, FORWARD): (0.0, 0.2, 1.92, 0.5, 400),
     (64, DEPTHWISE, INPUT): (0.0, 0.3, 0.57, 0.6, 1270),
     (64, DEPTHWISE, WEIGHT): (0.228, 0.128, 1.92, 0.269, 340),
-    (32, STRIPS, FORWARD): (0.168, 0.298, 1.29, 0.167, 1600),
-    (32, STRIPS, INPUT): (0.173, 0.222, 2.16, 0.063, 0),
-    (32, STRIPS, WEIGHT): (0.26, 0.255, 2.56, 2.41, 108000),
-    (32, WINDOWS, FORWARD): (0.174, 0.688, 0.063, 0.083, 7060),
-    (32, WINDOWS, INPUT): (0.223, 0.888, 0.267, 0.076, 7560),
-    (32, WINDOWS, WEIGHT): (0.152, 0.846, 0.501, 0.36, 0),
-    (32, PRODUCT, FORWARD): (0.186, 0.472, 0.064, 0.0, 2040),
-    (32, WINOGRAD, WEIGHT): (0.17, 0.2, 3.5, 5.0, 1000),
-    (32, PRODUCT, WEIGHT): (0.17, 0.3, 0.06, 0.503, 3000),
-    (32, WINOGRAD, FORWARD): (0.172, 0.263, 3.2, 0.05, 0),
-    (32, WINOGRAD, INPUT): (0.173, 0.107, 7.0, 0.789, 0),
-    (32, TURNING, INPUT): (0.15, 0.42, 1.05, 0.0, 11000),
+    (32, STRIPS, FORWARD): (0.164, 0.242, 0.907, 0.108, 2000),
+    (32, STRIPS, INPUT): (0.147, 0.233, 2.72, 0.191, 0.0),
+    (32, STRIPS, WEIGHT): (0.193, 0.16, 1.82, 3.12, 28500),
+    (32, WINDOWS, FORWARD): (0.167, 0.228, 0.072, 0.059, 5920),
+    (32, WINDOWS, INPUT): (0.179, 0.403, 0.788, 0.062, 9020),
+    (32, WINDOWS, WEIGHT): (0.13, 0.499, 0.223, 0.14, 0.0),
+    (32, PRODUCT, FORWARD): (0.186, 0.096, 0.037, 0.0, 1680),
+    (32, WINOGRAD, WEIGHT): (0.188, 0.16, 1.98, 2.65, 990),
+    (32, PRODUCT, WEIGHT): (0.154, 0.385, 0.059, 0.751, 3490),
+    (32, WINOGRAD, FORWARD): (0.186, 0.219, 2.28, 0.049, 0.0),
+    (32, WINOGRAD, INPUT): (0.203, 0.075, 5.97, 0.422, 0.0),
+    (32, TURNING, INPUT): (0.198, 0.2, 0.697, 0.0, 13700),
 }  # fmt: skip
 
 
+Plan = WindowsLaunch | Depthwise | Winograd | WinogradWeights | PixelWeights
+
+
 class Way(NamedTuple):
-    """A way, and the plan of windows, channels, tiles or pixels if it has one."""
+    """A way, and its plan; strips and plain products of pixels have theirs elsewhere."""
 
     way: int
-    windows: WindowsLaunch | None = None
-    depthwise: Depthwise | None = None
-    winograd: Winograd | None = None
-    pixels: PixelWeights | None = None
-    weights: WinogradWeights | None = None
+    plan: Plan | None = None
 
 
 def _cost(way: int, direction: int, work: Work) -> float:
@@ -207,11 +219,6 @@ def _cost(way: int, direction: int, work: Work) -> float:
     return sum(cost * number for cost, number in zip(costs, work, strict=True))
 
 
-def is_pixels(s: Shape) -> bool:
-    """Return True if windows are the input's pixels as they lie."""
-    return s.kernel == s.stride == (1, 1, 1) and s.padding == (0, 0, 0)
-
-
 def ways_of(s: Shape, dtype: str, direction: int) -> dict[Way, float]:
     """The ways of a direction, and about how many nanoseconds they take."""
     strips = strips_work(s, dtype, direction)
@@ -220,7 +227,7 @@ def ways_of(s: Shape, dtype: str, direction: int) -> dict[Way, float]:
         strips = strips._replace(calls=s.samples * s.groups)
         return {
             Way(STRIPS): _cost(ALONE, direction, strips),
-            Way(DEPTHWISE, None, depthwise): _cost(DEPTHWISE, direction, depthwise_work(depthwise)),
+            Way(DEPTHWISE, depthwise): _cost(DEPTHWISE, direction, depthwise_work(depthwise)),
         }
     ways = {Way(STRIPS): _cost(STRIPS, direction, strips)}
     windows = windows_of(s, dtype, direction)
@@ -233,7 +240,7 @@ def ways_of(s: Shape, dtype: str, direction: int) -> dict[Way, float]:
     tiles = winograd_of(s, dtype, direction == INPUT) if direction != WEIGHT else None
     if tiles is not None:
         work = winograd_work(tiles)
-        ways[Way(WINOGRAD, winograd=tiles)] = _cost(WINOGRAD, direction, work)
+        ways[Way(WINOGRAD, tiles)] = _cost(WINOGRAD, direction, work)
     rows = s.channels if direction == INPUT else s.outputs
     if direction != WEIGHT and is_pixels(s) and min(rows, math.prod(s.output)) >= WHOLE:
         work = product_work(s, dtype, direction == INPUT)
@@ -241,11 +248,11 @@ def ways_of(s: Shape, dtype: str, direction: int) -> dict[Way, float]:
     weights = winograd_weights_of(s, dtype) if direction == WEIGHT else None
     if weights is not None:
         work = winograd_weights_work(weights)
-        ways[Way(WINOGRAD, weights=weights)] = _cost(WINOGRAD, WEIGHT, work)
+        ways[Way(WINOGRAD, weights)] = _cost(WINOGRAD, WEIGHT, work)
     pixels = pixel_weights_of(s, dtype) if direction == WEIGHT and is_pixels(s) else None
     if pixels is not None:
         work = Work(*pixel_weights_work(pixels))
-        ways[Way(PRODUCT, pixels=pixels)] = _cost(PRODUCT, WEIGHT, work)
+        ways[Way(PRODUCT, pixels)] = _cost(PRODUCT, WEIGHT, work)
     return ways
 
 

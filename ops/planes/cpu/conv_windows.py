@@ -14,7 +14,7 @@ import numpy as np
 from flowvm.launch import PHASE_BITS
 from flowvm.meta.arrays import Array
 from flowvm.ops.declare.cpu.body_arrays import array_in
-from flowvm.ops.planes.cpu.conv_rows import gather_row, take_row
+from flowvm.ops.planes.cpu.conv_rows import add_row, gather_row, take_row
 from flowvm.ops.planes.cpu.conv_strips import fill_with
 from flowvm.ops.planes.cpu.windows_plan import Windows
 from flowvm.ops.products.cpu.gemm_kernels import copy_lines, pack_panels
@@ -59,19 +59,19 @@ def _write_table(table: Array, p: Windows, block: int, sample: int, outside: int
         for k in range(at, at + p.width):
             table[k] = outside + apart * (k - at)
         for s in range(segments):
-            x, y, z = q0 % p.ow, q0 // p.ow % p.oh, q0 // (p.ow * p.oh)
-            for _ in range(count):
+            q = q0
+            while q < q0 + count:  # a run: some positions of a row
+                x, y, z = q % p.ow, q // p.ow % p.oh, q // (p.ow * p.oh)
+                run = min(p.ow - x, q0 + count - q)
                 i, j, k = z * p.sd + deep, y * p.sh + down, x * p.sw + across
-                if 0 <= i < p.d and 0 <= j < p.h and 0 <= k < p.w:
-                    table[at] = s * sample + (i * p.h + j) * p.w + k
-                at += 1
-                x += 1
-                if x == p.ow:
-                    x = 0
-                    y += 1
-                    if y == p.oh:
-                        y = 0
-                        z += 1
+                if 0 <= i < p.d and 0 <= j < p.h:
+                    first = min(run, max(0, (p.sw - 1 - k) // p.sw))
+                    last = max(first, min(run, (p.w - 1 - k) // p.sw + 1))
+                    place = s * sample + (i * p.h + j) * p.w + k
+                    for more in range(first, last):
+                        table[at + more] = place + more * p.sw
+                at += run
+                q += run
 
 
 def _table(arena: Array, p: Windows) -> Any:
@@ -82,16 +82,49 @@ def _table_bytes(p: Windows) -> int:
     return _up(4 * p.taps * p.width, 64)
 
 
+def _copy_pixels(
+    to: Array, panel: int, wide: int, apart: int, x: Array, plane: int, p: Windows, segments: int,
+    count: int,
+) -> None:  # fmt: skip
+    """A channel of each of a block's samples, to panels of `wide` columns that are `apart`."""
+    column = 0
+    for s in range(segments):
+        source, rest = plane + s * p.groups * p.channels * p.space, count
+        while rest > 0:
+            run = min(rest, wide - column)
+            take_row(to, panel + column, x, source, run, 1)
+            column += run
+            source += run
+            rest -= run
+            if column == wide:
+                column = 0
+                panel += apart
+    if column > 0:
+        fill_with(to[panel + column : panel + wide], to.dtype.type(0))
+
+
 def _write_windows(
-    to: Array, at: int, x: Array, p: Windows, table: Array, group: int, block: int, r0: int, r1: int
-) -> None:
-    """Rows [r0, r1) of a group's windows at a block of columns; a row is a tap of a channel."""
-    n0 = block // p.parts * p.segments
+    to: Array, at: int, row: int, wide: int, apart: int, x: Array, p: Windows, table: Array,
+    group: int, block: int, r0: int, r1: int,
+) -> None:  # fmt: skip
+    """Rows [r0, r1) of a group's windows at a block of columns; a row is a tap of a channel.
+
+    Rows are `row` elements apart, in panels of `wide` columns that are `apart`.
+    """
+    n0, segments, q0, count = _block(p, block)
     plane = ((n0 * p.groups + group) * p.channels + r0 // p.taps) * p.space
     tap = r0 % p.taps
     for _ in range(r0, r1):
-        gather_row(to, at, x, plane, table, tap * p.width, p.width)
-        at += p.pitch
+        panel = at
+        if p.direct:
+            _copy_pixels(to, panel, wide, apart, x, plane + q0, p, segments, count)
+            plane += p.space
+            at += row
+            continue
+        for j in range(tap * p.width, (tap + 1) * p.width, wide):
+            gather_row(to, panel, x, plane, table, j, wide)
+            panel += apart
+        at += row
         tap += 1
         if tap == p.taps:
             tap = 0
@@ -124,11 +157,13 @@ def _windows_unit(
     o0, o1 = unit % p.down * p.tall, min((unit % p.down + 1) * p.tall, p.outputs)
     own = _table_bytes(p)
     table = _table(arena, p)
-    laid = array_in(arena, own, 0 if p.shared else p.deep * p.pitch, out)
-    own += _up(0 if p.shared else p.deep * p.pitch * size, 64)
+    laid = array_in(arena, own, 0 if p.shared else p.deep * p.width, out)
+    own += _up(len(laid) * size, 64)
+    lines = array_in(arena, own, p.high * p.deep if p.packed else 0, out)
+    own += _up(len(lines) * size, 64)
     sums = array_in(arena, own, p.tall * p.pitch if p.staged else 0, out)
-    first = (group * p.blocks + block) * depth_all * p.pitch
-    if not p.shared:
+    first = (group * p.blocks + block) * depth_all * p.width
+    if not (p.shared or p.direct):
         _write_table(table, p, block, p.groups * p.channels * p.space, -1)
     at = ((n0 * p.groups + group) * p.outputs + o0) * p.places + q0
     to, row = address(out) + at * size, p.places
@@ -137,25 +172,31 @@ def _windows_unit(
     biases, biased = address(bias) + group * p.outputs * size, len(bias) > 0
     for k in range(0, depth_all, p.deep):
         depth = min(p.deep, depth_all - k)
-        if p.shared:
-            right = address(windows) + (first + k * p.pitch) * size
-        else:
-            _write_windows(laid, 0, x, p, table, group, block, k, k + depth)
-            right = address(laid)
-        left = address(weight) + (group * p.outputs * depth_all + k) * size
-        for j in range(0, columns, p.nr):
-            for i in range(o0, o1, p.mr):
-                tile = to + ((i - o0) * row + j) * size
-                kind, start, start_row = START_ROWS, tile, row
-                if k == 0:
-                    kind, start, start_row = START_NONE, biases + i * size, 1
-                    if biased:
-                        kind = START_COLUMN
-                multiply_tile(
-                    p.tile, depth, left + i * depth_all * size, depth_all, 1, right + j * size,
-                    p.pitch, 1, tile, row, kind, start, start_row, min(p.mr, o1 - i),
-                    min(p.nr, columns - j),
-                )  # fmt: skip
+        right, apart = address(windows) + (first + k * p.nr) * size, depth_all * p.nr
+        if not p.shared:
+            right, apart = address(laid), depth * p.nr
+            _write_windows(laid, 0, p.nr, p.nr, apart, x, p, table, group, block, k, k + depth)
+        for o in range(o0, o1, p.high):
+            most = min(o1, o + p.high)
+            begin = (group * p.outputs + o) * depth_all + k
+            left, step = address(weight) + begin * size, depth_all
+            if p.packed:
+                for i in range(most - o):
+                    take_row(lines, i * depth, weight, begin + i * depth_all, depth, 1)
+                left, step = address(lines), depth
+            for j in range(0, columns, p.nr):
+                for i in range(o, most, p.mr):
+                    tile = to + ((i - o0) * row + j) * size
+                    kind, start, start_row = START_ROWS, tile, row
+                    if k == 0:
+                        kind, start, start_row = START_NONE, biases + i * size, 1
+                        if biased:
+                            kind = START_COLUMN
+                    multiply_tile(
+                        p.tile, depth, left + (i - o) * step * size, step, 1,
+                        right + j // p.nr * apart * size, p.nr, 1, tile, row, kind, start,
+                        start_row, min(p.mr, most - i), min(p.nr, columns - j),
+                    )  # fmt: skip
     if p.staged:
         for o in range(o0, o1):
             for s in range(segments):
@@ -194,11 +235,12 @@ def windows_body(
             unit = number - turns
             group, block = unit // chunks // p.blocks, unit // chunks % p.blocks
             c = unit % chunks * p.some
-            if number == lo or c == 0:
+            if (number == lo or c == 0) and not p.direct:
                 _write_table(table, p, block, p.groups * p.channels * p.space, -1)
             r0, r1 = c * p.taps, min(c + p.some, p.channels) * p.taps
-            at = ((group * p.blocks + block) * p.channels * p.taps + r0) * p.pitch
-            _write_windows(windows, at, x, p, table, group, block, r0, r1)
+            deep = p.channels * p.taps
+            at = (group * p.blocks + block) * deep * p.width + r0 * p.nr
+            _write_windows(windows, at, p.nr, p.nr, deep * p.nr, x, p, table, group, block, r0, r1)
         return
     first = lo & PHASE_MASK
     for unit in range(first, first + hi - lo):
@@ -221,7 +263,7 @@ def _pixels_unit(
     rows = (c1 - c0) * p.taps
     table = _table(arena, p)
     planes = p.segments * p.space
-    if written != block:
+    if written != block and not p.direct:
         _write_table(table, p, block, p.space, planes)
     own = _table_bytes(p)
     packed = array_in(arena, own, _up(p.tall * p.taps, p.mr) * p.deep if p.packed else 0, out)
@@ -248,6 +290,11 @@ def _pixels_unit(
                 )  # fmt: skip
     for c in range(c0, c1):
         plus = bias[group * p.channels + c] if len(bias) > 0 else out.dtype.type(0)
+        if p.direct:
+            for s in range(segments):
+                place = (((n0 + s) * p.groups + group) * p.channels + c) * p.space
+                add_row(out, place, sums, (c - c0) * p.pitch + s * p.space, p.space, plus)
+            continue
         fill_with(pixels[: segments * p.space], plus)
         for tap in range(p.taps):
             line, spots = ((c - c0) * p.taps + tap) * p.pitch, tap * p.width
@@ -304,22 +351,24 @@ def _taps_unit(
     to = address(out) + (group * p.outputs * across + r0) * size
     for block in range(p.blocks):
         n0, segments, q0, count = _block(p, block)
-        if written != block:
+        if written != block and not p.direct:
             _write_table(table, p, block, p.groups * p.channels * p.space, -1)
             written = block
         depth = segments * count
-        _write_windows(laid, 0, x, p, table, group, block, r0, r1)
+        _write_windows(laid, 0, p.pitch, p.width, 0, x, p, table, group, block, r0, r1)
         pack_panels(p, address(laid), depth, r1 - r0, address(panels))
         offset = first + (n0 * p.places + q0) * size
         kind = START_NONE if block == 0 else START_ROWS
-        for j in range(0, r1 - r0, p.nr):
-            for i in range(0, p.outputs, p.mr):
-                tile = to + (i * across + j) * size
-                multiply_tile(
-                    p.tile, depth, offset + i * row * size, row, 1,
-                    address(panels) + j * depth * size, p.nr, 1, tile, across, kind, tile, across,
-                    min(p.mr, p.outputs - i), min(p.nr, r1 - r0 - j),
-                )  # fmt: skip
+        for o in range(0, p.outputs, p.high):
+            most = min(p.outputs, o + p.high)
+            for j in range(0, r1 - r0, p.nr):
+                for i in range(o, most, p.mr):
+                    tile = to + (i * across + j) * size
+                    multiply_tile(
+                        p.tile, depth, offset + i * row * size, row, 1,
+                        address(panels) + j * depth * size, p.nr, 1, tile, across, kind, tile,
+                        across, min(p.mr, most - i), min(p.nr, r1 - r0 - j),
+                    )  # fmt: skip
     return written
 
 

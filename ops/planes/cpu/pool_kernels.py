@@ -1,9 +1,10 @@
 """The kernels of pooling.
 
-Windows of fixed size lie as a convolution's taps do (`conv_plan`): planes are laid out so that each
-tap is the same line shifted, and the maximum or sum of all windows is one loop over the line for
-each tap.  A plane is done in blocks of positions that stay in the nearest cache; what depends on
-the position alone is made once for all planes of a chunk.
+Maxima of windows of fixed size go row by row (`pool_rows`).  For averages such windows lie as a
+convolution's taps do (`conv_plan`): planes are laid out so that each tap is the same line shifted,
+and the sum of all windows is one loop over the line for each tap.  A plane is done in blocks of
+positions that stay in the nearest cache; what depends on the position alone is made once for all
+planes of a chunk.
 
 Adaptive windows differ in size, and large ones are few: `any_...` go from window to window, where
 averages add up the rows first, then the columns.
@@ -21,6 +22,7 @@ from flowvm.ops.declare.cpu.body_arrays import array_in
 from flowvm.ops.planes.cpu.conv_plan import shift_of, takes_part
 from flowvm.ops.planes.cpu.conv_rows import sum_row, take_row
 from flowvm.ops.planes.cpu.conv_strips import fill_with, lay_out
+from flowvm.ops.planes.cpu.pool_rows import max_row
 
 WORDS_ONLY = True  # for flowvm.compiler.native
 OUTSIDE = int(Status.INDEX_OUT_OF_RANGE)
@@ -46,8 +48,7 @@ class Windows(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """The layout of planes: phases, row pitch, a block's positions, blocks, a phase's pitch,
-    outside.
+    """The layout of planes: phases, row pitch, a block's positions, blocks, a phase's pitch.
 
     Planes have no blocks, and are not laid out, if windows are adaptive or so large that they are
     few.
@@ -59,7 +60,6 @@ class Lines(NamedTuple):
     span: int
     blocks: int
     pitch: int
-    outside: float
 
     @property
     def elements(self) -> int:
@@ -93,7 +93,7 @@ class Divisor(NamedTuple):
 def _lay_out_plane(lines: Array, x: Array, t: Windows, cut: Lines, plane: int, q0: int) -> None:
     """The phases of a plane, from position q0 on."""
     xs = x[plane * t.h * t.w : (plane + 1) * t.h * t.w]
-    outside = x.dtype.type(cut.outside)
+    outside = x.dtype.type(0)
     for phase in range(cut.sources_h * cut.sources_w):
         corner = phase // cut.sources_w - t.ph, phase % cut.sources_w - t.pw
         lay_out(
@@ -113,62 +113,19 @@ def _shift(distance: int, step: int, phase: int, next_: int) -> int:
 # --- maxima -------------------------------------------------------------------------------------
 
 
-def _first_taps(first: Array, t: Windows, wide: int, q0: int) -> None:
-    """For each position the first tap in the plane: its distance from where the window begins."""
-    y, x = q0 // wide, q0 % wide
-    for q in range(len(first)):
-        top, corner = t.ph - y * t.sh, t.pw - x * t.sw
-        b = (top + t.dh - 1) // t.dh if top > 0 else 0
-        e = (corner + t.dw - 1) // t.dw if corner > 0 else 0
-        first[q] = b * t.dh * t.w + e * t.dw
-        x += 1
-        if x == wide:
-            x, y = 0, y + 1
-
-
-def _larger(best: Array, where: Array, line: Array, place: int) -> None:
-    """Replace `best` by `line` where line is larger or NaN; there `where` becomes `place`."""
-    index = np.int32(place)
-    for q in range(len(best)):
-        v, old, was = line[q], best[q], where[q]
-        wins = (v > old) | (v != v)
-        best[q] = v if wins else old
-        where[q] = index if wins else was
-
-
-def max_body(
-    out: Array, index: Array, x: Array, t: Windows, cut: Lines, arena: Array, lo: int, hi: int
-) -> None:
-    w, oh, ow, sw, dw = t.w, t.oh, t.ow, t.sw, t.dw
-    wide, span, pitch = cut.wide, cut.span, cut.pitch
-    first = array_in(arena, 0, span, np.int32)
-    where = array_in(arena, 4 * span, span, np.int32)
-    own = array_in(arena, 8 * span, span + cut.sources_h * cut.sources_w * cut.pitch, x)
-    best, lines = own[:span], own[span:]
-    for block in range(cut.blocks):
-        q0 = block * span
-        count = min(span, (oh - 1) * wide + ow - q0)
-        _first_taps(first[:count], t, wide, q0)
-        for plane in range(lo, hi):
-            _lay_out_plane(lines, x, t, cut, plane, q0)
-            take_row(where, 0, first, 0, count, 1)
-            fill_with(best[:count], x.dtype.type(cut.outside))
-            for b in range(t.kh):
-                down, top = b * t.dh * w, _shift(b * t.dh, t.sh, cut.sources_w * pitch, wide)
-                for e in range(t.kw):
-                    at = top + _shift(e * dw, sw, pitch, 1)
-                    _larger(best[:count], where[:count], lines[at : at + count], down + e * dw)
-            y = q0 // wide
-            while y * wide < q0 + count:
-                x0, x1 = max(0, q0 - y * wide), min(ow, q0 + count - y * wide)
-                to, at = (plane * oh + y) * ow + x0, y * wide + x0 - q0
-                if x1 > x0:
-                    take_row(out, to, best, at, x1 - x0, 1)
-                    start = (y * t.sh - t.ph) * w + x0 * sw - t.pw
-                    places, steps = index[to : to + x1 - x0], where[at : at + x1 - x0]
-                    for k in range(x1 - x0):
-                        places[k] = start + k * sw + steps[k]
-                y += 1
+def max_body(out: Array, index: Array, x: Array, t: Windows, lo: int, hi: int) -> None:
+    h, w, oh, ow, dh = t.h, t.w, t.oh, t.ow, t.dh
+    for plane in range(lo, hi):
+        for y in range(oh):
+            top = y * t.sh - t.ph
+            b = (dh - 1 - top) // dh if top < 0 else 0
+            rows = min(t.kh, (h - 1 - top) // dh + 1) - b
+            place = (top + b * dh) * w
+            at = plane * h * w + place
+            max_row(
+                out, index, (plane * oh + y) * ow, x, at, place, ow, rows, dh * w, t.kw, t.sw,
+                t.dw, t.pw, w, len(x) - at,
+            )  # fmt: skip
 
 
 def _bounds(i: int, size: int, out: int, k: int, s: int, p: int) -> tuple[int, int]:

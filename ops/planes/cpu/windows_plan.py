@@ -27,7 +27,7 @@ from flowvm.launch import ARENA_BYTES
 from flowvm.ops.declare.cpu.vector_code import registers
 from flowvm.ops.planes.cpu.conv_plan import Shape
 from flowvm.ops.products.cpu.gemm_kernels import TRANSPOSED
-from flowvm.ops.products.cpu.gemm_plan import CHUNK, SCRATCH, cache_bytes
+from flowvm.ops.products.cpu.gemm_plan import CHUNK, SCRATCH, cache_bytes, conflicts
 from flowvm.ops.products.cpu.tile import tile_functions
 from flowvm.ops.products.cpu.tile_shape import tile_shape
 
@@ -37,6 +37,7 @@ LARGE = 2 * CHUNK  # multiply-adds from which several threads take part
 UNITS = 4  # that are enough for several threads
 SOME = 64  # channels that are laid out by a unit of the first phase
 STAGE = 192 << 10  # bytes of sums that wait for their place, and of weights packed for them
+SUMS = 1 << 20  # bytes of forward sums that wait for their place
 NEAR = 64  # of the depth by the input, multiplied at a time if weights are read where they lie
 FORWARD, INPUT, WEIGHT, TURNED = 0, 1, 2, 3  # directions
 
@@ -74,12 +75,14 @@ class Windows(NamedTuple):
     parts: int  # blocks that a sample's positions are cut into
     blocks: int  # of columns, in all
     width: int  # columns of a block, filled up to whole panels
-    pitch: int  # elements from a row of windows to the next
+    pitch: int  # elements from a row of windows or sums to the next, if they are no panels
     shared: int  # windows are built in a phase of their own
-    packed: int  # weights are packed
+    packed: int  # weights are copied or packed
     turned: int  # weights' input and output channels are exchanged, in a phase of its own
     staged: int  # sums are not made where they belong
+    direct: int  # a window is a pixel, and the next one the pixel behind it
     deep: int  # of the depth, multiplied at a time
+    high: int  # rows of the left side that stay in the second cache while columns pass
     some: int  # rows that a unit of the first phase lays out
     tall: int  # rows of weights (forward), channels of them (by input), columns (by weight) of a
     down: int  # unit, and how many units these are
@@ -121,6 +124,11 @@ def _up(value: int, step: int) -> int:
 def _pitch(elements: int, lanes: int, size: int) -> int:
     """Elements from a row to the next: rows do not share the sets of a cache."""
     return elements + (lanes if elements * size % 512 == 0 else 0)
+
+
+def is_pixels(s: Shape) -> bool:
+    """Return True if windows are the input's pixels as they lie."""
+    return s.kernel == s.stride == (1, 1, 1) and s.padding == (0, 0, 0)
 
 
 def _turned(s: Shape) -> Shape:
@@ -173,13 +181,16 @@ def windows_of(s: Shape, dtype: str, way: int) -> WindowsLaunch | None:
     deep = max(8, min(cache_bytes(1) * 3 // 4 // (narrow * size), DEEP) // 8 * 8)
     deep = _up(-(-depth // -(-depth // deep)), 4) if way != WEIGHT else depth
     packed = int(way == INPUT and segments * span > tile.columns)
+    if way == FORWARD and width >= 4 * tile.columns:  # as products copy theirs
+        packed = int(conflicts(depth * size, tile.rows))
+    high = max(tile.rows, cache_bytes(2) // 4 // (deep * size) // tile.rows * tile.rows)
     if way == INPUT and not packed:
         deep = min(deep, NEAR)
     rows = {FORWARD: s.outputs, INPUT: s.channels, WEIGHT: s.channels * taps}[way]
     step = {FORWARD: tile.rows, INPUT: 1, WEIGHT: tile.columns}[way]
     alone = s.groups * (1 if way == WEIGHT else blocks)
     if way == FORWARD:
-        most = rows
+        most = rows if segments == 1 else max(step, SUMS // (pitch * size) // step * step)
     elif way == INPUT:
         most = max(1, STAGE // (taps * (pitch + packed * deep) * size))
     else:
@@ -193,8 +204,8 @@ def windows_of(s: Shape, dtype: str, way: int) -> WindowsLaunch | None:
     tile_numbers = tile.rows, tile.columns, tile.lanes
     plan = Windows(
         *s.flat, taps, space, places, segments, span, parts, blocks, width, pitch, shared,
-        packed, int(turned), int(segments > 1), deep, SOME, tall, down, *tile_numbers, size, size,
-        TRANSPOSED, 1, pitch, 0, 0, 0,
+        packed, int(turned), int(segments > 1), int(is_pixels(s)), deep, high, SOME, tall, down,
+        *tile_numbers, size, size, TRANSPOSED, 1, pitch, 0, 0, 0,
     )  # fmt: skip
     return _launched(plan, way, alone * down, products)
 
@@ -216,10 +227,11 @@ def _launched(p: Windows, way: int, units: int, products: int) -> WindowsLaunch 
     own = units, max(1, CHUNK // max(1, products // units))
     arena = table_bytes(p)
     if way == FORWARD:
-        arena += (0 if p.shared else p.deep * p.pitch * p.size) + 64
+        arena += (0 if p.shared else p.deep * p.width * p.size) + 128
         arena += p.tall * p.pitch * p.size if p.staged else 0
+        arena += p.high * p.deep * p.size if p.packed else 0
         blocks = p.groups * p.blocks if p.shared else 0
-        scratch = p.weights + blocks * p.channels * p.taps * p.pitch * p.size
+        scratch = p.weights + blocks * p.channels * p.taps * p.width * p.size
         first = p.turns + blocks * p.chunks, p.channels * p.taps * max(p.width, p.some)
     elif way == INPUT:
         arena += _input_bytes(p)

@@ -11,7 +11,7 @@ not fit into an arena goes row by row (`conv_plain`).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +30,12 @@ from flowvm.ops.planes.cpu.conv_depthwise import (
 )
 from flowvm.ops.planes.cpu.conv_plain import plain_back_body, plain_body, plain_weight_body
 from flowvm.ops.planes.cpu.conv_plan import (
+    DEPTHWISE,
+    PRODUCT,
+    STRIPS,
+    TURNING,
+    WINDOWS,
+    WINOGRAD,
     Shape,
     Triple,
     shifts_of,
@@ -43,7 +49,14 @@ from flowvm.ops.planes.cpu.conv_strips import strips_body
 from flowvm.ops.planes.cpu.conv_weight import weight_body
 from flowvm.ops.planes.cpu.conv_windows import pixels_body, taps_body, windows_body
 from flowvm.ops.planes.cpu.depthwise_plan import Depthwise, segments_of
-from flowvm.ops.planes.cpu.windows_plan import FORWARD, INPUT, TURNED, WEIGHT, with_functions
+from flowvm.ops.planes.cpu.windows_plan import (
+    FORWARD,
+    INPUT,
+    TURNED,
+    WEIGHT,
+    WindowsLaunch,
+    with_functions,
+)
 from flowvm.ops.planes.parts import plane_checks
 from flowvm.ops.planes.parts.plane_letters import conv_weight, convolved
 from flowvm.ops.products.cpu.gemm import stacked
@@ -52,7 +65,14 @@ from flowvm.ops.products.cpu.gemm_plan import Product
 
 if TYPE_CHECKING:
     from flowvm.eager.nodes import Node
-    from flowvm.ops.planes.cpu import conv_ways, conv_winograd, pixel_weights, winograd_weights
+    from flowvm.ops.planes.cpu import (
+        conv_ways,
+        conv_winograd,
+        pixel_weights,
+        pixel_weights_plan,
+        winograd_plan,
+        winograd_weights,
+    )
 else:  # for the first convolution only
     conv_ways = lazy("flowvm.ops.planes.cpu.conv_ways")
     conv_winograd = lazy("flowvm.ops.planes.cpu.conv_winograd")
@@ -60,6 +80,7 @@ else:  # for the first convolution only
     winograd_weights = lazy("flowvm.ops.planes.cpu.winograd_weights")
 
 
+Views = tuple[View, ...]
 MOST = 1 << 21  # bytes of an arena
 FEW = 1 << 19  # products, which take the short body 2.4 ms
 # They take it 0.15 s, a tenth of what the kernel takes to compile; once it is there they are quick.
@@ -125,59 +146,72 @@ def _strips(
 
 
 def _other_way(
-    out: TensorMeta, s: Shape, direction: int, views: tuple[View, ...], gain: float = 1.0
+    out: TensorMeta, s: Shape, direction: int, views: Views, gain: float = 1.0
 ) -> Launch | None:
-    """A direction by windows, side by side or as a plain product; None if strips are the way: the
-    others must be `gain` times quicker.
+    """A direction by the quickest way; None if that is strips, than which the others must be `gain`
+    times quicker.
     """
-    dtype = out.dtype.name
-    way, windows, depthwise, winograd, pixels, weights = conv_ways.best_way(
-        s, dtype, direction, gain
-    )
-    if weights is not None:
-        kernels = winograd_weights.with_kernels(weights, dtype)
-        return Launch(
-            (out,),
-            winograd_weights.winograd_weights_body,
-            views,
-            (kernels,),
-            kernels.units,
-            arena=kernels.arena,
-        )
-    if pixels is not None:
-        product = pixel_weights.with_tiles(pixels, dtype)
-        return Launch(
-            (out,), pixel_weights.pixel_weights_body, views, (product,), *product.first,
-            product.scratch,
-            phases=(product.second,), arena=product.arena,
-        )  # fmt: skip
-    if winograd is not None:
-        tiles = conv_winograd.with_transforms(winograd, dtype)
-        return Launch(
-            (out,), conv_winograd.winograd_body, views, (tiles,), *tiles.first, tiles.scratch,
-            phases=(tiles.second,), arena=tiles.arena,
-        )  # fmt: skip
-    if depthwise is not None:
-        return _side_by_side(out, s, direction, views, depthwise)
-    if way == conv_ways.PRODUCT:
-        return _pixels(out, s, direction == INPUT, views)
-    if windows is None:
+    way, plan = conv_ways.best_way(s, out.dtype.name, direction, gain)
+    if way == STRIPS:
         return None
-    if way == conv_ways.TURNING:
-        direction = TURNED
+    return _LAUNCHES[way, direction == WEIGHT](out, s, direction, views, plan)
+
+
+def _windows(
+    out: TensorMeta, s: Shape, direction: int, views: Views, windows: WindowsLaunch
+) -> Launch:
+    """A direction by windows."""
     bodies: dict[int, Any] = {
         FORWARD: windows_body, TURNED: windows_body, INPUT: pixels_body, WEIGHT: taps_body,
     }  # fmt: skip
     (first, grain), *more = windows.phases
-    plan = with_functions(windows.plan, dtype, direction)
+    plan = with_functions(windows.plan, out.dtype.name, direction)
     return Launch(
         (out,), bodies[direction], views, (plan,), first, grain, windows.scratch,
         phases=tuple(more), arena=windows.arena,
     )  # fmt: skip
 
 
+def _turned(
+    out: TensorMeta, s: Shape, direction: int, views: Views, windows: WindowsLaunch
+) -> Launch:
+    """The gradient by the input by windows of the output's and turned weights."""
+    return _windows(out, s, TURNED, views, windows)
+
+
+def _winograd(
+    out: TensorMeta, s: Shape, direction: int, views: Views, plan: winograd_plan.Winograd
+) -> Launch:
+    """A convolution or its input's gradient by Winograd's way."""
+    tiles = conv_winograd.with_transforms(plan, out.dtype.name)
+    return Launch(
+        (out,), conv_winograd.winograd_body, views, (tiles,), *tiles.first, tiles.scratch,
+        phases=(tiles.second,), arena=tiles.arena,
+    )  # fmt: skip
+
+
+def _winograd_weights(
+    out: TensorMeta, s: Shape, direction: int, views: Views, plan: winograd_plan.WinogradWeights
+) -> Launch:
+    """The weight's gradient by Winograd's way."""
+    kernels = winograd_weights.with_kernels(plan, out.dtype.name)
+    body = winograd_weights.winograd_weights_body
+    return Launch((out,), body, views, (kernels,), kernels.units, arena=kernels.arena)
+
+
+def _pixel_weights(
+    out: TensorMeta, s: Shape, direction: int, views: Views, plan: pixel_weights_plan.PixelWeights
+) -> Launch:
+    """The weight's gradient of a convolution of single pixels, as a product of rows."""
+    product = pixel_weights.with_tiles(plan, out.dtype.name)
+    return Launch(
+        (out,), pixel_weights.pixel_weights_body, views, (product,), *product.first,
+        product.scratch, phases=(product.second,), arena=product.arena,
+    )  # fmt: skip
+
+
 def _side_by_side(
-    out: TensorMeta, s: Shape, direction: int, views: tuple[View, ...], depthwise: Depthwise
+    out: TensorMeta, s: Shape, direction: int, views: Views, depthwise: Depthwise
 ) -> Launch:
     """A direction of a depthwise convolution with its channels side by side."""
     plan = with_addresses(depthwise, out.dtype.name)
@@ -191,11 +225,11 @@ def _side_by_side(
     )  # fmt: skip
 
 
-def _pixels(out: TensorMeta, s: Shape, back: bool, views: tuple[View, ...]) -> Launch:
+def _pixels(out: TensorMeta, s: Shape, direction: int, views: Views, plan: None) -> Launch:
     """A convolution of single pixels, or its input's gradient: weight times the pixels' matrix."""
     places, rows, depth = math.prod(s.output), s.outputs, s.channels
     steps = depth, 1
-    if back:
+    if direction == INPUT:
         rows, depth, steps = depth, rows, (1, depth)
     p = Product(rows, places, depth, *steps, places, 1)
     stack = [
@@ -205,6 +239,20 @@ def _pixels(out: TensorMeta, s: Shape, back: bool, views: tuple[View, ...]) -> L
     own, x, weight, bias = views
     launch = stacked(out, [own, weight, x, bias], p, stack, bool(bias.given))
     return replace(launch, body=turned_body, views=(own, x, weight, launch.views[3]))
+
+
+# by the way, and whether it is the gradient by the weight
+_LAUNCHES: dict[tuple[int, bool], Callable[..., Launch]] = {
+    (WINDOWS, False): _windows,
+    (WINDOWS, True): _windows,
+    (TURNING, False): _turned,
+    (PRODUCT, False): _pixels,
+    (PRODUCT, True): _pixel_weights,
+    (DEPTHWISE, False): _side_by_side,
+    (DEPTHWISE, True): _side_by_side,
+    (WINOGRAD, False): _winograd,
+    (WINOGRAD, True): _winograd_weights,
+}
 
 
 def _conv_grad(c: Node, g: Tensor) -> tuple[Tensor | None, ...]:

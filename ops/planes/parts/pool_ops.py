@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from flowvm.errors import DTypeError
 from flowvm.launch import GRAIN, Launch, View
-from flowvm.meta.dtype import DType, int64
+from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.kinds import Count
 from flowvm.ops.declare.registry import op
@@ -33,9 +31,11 @@ from flowvm.ops.planes.cpu.pool_kernels import (
     max_body,
     scatter_body,
 )
+from flowvm.ops.planes.cpu.pool_rows import STRIDES
 from flowvm.ops.planes.parts import plane_checks
 from flowvm.ops.planes.parts.plane_letters import planes
 
+ABREAST, GATHERED = 2, 4  # windows of a row that are worth a vector, by STRIDES or by any other
 POSITIONS = 2048  # of a block: what a few lines of them take stays in the nearest cache
 TAPS = 36  # of a window that is laid out: one loop over all positions for each
 MOST = 1 << 20  # bytes laid out
@@ -55,13 +55,6 @@ def _grain(space: int) -> int:
     return max(1, GRAIN // max(1, space))
 
 
-def _lowest(dtype: DType) -> int | float:
-    """Return the lowest number of a dtype."""
-    if dtype.is_floating_point:
-        return -math.inf
-    return 0 if dtype.name == "bool" else int(np.iinfo(dtype.name).min)
-
-
 def _up(count: int) -> int:
     return -(-count // 16) * 16
 
@@ -73,14 +66,14 @@ def _cut(count: int, reach: int) -> tuple[int, int]:
     return span, -(-count // span)
 
 
-def _forward(t: Windows, outside: float) -> Lines:
+def _forward(t: Windows) -> Lines:
     if not 0 < t.kh * t.kw <= TAPS:
-        return Lines(1, 1, 1, 0, 0, 0, outside)
+        return Lines(1, 1, 1, 0, 0, 0)
     h = axis_of(t.h, t.oh, t.kh, t.sh, t.ph, t.dh)
     w = axis_of(t.w, t.ow, t.kw, t.sw, t.pw, t.dw)
     reach = h.reach * w.wide + w.reach
     span, blocks = _cut((t.oh - 1) * w.wide + t.ow, reach)
-    return Lines(h.sources, w.sources, w.wide, span, blocks, _up(span + reach), outside)
+    return Lines(h.sources, w.sources, w.wide, span, blocks, _up(span + reach))
 
 
 @op(
@@ -103,13 +96,9 @@ def _max(input: TensorMeta, windows: Windows, n: Count) -> Launch:
     out = input.with_shape((*input.shape[:-n], *size))
     indices = input.with_shape(out.shape, int64)
     views = _flat(out, indices, input)
-    cut = _forward(windows, _lowest(input.dtype))
-    arena = 8 * cut.span + (cut.elements + cut.span) * input.dtype.itemsize
-    if not cut.blocks or arena > MOST:
-        return Launch((out, indices), any_max_body, views, (windows,), planes, _grain(space))
-    return Launch(
-        (out, indices), max_body, views, (windows, cut), planes, _grain(space), arena=arena
-    )
+    least = ABREAST if windows.sw in STRIDES else GATHERED
+    body = max_body if windows.kh and windows.ow >= least else any_max_body
+    return Launch((out, indices), body, views, (windows,), planes, _grain(space))
 
 
 @op(
@@ -171,7 +160,7 @@ def _average(input: TensorMeta, windows: Windows, n: Count, padded: bool, diviso
     size = (windows.oh, windows.ow)[-n:]
     out = input.with_shape((*input.shape[:-n], *size))
     views, itemsize, grain = _flat(out, input), out.dtype.itemsize, _grain(space)
-    consts, cut = (windows, Divisor(padded, divisor)), _forward(windows, 0.0)
+    consts, cut = (windows, Divisor(padded, divisor)), _forward(windows)
     arena = (cut.elements + 2 * cut.span) * itemsize
     if not cut.blocks or arena > MOST:
         line = min(itemsize * max(1, windows.w), MOST)

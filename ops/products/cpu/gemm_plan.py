@@ -235,7 +235,7 @@ def _cut(
     if reduced:
         pack_a = COPIED
     elif p.a_step == 1:
-        if n >= 4 * tile.columns and _conflicts(abs(p.a_row) * size, tile.rows):
+        if n >= 4 * tile.columns and conflicts(abs(p.a_row) * size, tile.rows):
             pack_a = COPIED
     elif n > (4 if p.a_row == 1 else 1) * tile.columns:
         pack_a = COPIED
@@ -258,7 +258,7 @@ def _is_spread(p: Product, size: int) -> bool:
     return min(p.k, ROW // size) * abs(p.b_step) * size > PAGES
 
 
-def _conflicts(line: int, rows: int) -> bool:
+def conflicts(line: int, rows: int) -> bool:
     """Return True if lines so many bytes apart need more ways of the first cache than it has."""
     sets = 4096 // math.gcd(line, 4096)
     return rows * 4096 > cache_bytes(1) * sets
@@ -281,7 +281,7 @@ def _cost(p: Product, cut: Cut, items: int, tile: TileShape, size: int) -> float
         if _is_spread(p, size):  # and blocks find it in the second cache only if it is shallow
             total += c.near * n * k * (1 if k <= SHALLOW else down)
         line = abs(p.b_step) * size
-        if _conflicts(line, 64):
+        if conflicts(line, 64):
             total += (c.far if line % 2048 == 0 else c.apart) * multiplied
     elif cut.shared:
         total += (c.shared + c.again * down) * n * k

@@ -40,6 +40,9 @@ CACHED = 1 << 17  # elements of a group that stay in the cache of the core that 
 BLOCK = 1 << 14  # elements of a block of columns
 WIDE = 1024  # columns of a block at most
 SMALL = 128  # elements of a plane from which on it is worth a visit of its own
+FEW = (
+    8  # the same for each sample, if these are few: a column's numbers take more than its elements
+)
 # forward, forward that moves a mean and variance, backward, backward with a weight
 _PLANES = forward_planes, moving_planes, backward_planes, full_backward_planes
 _COLUMNS = forward_columns, moving_columns, backward_columns, full_backward_columns
@@ -77,7 +80,7 @@ def _family(x: TensorMeta, kind: str) -> str:
     if kind == "layer":
         return "rows"
     space = math.prod(x.shape[2:])
-    if kind == "batch" and space < SMALL:
+    if kind == "batch" and space < min(SMALL, FEW * max(1, int(x.shape[0]))):
         return "columns"
     return "rows" if space == 1 else "planes"
 
@@ -90,10 +93,11 @@ def _row_sizes(x: TensorMeta, kind: str, size: Size) -> tuple[int, int]:
     return int(x.shape[1]) // period, period
 
 
-def _planes_of(x: TensorMeta, kind: str, size: Size) -> Planes:
+def _planes_of(x: TensorMeta, kind: str, size: Size, measured: bool = True) -> Planes:
     samples, channels, space = int(x.shape[0]), int(x.shape[1]), math.prod(x.shape[2:])
     if kind == "batch":
-        return Planes(channels, space, 1, channels, samples, False)
+        together = measured and space * samples <= CACHED
+        return Planes(channels, space, 1, channels, samples, together)
     each = channels // max(1, _per_sample(channels, kind, size))
     return Planes(channels, space, each, 1, each, space * each <= CACHED)
 
@@ -126,7 +130,7 @@ def forward_launch(
         consts = (FIXED if fixed else UNUSED, float(eps))
     if family == "columns":
         return _columns(outputs, body, views, x, consts, int(fixed))
-    t = _planes_of(x, kind, size)
+    t = _planes_of(x, kind, size, not fixed)
     planes = t.channels * int(x.shape[0])
     steps = _plane_steps(planes, groups, t)[int(fixed) :]
     return _launch(outputs, body, views, (t, *consts), steps, 16 * planes)

@@ -127,7 +127,7 @@ class Fold:
         letters = fold(adds, linear)
         declared = op("x -> out", name=name, dense=False, half="native", cuda=rule, letters=letters)
         self.call = declared(self.launch)
-        operator_of(self.call).fallback = self._in_steps
+        operator_of(self.call).rules.fallback = self._in_steps
 
     def launch(
         self,

@@ -30,7 +30,7 @@ def meta_of(array, stride=None):
 def call(op, arrays, attrs=(), numbers=(), out=None, order=""):
     """The outputs and the status of an operator on arrays."""
     metas = tuple(meta_of(a) for a in arrays)
-    launch = op.infer((*(() if out is None else (meta_of(out),)), *metas), attrs)
+    launch = op.kernel.infer((*(() if out is None else (meta_of(out),)), *metas), attrs)
     outs = [out] if out is not None else [empty(m) for m in launch.outputs]
     details = run(scalars(launch), [*outs, *arrays], numbers, order)
     return (*outs, status(details))
@@ -113,7 +113,7 @@ def test_raising_is_a_status():
 
 
 def test_nothing_is_launched_for_nothing():
-    launch = add.operator.infer((TensorMeta.of((0, 3), flow.float32),) * 2, ())
+    launch = add.operator.kernel.infer((TensorMeta.of((0, 3), flow.float32),) * 2, ())
     assert scalars(launch).steps == ()
 
 
@@ -167,14 +167,14 @@ def test_kernels_compile_and_move_16_bytes_at_once(ptx_of):
     for dtype, moved in (("float32", "ld.global.v4.f32"), ("float64", "ld.global.v2.f64"),
                          ("float16", "st.global.v4.u32")):  # fmt: skip
         meta = TensorMeta.of((1000,), dtype_named(dtype))
-        for text in ptx_of.launch(scalars(exp.operator.infer((meta,), ()))):
+        for text in ptx_of.launch(scalars(exp.operator.kernel.infer((meta,), ()))):
             assert moved in text
             assert dtype == "float64" or ".f64" not in text
     turned = TensorMeta.of((30, 20), flow.float32, stride=(1, 30))
     row = TensorMeta.of((20,), flow.int64)
     for plan in (
-        scalars(add.operator.infer((turned, row), ())),
-        scalars(floor_divide.operator.infer((row, row), ())),
+        scalars(add.operator.kernel.infer((turned, row), ())),
+        scalars(floor_divide.operator.kernel.infer((row, row), ())),
         scalars(_cast.infer((turned,), (flow.bool,))),
         scalars(_cast.infer((turned,), (flow.int8,))),
         scalars(_fill.infer((), (turned,))),

@@ -21,6 +21,7 @@ from flowvm.cuda.launch import (
     StreamWord,
 )
 from flowvm.cuda.simulator.grid import run_grid
+from flowvm.eager.declaration import Kernel, Signature
 from flowvm.eager.interpreter import Operator
 from flowvm.errors import DeviceError
 from flowvm.launch import PHASE_BITS, Launch, View
@@ -122,7 +123,7 @@ def test_too_many_words_and_missing_kernels_are_errors():
     step = KernelStep(kernel, tuple(Operand(k, view) for k in range(9)), (1, 1, 1), (1, 1, 1))
     with pytest.raises(DeviceError, match="words"):
         _Words(_Handles(), 9, "test").of([step])
-    alone = Operator("lonely", ("x",), ("out",), lambda metas, attrs: None)
+    alone = Operator("lonely", Signature(("x",), ("out",)), Kernel(lambda metas, attrs: None))
     with pytest.raises(DeviceError, match=r"lonely has no CUDA kernel yet"):
         launch_of(alone, (TensorMeta.of((1,), flow.float32),), ())
 
@@ -181,7 +182,8 @@ def _positive(out, x, lo, hi, details):
 
 
 def _operator(**more):
-    return Operator("test", ("x",), ("out",), lambda metas, attrs: None, **more)
+    signature = Signature(("x",), ("out",), **more)
+    return Operator("test", signature, Kernel(lambda metas, attrs: None))
 
 
 def _launch(body, x, **more):
@@ -253,7 +255,7 @@ def test_bodies_compile(ptx_of):
 
 def _assembled(op, arrays, attrs):
     metas = tuple(TensorMeta.of(a.shape, dtype_named(a.dtype.name)) for a in arrays)
-    launch = assembly(op.infer(metas, attrs))
+    launch = assembly(op.kernel.infer(metas, attrs))
     out = np.full(tuple(launch.outputs[0].shape), 99, arrays[0].dtype)
     run(launch, [out, *arrays])
     return out

@@ -675,7 +675,7 @@ def test_references_are_neither_lost_nor_kept_by_what_writes():
 def add_():
     """A native call in front of `Tensor.add_`."""
     function = getattr(Tensor.add_, "twin", Tensor.add_)
-    elementwise_add = operator_of(Tensor.__add__).form[0]
+    elementwise_add = operator_of(Tensor.__add__).origin.form[0]
     over = functools.partial(elementwise_add.going_over, "tt")
     front = dying.new_call(function, functools.partial(install._begin_front, over))
     return warm(front, flow.ones(8, 8), flow.ones(8, 8))
@@ -806,7 +806,7 @@ def test_operators_of_several_outputs_are_native():
 
 def test_operators_that_natives_do_not_take_are_the_twins_and_counted():
     op = named("true_positions")
-    assert op.unsized
+    assert op.signature.unsized
     assert not takes(op)
     call, x = install.native_call(op), flow.ones(4, dtype=flow.bool)
     before = install.counts()["native_misses"]

@@ -103,8 +103,21 @@ CALLS = {
     "linear": (F.linear, lambda x: [(x, flow.ones(5, 4), flow.ones(5)), (x, flow.ones(5, 4))]),
     "mse_loss": (F.mse_loss, lambda x: [(x, flow.ones(6, 4))]),
     "cross_entropy": (F.cross_entropy, lambda x: [(x, flow.tensor([0, 1, 2, 3, 0, 1]))]),
+    "add": (flow.add, lambda x: [(x, flow.ones(6, 4)), (x, 2)]),
+    "add with alpha": (lambda x, y: flow.add(x, y, alpha=0.3), lambda x: [(x, flow.ones(4))]),
+    "sub with alpha": (lambda x, y: x.sub(y, alpha=3), lambda x: [(x, flow.ones(6, 4))]),
+    "number - x": (Tensor.__rsub__, lambda x: [(x, 1), (x, 2.5), (x, 300)]),
+    "number / x": (Tensor.__rtruediv__, lambda x: [(x, 1), (x, 2.5)]),
+    "number * x": (Tensor.__rmul__, lambda x: [(x, 3), (x, 0.5)]),
+    "clamp": (flow.clamp, lambda x: [(x, -0.5, 0.5), (x, None, 0.25), (x, 0)]),
+    "where": (lambda x, c, y: flow.where(c, x, y), lambda x: [
+        (x, x.detach() > 0, 1.0), (x, x.detach() > 0, flow.ones(4))]),
+    "lerp": (lambda x, y, z: flow.lerp(x, y, z), lambda x: [(x, flow.ones(4), 0.25)]),
+    "round": (flow.round, lambda x: [(x,)]),
+    "zeros_like": (flow.zeros_like, lambda x: [(x,)]),
+    "addcmul": (flow.addcmul, lambda x: [(x, flow.ones(4), flow.ones(6, 1))]),
 }  # fmt: skip
-ALWAYS = {"argmax"}  # nothing is recorded of them
+ALWAYS = {"argmax", "zeros_like"}  # nothing is recorded of them
 MADE_APART = {"sort", "topk"}  # where something is: by Nodes that no step stands for, or several
 
 
@@ -145,6 +158,40 @@ def test_gradients_that_follow_traces_are_the_functions(name, monkeypatch):
             assert kind is meta
 
 
+CHANGES = {
+    "add_": lambda x, y: x.add_(y, alpha=0.3), "sub_": lambda x, y: x.sub_(y, alpha=2),
+    "lerp_": lambda x, y: x.lerp_(y, 0.25), "clamp_": lambda x, y: x.clamp_(-0.5, 0.5),
+    "addcmul_": lambda x, y: x.addcmul_(y, y, value=0.5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_changes_that_follow_a_trace_are_the_functions(name):
+    change = CHANGES[name]
+    call = steady(change)
+    for _ in range(2):
+        result, was_followed = followed(call, numbers(5, 4), numbers(5, 4))
+        assert was_followed
+        expected = numbers(5, 4)
+        for _ in range(3):  # as `followed` calls it
+            change(expected, numbers(5, 4))
+        assert facts_of(result) == facts_of(expected)
+        assert result.version == expected.version == 3
+    for _ in range(4):  # rows that lie on each other, of the same metas
+        memory, twin = numbers(6, 4), numbers(6, 4)
+        rows = memory[1:]
+        call(rows, memory[:-1])
+        change(twin[1:], twin[:-1].clone())
+        assert memory.tolist() == twin.tolist()
+        assert rows.version == 1
+    leaf = numbers(5, 4, grad=True)
+    with pytest.raises(AutogradError):
+        call(leaf, numbers(5, 4))
+    recorded = leaf * 1
+    call(recorded, numbers(5, 4))
+    assert recorded.requires_grad
+
+
 def test_keys_in_python_are_the_native_ones():
     call = steady(lambda x, *rest, **named: x.sum())
     x = numbers(3, 3)
@@ -163,6 +210,8 @@ def test_keys_in_python_are_the_native_ones():
         ((1, slice(None), None),),
         ([1, 2],),
         ((1, 2),),
+        (((1, 2), (3, None)),),
+        ([(1, 2), 3],),
         (x.shape,),
         (...,),
     ]

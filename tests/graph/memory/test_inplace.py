@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -27,6 +29,7 @@ def pairs(function, *inputs):
     return len(after.shared())
 
 
+F = flow.nn.functional
 X, Y, ROW = flow.randn(40, 50), flow.randn(40, 50), flow.randn(50)
 
 
@@ -138,3 +141,44 @@ def test_random_programs(seed):
 
     values = [flow.tensor(rng.standard_normal((3, 5)).astype(np.float32)) for _ in range(2)]
     pairs(function, *values)
+
+
+def test_a_program_on_rows_writes_over_what_its_elementwise_part_reads():
+    """A gradient of GELU and the sum of it: nobody else reads what it is made of."""
+    x, y = flow.randn(1024, 512), flow.randn(1024, 512)
+
+    def function(x, y):
+        z = (x @ flow.eye(512)) * y
+        return z.sum(0), (z @ flow.eye(512)).sum()
+
+    before = optimize(captured(function, x, y), ("epilogues",))
+    (node,) = [
+        n
+        for n in before.nodes
+        if n.operator.origin.recipe and n.operator.origin.recipe[0] == "rows"
+    ]
+    product = node.inputs[0].buffer
+    assert before.shared()[node.outputs[0].buffer] is product
+    plan = compile_plan(before)
+    expected = [t.numpy() for t in interpret(replace(before, reuse=False), [x, y])]
+    for ours, theirs in zip(plan.launch([x, y]), expected, strict=True):
+        np.testing.assert_array_equal(ours.numpy(), theirs)
+
+
+def test_a_program_on_rows_keeps_what_a_reduction_reads():
+    """Softmax reads its rows several times: the mask behind it may not lie where they lay."""
+    x, y = flow.randn(1024, 512), flow.randn(1024, 512)
+
+    def function(x, y):
+        z = x @ flow.eye(512)
+        p = F.softmax(z, -1) * y
+        return (p @ flow.eye(512)).sum() + (p * 2).sum()
+
+    before = optimize(captured(function, x, y), ("epilogues",))
+    rows = [
+        n
+        for n in before.nodes
+        if n.operator.origin.recipe and n.operator.origin.recipe[0] == "rows"
+    ]
+    softmax = next(n for n in rows if "softmax" in n.operator.name)
+    assert all(place != 0 for _, place in softmax.operator.kernel.aliases)

@@ -16,7 +16,8 @@ import flowvm as flow
 from flowvm.errors import ArgumentError
 from flowvm.graph.capture.capture import capturing
 from flowvm.graph.logical.interpret import interpret
-from flowvm.graph.passes.checkpointing import checkpoint_regions, recompute
+from flowvm.graph.passes import checkpointing
+from flowvm.graph.passes.checkpointing import checkpoint_regions, pair_with_gradients, recompute
 from flowvm.graph.passes.order import peak_of
 from flowvm.graph.passes.passes import PASSES, optimize
 from flowvm.utils.checkpoint import checkpoint
@@ -111,7 +112,7 @@ def test_checkpointed_modules_give_the_same_bits(configure):
     again = [n for n in nodes if n.again]
     assert again
     assert {n.phase for n in again} == {"backward"}
-    assert not any(n.operator.writes or n.into for n in again)
+    assert not any(n.operator.signature.writes or n.into for n in again)
 
 
 def test_checkpoints_lower_the_peak():
@@ -359,6 +360,76 @@ def test_large_products_are_not_computed_again():
 
     graph = replace(captured_step(function, flow.randn(96, 96), marked=False), order="memory")
     assert "matmul" not in clones(recompute(graph))
+
+
+def test_scores_of_attention_are_computed_again_as_one_program_on_rows():
+    """Mask and softmax, which the passes have fused, are as cheap as each alone."""
+    later = flow.triu(flow.ones(512, 512), 1) > 0
+
+    def function(x, w):
+        q = x * w
+        for _ in range(2):
+            q = F.softmax((q @ q.t()).masked_fill(later, -1e9), -1) @ q
+        return q
+
+    x = flow.randn(512, 32)
+    graph = optimize(captured_step(function, x, marked=False), ("recompute", "order"))
+    assert sum("masked_fill,softmax" in n.operator.name for n in graph.nodes) == 2
+    result = recompute(replace(graph, order="memory"))
+    assert any("masked_fill,softmax" in name for name in clones(result))
+    assert peak_of(result) < peak_of(graph)
+    same_values(graph, result, x)
+
+
+def test_what_spares_too_little_for_its_price_is_kept(monkeypatch):
+    x = flow.randn(64, 32)
+    graph = optimize(captured_step(attention, x, marked=False), ("recompute", "order"))
+    graph = replace(graph, order="memory")
+    assert clones(recompute(graph))
+    monkeypatch.setattr(checkpointing, "SPARED", 1 << 60)
+    assert not clones(recompute(graph))
+
+
+# --- pairs ------------------------------------------------------------------------------------
+
+
+def layers(x, w):
+    h = x * w
+    return F.gelu(F.silu(h @ x.t()) @ h)
+
+
+def paired(function, x):
+    """A captured step before and after the pass."""
+    graph = replace(captured_step(function, x, marked=False), order="memory")
+    result = pair_with_gradients(graph)
+    result.check()
+    return graph, result
+
+
+def test_an_activation_is_computed_again_with_its_gradient():
+    x = flow.randn(64, 64)
+    graph, result = paired(layers, x)
+    assert clones(result) == ["fused[silu,silu_backward]"]  # GELU's is what the step gives
+    assert peak_of(result) < peak_of(graph)
+    for a, b in zip(interpret(graph, [x]), interpret(result, [x]), strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_pairs_are_for_order_memory():
+    graph = captured_step(layers, flow.randn(64, 64), marked=False)
+    assert pair_with_gradients(graph) is graph
+
+
+def test_a_gradient_that_comes_too_late_is_no_pair():
+    """The gradient's argument is made of what reads the value first."""
+
+    def function(x, w):
+        y = F.silu(x * w)
+        return (y * y).exp()  # the gradient of the product reads y, and gives what silu's reads
+
+    graph, result = paired(function, flow.randn(64, 64))
+    assert clones(result) == []
+    assert [n.operator.name for n in graph.nodes] == [n.operator.name for n in result.nodes]
 
 
 # --- what is refused --------------------------------------------------------------------------

@@ -105,7 +105,7 @@ def test_a_product_is_not_moved_past_a_change_of_what_it_reads():
 
 def test_a_product_with_an_epilogue_can_be_made_again():
     (node,) = PASSES["epilogues"](captured(lambda x, c: x @ B * 0.3 + c, A, C)).nodes
-    name, arguments = node.operator.recipe
+    name, arguments = node.operator.origin.recipe
     assert made_by(name, arguments) is node.operator
     hash(arguments)
 

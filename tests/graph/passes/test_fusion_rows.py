@@ -168,7 +168,7 @@ def test_in_python_and_in_any_order(name):
     """Blocks are independent, phases follow one another, and the driver is plain Python."""
     function, *inputs = CASES[name]
     (node,) = PASSES["rows"](PASSES["fusion"](captured(function, *inputs))).nodes
-    launch = node.operator.lower(tuple(o.meta for o in node.inputs), node.attrs)
+    launch = node.operator.kernel.lower(tuple(o.meta for o in node.inputs), node.attrs)
     values = [t.numpy() for t in inputs]
     variables = {t.storage().id: t.numpy() for t in (W, B, M)}
     arrays = [np.empty(o.meta.shape, np.float32) for o in node.outputs]

@@ -104,6 +104,6 @@ def test_assemblies_check_their_pieces():
     out, x = TensorMeta.of((2, 2), flow.float32), TensorMeta.of((2,), flow.float32)
     row = Piece(1, (2,), (1,), 0, 0, (1,))
     zeros = Piece(NUMBER, (2,), (1,), 2, 0, (0,))
-    operator.infer((x,), (out, (tuple(row), tuple(zeros))))
+    operator.kernel.infer((x,), (out, (tuple(row), tuple(zeros))))
     with pytest.raises((ArgumentError, ShapeError)):
-        operator.infer((x,), (out, (tuple(row._replace(offset=3)), tuple(zeros))))
+        operator.kernel.infer((x,), (out, (tuple(row._replace(offset=3)), tuple(zeros))))

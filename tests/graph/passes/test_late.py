@@ -139,7 +139,7 @@ def test_random_graphs_keep_conflicting_accesses_in_their_order(seed):
         nodes = [replace(node, scope=str(k)) for k, node in enumerate(p.nodes)]
         after = [int(n.scope) for n in read_sums_late(LogicalGraph("G", nodes)).nodes]
         assert sorted(after) == [*range(len(nodes))], seed
-        exchanges = [k for k in after if "order" in nodes[k].operator.writes]
+        exchanges = [k for k in after if "order" in nodes[k].operator.signature.writes]
         assert exchanges == sorted(exchanges), seed
         for at, k in enumerate(after):
             for before in after[:at]:

@@ -376,7 +376,7 @@ def test_the_operator_can_be_made_again():
     operators = [n.operator for n in merge_updates(graph).nodes if isinstance(n.operator, Merged)]
     assert sorted(o.name for o in operators) == ["add_each", "mul_each", "sgd_step_each"]
     for operator in operators:
-        where, arguments = operator.recipe
+        where, arguments = operator.origin.recipe
         saved = plain(arguments, "an operator")
         assert read_operator(["recipe", where, json.loads(json.dumps(saved))]) is operator
 

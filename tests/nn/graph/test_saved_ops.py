@@ -217,9 +217,9 @@ def test_every_attribute_is_of_some_kind() -> None:
     """Or its first call is an error: a file could say anything."""
     count = 0
     for operator in list(operators):
-        if isinstance(operator.infer, Inferred):
-            assert len(operator.infer.kinds) == len(operator.infer.attrs)
-            count += len(operator.infer.kinds)
+        if isinstance(operator.kernel.infer, Inferred):
+            assert len(operator.kernel.infer.kinds) == len(operator.kernel.infer.attrs)
+            count += len(operator.kernel.infer.kinds)
     assert count > 100
 
 

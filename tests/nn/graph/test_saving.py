@@ -456,7 +456,7 @@ def test_every_operator_has_a_saved_form():
         except DeviceError:
             continue  # made for a simulated device by another test, and there is none now
         if (copy.name, copy.inputs, copy.outputs) != (
-            operator.name, operator.inputs, operator.outputs
+            operator.name, operator.signature.inputs, operator.signature.outputs
         ):  # fmt: skip
             wrong.append(operator.name)
     assert not wrong

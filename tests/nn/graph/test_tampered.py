@@ -375,10 +375,10 @@ def test_pieces_lie_in_what_they_are_copied_from_and_to(piece):
     operator = read_operator(["recipe", "assemble", {"tuple": [1]}])
     four = flow.ones(4)._meta
     sound = ((1, (4,), (1,), 0, 0, (1,)),)
-    assert operator.lower((four,), (four, sound)).units == 1
+    assert operator.kernel.lower((four,), (four, sound)).units == 1
     wrong = tuple(tuple(v) if isinstance(v, list) else v for v in piece)
     with pytest.raises(ArgumentError, match="assemble"):
-        operator.lower((four,), (four, (wrong,)))
+        operator.kernel.lower((four,), (four, (wrong,)))
 
 
 ATTRIBUTES = {
@@ -404,7 +404,7 @@ def test_attributes_are_those_that_a_call_can_have(name):
     state = graph.runtime_state_dict()
     (node,) = (n for n in graph.graphs[0].nodes if n.operator.name == name)
     for attribute, values in wrong.items():
-        place = node.operator.attrs.index(attribute)
+        place = node.operator.signature.attrs.index(attribute)
         for value in values:
 
             def change(plan, place=place, value=value):

@@ -99,8 +99,8 @@ class Saved:
         sizes = []
         for node, saved in zip(self.nodes, self.plan["graph"]["nodes"], strict=True):
             attrs = saved["attrs"]["tuple"]
-            for k, name in enumerate(node.operator.attrs):
-                if name not in FREE and node.operator.recipe is None:
+            for k, name in enumerate(node.operator.signature.attrs):
+                if name not in FREE and node.operator.origin.recipe is None:
                     own_sizes = [(attrs, k)] if is_plain(attrs[k]) else [*places(attrs[k])]
                     if (node.operator.name, name) == ("arrange", "stride"):
                         shape = node.inputs[0].meta.shape  # a step along one element is any

@@ -68,7 +68,7 @@ def test_operands_that_are_not_dense(rng):
 
 
 def test_another_number_is_not_another_entry():
-    entries = operator_of(blend_).cache
+    entries = operator_of(blend_).lru.young
     entries.clear()
     for step in range(1, 5):
         blend_(flow.ones(3), flow.ones(3), flow.ones(3), 0.1 * step, 0.9, step, step > 2)

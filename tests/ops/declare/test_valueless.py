@@ -3,6 +3,8 @@
 import pytest
 
 import flowvm as flow
+from flowvm.eager.declaration import Kernel, Signature
+from flowvm.eager.interpreter import Operator
 from flowvm.errors import ShapeError, ValuelessError
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare import valueless
@@ -30,11 +32,9 @@ def test_calls_that_need_values_say_so():
     with pytest.raises(ValuelessError, match="as many elements as values say"):
         flow.nonzero(x)
 
-    class Op:
-        name, unsized, infer = "mine", (), None
-
+    mine = Operator("mine", Signature(("x",), ("out",)), Kernel(lambda metas, attrs: None))
     with pytest.raises(ValuelessError, match="mine has no rule for output shapes"):
-        valueless.lower(Op, (meta(2),), ())
+        valueless.lower(mine, (meta(2),), ())
 
 
 def test_order_and_gradients_are_as_elsewhere():

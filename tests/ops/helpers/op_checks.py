@@ -230,7 +230,7 @@ class Checks:
         """The operator behind the function says how global tensors may be split, if it is one."""
         function = self.op.function
         operator = _operators.get(getattr(function, "__wrapped__", function))
-        assert operator is None or operator.letters is not None, (
+        assert operator is None or operator.rules.letters is not None, (
             f"{self.op.name} does not say letters=: without them every rank computes all of "
             f"everything, and `unsplit` of flowvm.ops.declare.letters says so on purpose"
         )

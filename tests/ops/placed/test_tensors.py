@@ -310,7 +310,9 @@ def test_a_call_without_communication_has_an_entry_of_its_own():
         call = getattr(flow, name)
         call(*inputs)
         key = tuple(t._meta for t in inputs)
-        (entry,) = {o.cache[key] for o in tuple(operators) if key in o.cache and o.name == name}
+        (entry,) = {
+            o.lru.young[key] for o in tuple(operators) if key in o.lru.young and o.name == name
+        }
         assert entry.outputs[0].sbp == (S(0),)
         assert call(*inputs)._meta is entry.outputs[0]
     assert (x @ w).requires_grad

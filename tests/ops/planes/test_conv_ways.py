@@ -10,18 +10,17 @@ from flowvm.meta.device import cpu
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.planes.cpu import conv_ways
 from flowvm.ops.planes.cpu.conv_depthwise import depthwise_body
-from flowvm.ops.planes.cpu.conv_plan import Shape
-from flowvm.ops.planes.cpu.conv_strips import strips_body
-from flowvm.ops.planes.cpu.conv_ways import (
+from flowvm.ops.planes.cpu.conv_plan import (
     DEPTHWISE,
     PRODUCT,
     STRIPS,
     TURNING,
     WINDOWS,
     WINOGRAD,
-    Way,
-    best_way,
+    Shape,
 )
+from flowvm.ops.planes.cpu.conv_strips import strips_body
+from flowvm.ops.planes.cpu.conv_ways import Way, best_way
 from flowvm.ops.planes.cpu.conv_windows import windows_body
 from flowvm.ops.planes.cpu.conv_winograd import winograd_body
 from flowvm.ops.planes.cpu.depthwise_plan import depthwise_of
@@ -75,18 +74,18 @@ def _forced(monkeypatch, way):
 
     def forced(s, dtype, direction, gain=1.0):
         if way == DEPTHWISE:
-            return Way(DEPTHWISE, None, depthwise_of(s, dtype))
+            return Way(DEPTHWISE, depthwise_of(s, dtype))
         if way == PRODUCT and direction == WEIGHT:
-            return Way(PRODUCT, pixels=pixel_weights_of(s, dtype))
+            return Way(PRODUCT, pixel_weights_of(s, dtype))
         if way == PRODUCT:
             return Way(PRODUCT)
         if way == WINOGRAD and direction == WEIGHT:
             weights = winograd_weights_of(s, dtype)
             if weights is not None:
-                return Way(WINOGRAD, weights=weights)
+                return Way(WINOGRAD, weights)
         tiles = winograd_of(s, dtype, direction == INPUT)
         if way == WINOGRAD and direction != WEIGHT and tiles is not None:
-            return Way(WINOGRAD, winograd=tiles)
+            return Way(WINOGRAD, tiles)
         if way == TURNING and direction == INPUT:
             return Way(TURNING, windows_of(s, dtype, TURNED))
         return Way(WINDOWS, windows_of(s, dtype, direction))
@@ -246,9 +245,9 @@ def test_the_way_follows_the_shape():
     """Planes of few pixels go by windows or side by side, large ones by strips."""
     small, large = _shape(2, 512, 512, 1, 2, 3), _shape(1, 3, 8, 1, 56, 3)
     apart = _shape(8, 1, 1, 960, 3, 3)
-    for direction in (FORWARD, WEIGHT):
-        assert best_way(small, "float32", direction).way == WINDOWS
-    assert best_way(small, "float32", INPUT).way in (WINDOWS, TURNING, WINOGRAD)
+    assert best_way(small, "float32", WEIGHT).way == WINDOWS
+    for direction in (FORWARD, INPUT):  # by the registers
+        assert best_way(small, "float32", direction).way in (WINDOWS, TURNING, WINOGRAD)
     assert best_way(large, "float32", WEIGHT).way in (STRIPS, WINDOWS)  # by the registers
     for direction in (FORWARD, INPUT, WEIGHT):
         if direction != WEIGHT:
@@ -373,6 +372,56 @@ def test_a_small_one_keeps_the_short_body():
     launch = _launch(1, 2, 4, 8)
     assert launch.body is strips_body
     assert launch.stand_in is not None
-    assert _launch(2, 512, 512, 2).body is windows_body
+    assert _launch(2, 512, 512, 2).body in (windows_body, winograd_body)  # by the registers
     assert _launch(2, 64, 64, 16).body is winograd_body
     assert _launch(8, 960, 960, 3, groups=960).body is depthwise_body
+
+
+WINDOWS_CASES = {
+    "whole samples": (5, (70, 300), 1, (6, 7), 1, 1),
+    "a sample's positions in parts": (2, (21, 40), 2, (19, 31), 1, 1),
+    "a stride": (3, (17, 30), 1, (13, 9), 3, 2),
+    "parts of rows": (1, (3, 20), 1, (31, 27), 5, 1),
+}
+
+
+@pytest.mark.parametrize("case", WINDOWS_CASES, ids=lambda c: c.replace(" ", "_"))
+@pytest.mark.parametrize("direction", [FORWARD, INPUT, WEIGHT])
+def test_windows_as_python_have_the_bits_of_the_kernel(rng, case, direction, monkeypatch):
+    """For units in any pieces and order; pixels as they lie are copied, others gathered."""
+    _forced(monkeypatch, WINDOWS)
+    n, (channels, outputs), groups, (h, w), kernel, stride = WINDOWS_CASES[case]
+    pad = kernel // 2
+    plane = (h + 2 * pad - kernel) // stride + 1, (w + 2 * pad - kernel) // stride + 1
+    shapes = [
+        (n, groups * channels, h, w), (groups * outputs, channels, kernel, kernel),
+        (n, groups * outputs, *plane),
+    ]  # fmt: skip
+    x, weight, g = (rng.standard_normal(shape).astype("float32") for shape in shapes)
+    how = conv_ops.How((1, stride, stride), (0, pad, pad), ONE, groups)
+    metas = [TensorMeta.of(shape, flow.float32, cpu) for shape in shapes]
+    s = conv_ops._shape(shapes[0], shapes[1], plane, how)
+    exact = [torch.tensor(v.astype("float64"), requires_grad=True) for v in (x, weight)]
+    out = torch.conv2d(*exact, stride=stride, padding=pad, groups=groups)
+    out.backward(torch.tensor(g.astype("float64")))
+    if direction == WEIGHT:
+        operands, expected = (g, x), exact[1].grad
+        ours = conv_ops._conv_weight(*map(flow.from_numpy, operands), how, shapes[1])
+        views = conv_ops._flat(metas[1], metas[2], metas[0])
+        launch = conv_ops._other_way(metas[1], s, WEIGHT, views)
+    else:
+        back = direction == INPUT
+        bias = rng.standard_normal(groups * (channels if back else outputs)).astype("float32")
+        operands = (g if back else x, weight, bias)
+        result, read = (metas[0], metas[2]) if back else (metas[2], metas[0])
+        more = TensorMeta.of(bias.shape, flow.float32, cpu)
+        launch = conv_ops._strips(result, s, back, read, metas[1], more)
+        call = conv_ops._conv_input_bias if back else conv_ops._conv_bias
+        ours = call(*map(flow.from_numpy, operands), how, shapes[0] if back else plane)
+        expected = exact[0].grad if back else out.detach()
+        expected = expected + torch.tensor(bias.astype("float64"))[:, None, None]
+    scale = np.abs(expected.numpy()).max()
+    np.testing.assert_allclose(ours.numpy(), expected.numpy(), rtol=1e-4, atol=1e-5 * scale)
+    for pieces, backwards in ((1, False), (3, True)):
+        (played,) = python_outputs(launch, *operands, pieces=pieces, backwards=backwards)
+        np.testing.assert_array_equal(played.view("int32"), ours.numpy().view("int32"))

@@ -20,7 +20,7 @@ def metas(*arrays):
 
 
 def launch(name, attrs, *arrays):
-    return operator_of(getattr(class_loss_ops, name)).infer(metas(*arrays), attrs)
+    return operator_of(getattr(class_loss_ops, name)).kernel.infer(metas(*arrays), attrs)
 
 
 def softmax(x):

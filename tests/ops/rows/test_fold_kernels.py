@@ -61,7 +61,7 @@ def test_rows_are_searched_block_by_block(rng, monkeypatch, n, lost):
 def test_moments_are_numpys(rng, shape, dim, freedom):
     x = rng.standard_normal(shape) + 1e4
     meta = TensorMeta.of(shape, flow.float64)
-    infer = operator_of(moments._moments_of).infer
+    infer = operator_of(moments._moments_of).kernel.infer
     for root in (False, True):
         launch = infer((meta,), ((dim,), False, shape[dim] - freedom, root, False))
         for backwards in (False, True):
@@ -76,7 +76,9 @@ def test_moments_go_twice_through_a_segment(rng):
     x = rng.standard_normal(20) + 1e9
     body = moment_kernels.rows_body(MOMENTS, lambda v: v)
     meta = TensorMeta.of((20,), flow.float64)
-    launch = operator_of(moments._moments_of).infer((meta,), ((0,), False, 19.0, False, False))
+    launch = operator_of(moments._moments_of).kernel.infer(
+        (meta,), ((0,), False, 19.0, False, False)
+    )
     spread, mean = python_outputs(replace(launch, body=body), x)
     np.testing.assert_allclose([spread, mean], [x.var(ddof=1), x.mean()], rtol=1e-9)
 

@@ -5,10 +5,15 @@ Each test is a program of its own, whose second thread sends the signals.
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import textwrap
+from types import SimpleNamespace
 
 import pytest
 
+from flowvm.vm.callers import interrupt
 from tests.vm.live import script
 
 # `interrupted(wait)`: SIGINT once `stuck()`, while the main thread is in `wait()`
@@ -379,3 +384,46 @@ def test_a_finalizer_that_never_ends_is_interrupted_nevertheless():
         assert [type(error) for error in ignored] == [KeyboardInterrupt]
         """
     )
+
+
+def test_tries_that_come_late_are_of_the_same_finalizer(monkeypatch):
+    """A busy machine may take any time between two tries of one Ctrl-C."""
+    put_off = []
+
+    class Owner:
+        def __del__(self):
+            self.wait()
+
+        def wait(self):
+            moments = iter((0.0, 0.9, 100.0))
+            with monkeypatch.context() as patch:
+                clock = SimpleNamespace(monotonic=lambda: next(moments))
+                patch.setattr(interrupt, "time", clock)
+                for _ in range(3):
+                    put_off.append(interrupt._puts_off(sys._getframe()))
+
+    Owner()
+    assert put_off == [True, True, False]
+    interrupt._late.clear()
+    Owner()  # another one has its time
+    assert put_off[3:] == [True, True, False]
+
+
+LOADING = """
+import os, signal, threading
+from flowvm.utils.data import DataLoader
+class Waiting:
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        os.kill(os.getppid(), signal.SIGINT)
+        threading.Event().wait(60)
+list(DataLoader(Waiting(), num_workers=1, multiprocessing_context="fork"))
+"""
+
+
+def test_a_ctrl_c_before_the_vm_starts_shows_the_users_lines():
+    process = subprocess.run([sys.executable, "-c", LOADING], capture_output=True, text=True)
+    assert process.returncode == -signal.SIGINT, process.stderr
+    assert process.stderr.endswith("KeyboardInterrupt\n")
+    assert process.stderr.count("  File ") == 1, process.stderr

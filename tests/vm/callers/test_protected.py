@@ -145,8 +145,8 @@ def test_another_function_of_a_protected_name_is_not():
 def test_generated_calls_let_no_signal_between_number_and_record(name):
     """Check the Python functions, whoever makes calls: compiled code looks at no signal."""
     x = flow.ones(2, 2)
-    for op in [op for op in list(operators) if op.name == name and not op.scalars]:
-        op.twin(*[x] * len(op.inputs), *ATTRS.get(name, ())[: len(op.attrs)])
+    for op in [op for op in list(operators) if op.name == name and not op.signature.scalars]:
+        op.twin(*[x] * len(op.signature.inputs), *ATTRS.get(name, ())[: len(op.signature.attrs)])
         code = overrides._given_way.get(op.twin, op.twin).__code__
         assert "_seq" in code.co_varnames
         assert cpython.checks_for_signals(code, "_seq", "_write") == []

@@ -12,8 +12,9 @@ from collections import Counter
 import pytest
 
 from tests.vm.mutants import HAZARDS
+from tools import patience as bounds
 from tools.campaign import __main__ as running
-from tools.campaign import _patience, graph, vm
+from tools.campaign import graph, vm
 
 
 @pytest.mark.parametrize("campaign", [vm, graph])
@@ -146,7 +147,7 @@ def test_a_crash_leaves_stacks():
 def test_a_late_case_leaves_stacks():
     source = (
         "import time\n"
-        "from tools.campaign._patience import patience\n"
+        "from tools.patience import patience\n"
         "def of_the_case():\n    while True: time.sleep(0)\n"
         "with patience(0.2): of_the_case()"
     )
@@ -168,8 +169,8 @@ def test_stacks_are_printed_by_a_thread_with_the_lock(monkeypatch):
         codes.append(code)
         printed.set()
 
-    monkeypatch.setattr(_patience.faulthandler, "dump_traceback", dump)
-    monkeypatch.setattr(_patience.os, "_exit", ends)
-    with _patience.patience(0.01):
+    monkeypatch.setattr(bounds.faulthandler, "dump_traceback", dump)
+    monkeypatch.setattr(bounds.os, "_exit", ends)
+    with bounds.patience(0.01):
         assert printed.wait(60)
     assert (names, codes) == (["patience"], [1])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import flowvm as flow
+from flowvm.eager.declaration import Kernel, Signature
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.modes import use_stream
 from flowvm.errors import KernelError
@@ -39,12 +40,8 @@ def counter(units, grain, bad=NOWHERE):
 
     return Operator(
         f"count_{units}_{grain}",
-        ("x",),
-        (),
-        lambda metas, attrs: with_shape(metas, (0,)),
-        scalars=("status",),
-        scalar_kinds="q",
-        writes=frozenset("x"),
+        Signature(("x",), scalars=("status",), scalar_kinds="q", writes=frozenset("x")),
+        Kernel(lambda metas, attrs: with_shape(metas, (0,))),
     ).call
 
 
