@@ -72,6 +72,7 @@ class LogicalGraph:
     in_flight repetitions of its section that may be, on several streams
     abreast   of these, with collectives of forward and of backward on one stream
     order     what its nodes may be put in another order for: see flowvm.graph.passes.order
+    spared    percent of the peak that computing values again must spare for a percent of time
     eager     bytes that eager code has allocated at its peak, 0 where nobody has asked
     reuse     results may lie where a dying input lay: see flowvm.graph.memory.inplace
     captured  of an optimized graph: what it was made from, and the passes that were left out
@@ -86,6 +87,7 @@ class LogicalGraph:
     outputs: list[Operand] = field(default_factory=list)
     streams: list[object] = field(default_factory=list)
     order: str = "speed"
+    spared: int = 0
     eager: int = 0
     reuse: bool = False
     regst_num: int = 2

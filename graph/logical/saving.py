@@ -47,7 +47,7 @@ from flowvm.graph.logical.plain import (
 from flowvm.vm.machine.words import OPERAND
 
 _NODE = ("number", "into", "phase", "scope", "stream", "repeat", "region", "again")
-_GRAPH = ("name", "order", "eager", "reuse", "regst_num")
+_GRAPH = ("name", "order", "spared", "eager", "reuse", "regst_num")
 
 # --- what is read ---------------------------------------------------------------------------------
 
@@ -83,6 +83,7 @@ GRAPH: Check = record(
     eager=_BYTES,
     reuse=flag,
     regst_num=integer(1, 1 << 16),
+    spared=integer(0, 1 << 16),
     buffers=several(BUFFER),
     operators=several(anything),
     nodes=several(NODE),

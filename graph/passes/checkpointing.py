@@ -7,10 +7,10 @@ clones of its nodes, each in front of the first node that needs it.
 *Recomputation* does the same, without being told, for values that cost little more than their
 memory traffic: an activation, a normalized row, the scores of attention.  Either those alone whose
 arguments are there in backward anyway, or all that can be made of such by a few cheap nodes;
-whichever has the smaller peak.  Of these, what does not lower the peak by `SPARED` bytes for each
-second of its price is kept after all, the dearest first; an op of the same sizes in all layers
-stands or falls as one.  It runs where memory matters more than time (`LogicalGraph.order` is
-"memory").
+whichever has the smaller peak.  Of these, what spares nothing is kept after all, and so is what
+spares a smaller share of the peak than `LogicalGraph.spared` times its share of the graph's price,
+the dearest first; an op of the same sizes in all layers stands or falls as one.  It runs where
+memory matters more than time (`LogicalGraph.order` is "memory").
 
 *Pairs* are cheaper still: an elementwise value whose gradient reads the same arguments (GELU, SiLU)
 is computed again by the gradient's kernel, which reads them anyway and shares the exponential.
@@ -42,10 +42,7 @@ from flowvm.graph.passes.prices import kernel_price
 SMALL = 1 << 12  # bytes: what is smaller is rather kept
 CHEAP = ("cast", "index_select", "normalize", "softmax")  # beside elementwise operators
 SHORT = 64  # the inner dimension up to which a product is cheap for each element that it makes
-# of the peak, that a second of computing again must spare: less, and a graph would be slower than
-# eager code for a few pages
-SPARED = 1 << 30
-FLOPS, MEMORY = 5e10, 1.5e10  # operations and bytes a second, of products and of other kernels
+FLOPS, MEMORY = 1e11, 1.5e10  # operations and bytes a second, of products and of other kernels
 
 
 def check_marks(
@@ -112,16 +109,23 @@ def _worthy(facts: _Facts, clones: _Clones) -> _Clones:
         node = facts.graph.nodes[place]
         metas = tuple(o.meta for o in (*node.outputs, *node.inputs))
         kinds.setdefault((node.operator, metas, node.attrs), set()).add(place)
-    prices = {
-        kind: sum(kernel_price(facts.graph.nodes[p], FLOPS, MEMORY) for p in places)
-        for kind, places in kinds.items()
-    }
-    for kind in sorted(kinds, key=lambda kind: (-prices[kind], min(kinds[kind]))):
-        rest = {b: p for b, p in clones.places.items() if p not in kinds[kind]}
-        without = _Clones(facts, rest)
-        if without.peak - clones.peak < SPARED * prices[kind]:
+
+    def price(kind: object) -> float:
+        return sum(_price(facts.graph.nodes[p]) for p in kinds[kind])
+
+    total = sum(map(_price, facts.graph.nodes))
+    for kind in sorted(kinds, key=lambda kind: (-price(kind), min(kinds[kind]))):
+        without = _Clones(
+            facts, {b: p for b, p in clones.places.items() if p not in kinds[kind]}
+        )  # and what only these were made of
+        spared = (without.peak - clones.peak) / max(1, clones.peak)
+        if spared * total <= facts.graph.spared * (clones.price - without.price):
             clones = without
     return clones
+
+
+def _price(node: OpNode) -> float:
+    return kernel_price(node, FLOPS, MEMORY)
 
 
 def pair_with_gradients(graph: LogicalGraph) -> LogicalGraph:
@@ -284,6 +288,11 @@ class _Clones:
     def peak(self) -> int:
         """The peak of `result` in its best order."""
         return peak_of(order_for_memory(self.result))
+
+    @functools.cached_property
+    def price(self) -> float:
+        """Seconds that a launch computes again for."""
+        return sum(_price(node) for node in self.result.nodes if node.again)
 
     def graph(self, number: Callable[[OpNode], int]) -> LogicalGraph:
         """Return the graph whose backward reads clones of values; `number` gives their `again`."""

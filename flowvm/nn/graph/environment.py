@@ -277,8 +277,10 @@ class Environment:
         self.capture = None
 
     def _settle_guard(self, capture: Capture, guards: Guards, key: Key, guard: Guard) -> None:
-        now = guard.now()
-        if isinstance(guard, Contents) and isinstance(now, tuple):
+        if isinstance(guard, Contents):
+            now = guard.now()
+            if now is guard.then or not isinstance(now, tuple):
+                return
             known = set(map(id, guard.then))
             new = [i for i in now if id(i) not in known and _is_computed(i, capture)]
             if new and isinstance(guard, Parts):
@@ -286,8 +288,10 @@ class Environment:
             elif new:
                 guard.put(guard.then)
                 _refuse_item(guard.label, capture.made_at(new[0]))
-        elif guard.by_code and isinstance(guard.then, Tensor) and _is_computed(now, capture):
-            if now is guard.then and guards is not self.reads:
+        elif guard.by_code and isinstance(guard.then, Tensor):
+            now = guard.now()
+            in_place = now is guard.then and guards is not self.reads
+            if in_place or not _is_computed(now, capture):
                 return
             if capture.is_used(guard.then):
                 guard.put(guard.then)

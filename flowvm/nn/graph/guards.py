@@ -385,6 +385,10 @@ class Parts(Contents):
     __slots__ = ()
     by_code = False
 
+    def holds(self) -> bool:
+        """Return True if the table has the same parts."""
+        return self._read() is self.then or super().holds()
+
     def difference(self) -> str:
         """The change in words."""
         return f"{self.label} has other parts"
@@ -519,6 +523,7 @@ class Guards:
         self._guards: dict[Key, Guard] = {}
         self._alone: list[Guard] = []
         self._entries: list[tuple[Callable[[Any], Any], Any, list[Any]]] = []
+        self._absent: list[tuple[dict[object, object], object]] = []
 
     def __iter__(self) -> Iterator[Guard]:
         return iter(self._guards.values())
@@ -543,11 +548,14 @@ class Guards:
         """Prepare for checks, after the last guard was added: ask for entries of a dict at once."""
         entries: dict[int, list[Entry]] = {}
         self._alone.clear()
+        self._absent.clear()
         for guard in self:
-            if isinstance(guard, Entry) and type(guard.owner) is dict and guard.then is not MISSING:
-                entries.setdefault(id(guard.owner), []).append(guard)
-            else:
+            if not isinstance(guard, Entry) or type(guard.owner) is not dict:
                 self._alone.append(guard)
+            elif guard.then is MISSING:
+                self._absent.append((guard.owner, guard.key))
+            else:
+                entries.setdefault(id(guard.owner), []).append(guard)
         self._entries.clear()
         for same in entries.values():
             get = operator.itemgetter(same[0].key, *(g.key for g in same))  # of a tuple
@@ -562,6 +570,8 @@ class Guards:
                 return False
             if not all(map(operator.is_, now, then)) and not all(map(is_same, now, then)):
                 return False
+        if any(key in owner for owner, key in self._absent):
+            return False
         return all(guard.holds() for guard in self._alone)
 
     def difference(self) -> list[str]:

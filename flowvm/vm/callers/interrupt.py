@@ -55,6 +55,7 @@ _TAKING = frozenset({
     "start_event", "end_event", "enter_fn", "exit_fn", "_wait_for_tstate_lock",
 })  # fmt: skip
 LONG_S = 1.0  # seconds that a finalizer of the program's gets to end
+TRIES = 5  # so often at least: another finalizer's frame may lie where the last one's lay
 STUCK = 100  # so often it is put off at one place, a millisecond each, before that is a wait
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
@@ -103,7 +104,8 @@ _LIBRARY: dict[str, bool] = _LibraryFiles()  # by the name of a file
 _TAKES = {contextlib.__file__: False, functools.__file__: False}  # files whose methods take no lock
 _is_installed = [False]
 raised = [0]  # the number of Ctrl-C that became a KeyboardInterrupt
-_late: list[tuple[int, float]] = []  # the finalizer in which it is put off, and since when
+# the finalizer in which it is put off, and since when: once for each time
+_late: list[tuple[int, float]] = []
 _stuck: list[tuple[int, int]] = []  # the place at which it was put off last, once for each time
 
 
@@ -166,7 +168,7 @@ def _puts_off(frame: FrameType) -> bool:
     while at is not None:
         code = at.f_code
         if is_waiting(code):
-            return False
+            break  # but what a finalizer waits for ends before it, and it would be swallowed there
         ignored = code.co_name == "__del__" or code.co_filename in _CALLBACKS or code in collecting
         if ignored or is_protected(code) or _is_ending(at):
             return True
@@ -193,9 +195,10 @@ def _takes_long(frame: FrameType, collecting: set[CodeType | None]) -> bool:
     long it has been, and not whether it is the same finalizer.
     """
     place, now = id(_finalizer(frame, collecting)), time.monotonic()
-    if not _late or _late[0][0] != place:
-        _late[:] = [(place, now)]
-    return now - _late[0][1] > LONG_S
+    if _late and _late[-1][0] != place:
+        _late.clear()
+    _late.append((place, now))
+    return len(_late) > TRIES and now - _late[0][1] > LONG_S
 
 
 def _interrupt_again(signum: int) -> None:

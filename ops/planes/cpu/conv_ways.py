@@ -49,6 +49,7 @@ from flowvm.ops.planes.cpu.winograd_plan import (
 from flowvm.ops.products.cpu.tile_shape import tile_shape
 
 ALONE = 5  # a way beside those of `conv_plan`: strips of channels that are groups of their own
+READ = 0.25  # of what it takes to pack a weight, if it is read where it lies
 WHOLE = 8  # rows and columns of a product that is multiplied by tiles, whatever its plan
 
 
@@ -110,7 +111,8 @@ def windows_work(launch: WindowsLaunch, direction: int) -> Work:
         moved = 0 if p.direct else blocks * across * p.segments * p.span + table * p.down
         return Work(
             columns * _up(across, 4) * p.outputs / p.lanes, moved,
-            blocks * p.outputs * across, p.samples * p.groups * p.channels * p.space,
+            blocks * p.outputs * across * (1.0 if p.packed else READ),
+            p.samples * p.groups * p.channels * p.space,
         )  # fmt: skip
     return Work(
         columns * _up(p.outputs, 4) * across / p.lanes,
@@ -170,7 +172,7 @@ COSTS: dict[tuple[int, int, int], Costs] = {
     (64, STRIPS, INPUT): (0.219, 0.449, 1.26, 0.0, 210),
     (64, STRIPS, WEIGHT): (0.269, 0.167, 0.0, 5.61, 21800),
     (64, WINDOWS, FORWARD): (0.289, 0.418, 0.134, 0.159, 150),
-    (64, WINDOWS, INPUT): (0.314, 0.523, 0.19, 0.092, 0.0),
+    (64, WINDOWS, INPUT): (0.3, 0.5, 0.706, 0.092, 0.0),
     (64, WINDOWS, WEIGHT): (0.271, 0.517, 0.102, 0.122, 0.0),
     (64, PRODUCT, FORWARD): (0.283, 0.145, 0.015, 0.012, 0.0),
     (64, PRODUCT, WEIGHT): (0.281, 0.167, 0.053, 1.36, 2490),
@@ -188,7 +190,7 @@ COSTS: dict[tuple[int, int, int], Costs] = {
     (32, STRIPS, INPUT): (0.147, 0.233, 2.72, 0.191, 0.0),
     (32, STRIPS, WEIGHT): (0.193, 0.16, 1.82, 3.12, 28500),
     (32, WINDOWS, FORWARD): (0.167, 0.228, 0.072, 0.059, 5920),
-    (32, WINDOWS, INPUT): (0.179, 0.403, 0.788, 0.062, 9020),
+    (32, WINDOWS, INPUT): (0.186, 0.288, 0.813, 0.061, 8280),
     (32, WINDOWS, WEIGHT): (0.13, 0.499, 0.223, 0.14, 0.0),
     (32, PRODUCT, FORWARD): (0.186, 0.096, 0.037, 0.0, 1680),
     (32, WINOGRAD, WEIGHT): (0.188, 0.16, 1.98, 2.65, 990),

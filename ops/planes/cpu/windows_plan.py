@@ -38,6 +38,7 @@ UNITS = 4  # that are enough for several threads
 SOME = 64  # channels that are laid out by a unit of the first phase
 STAGE = 192 << 10  # bytes of sums that wait for their place, and of weights packed for them
 SUMS = 1 << 20  # bytes of forward sums that wait for their place
+LINE = 24  # weights by the input are packed for as many panels as these have lines of the tile
 NEAR = 64  # of the depth by the input, multiplied at a time if weights are read where they lie
 FORWARD, INPUT, WEIGHT, TURNED = 0, 1, 2, 3  # directions
 
@@ -180,7 +181,7 @@ def windows_of(s: Shape, dtype: str, way: int) -> WindowsLaunch | None:
     depth = {FORWARD: s.channels * taps, INPUT: s.outputs, WEIGHT: segments * span}[way]
     deep = max(8, min(cache_bytes(1) * 3 // 4 // (narrow * size), DEEP) // 8 * 8)
     deep = _up(-(-depth // -(-depth // deep)), 4) if way != WEIGHT else depth
-    packed = int(way == INPUT and segments * span > tile.columns)
+    packed = int(way == INPUT and segments * span > LINE // tile.rows * tile.columns)
     if way == FORWARD and width >= 4 * tile.columns:  # as products copy theirs
         packed = int(conflicts(depth * size, tile.rows))
     high = max(tile.rows, cache_bytes(2) // 4 // (deep * size) // tile.rows * tile.rows)

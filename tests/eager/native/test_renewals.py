@@ -28,7 +28,7 @@ CALLS = {
     "written": lambda x, w: x.add_(1.0),
     "written, two": lambda x, w: x.mul_(w[:1]),
     "trace": lambda x, w: x.sum(1),
-    "trace of two": lambda x, w: F.layer_norm(x, (WIDTH,)) + x.mean(),
+    "trace of two": lambda x, w: F.softmin(x, 0),
     "view": lambda x, w: x[2:4],
     "views": lambda x, w: flow.cat(x.chunk(2, 0)),
     "list": lambda x, w: flow.cat([x, w]),

@@ -14,7 +14,7 @@ from flowvm import ops
 from flowvm.autograd import engine as backward
 from flowvm.eager.native import install, trace_cache
 from flowvm.eager.native.objects import native_class
-from flowvm.eager.native.words import SITE
+from flowvm.eager.native.words import LEARN, REFUSED, SITE
 from flowvm.eager.tensor import Storage, Tensor, base_of
 from flowvm.errors import AutogradError, FlowError
 from flowvm.private.cpython import getrefcount
@@ -114,6 +114,8 @@ CALLS = {
         (x, x.detach() > 0, 1.0), (x, x.detach() > 0, flow.ones(4))]),
     "lerp": (lambda x, y, z: flow.lerp(x, y, z), lambda x: [(x, flow.ones(4), 0.25)]),
     "round": (flow.round, lambda x: [(x,)]),
+    "gather": (flow.gather, lambda x: [(x, 1, flow.tensor([[0, 0, 3], [2, 1, 2]]))]),
+    "pad": (F.pad, lambda x: [(x, (1, 2)), (x, (0, 1, 2, 0))]),
     "zeros_like": (flow.zeros_like, lambda x: [(x,)]),
     "addcmul": (flow.addcmul, lambda x: [(x, flow.ones(4), flow.ones(6, 1))]),
 }  # fmt: skip
@@ -192,6 +194,36 @@ def test_changes_that_follow_a_trace_are_the_functions(name):
     assert recorded.requires_grad
 
 
+def test_a_trace_may_change_the_memory_that_it_makes():
+    def of_new(x, rows):
+        new = flow.zeros_like(x)
+        new[1:3].copy_(rows)
+        return new * 2
+
+    def of_given(x, rows):
+        x[1:3].copy_(rows)
+        return x * 2
+
+    x, rows = numbers(6, 4), flow.ones(2, 4)
+    call = steady(of_new)
+    result, was_followed = followed(call, x, rows)
+    assert was_followed
+    assert facts_of(result) == facts_of(of_new(x, rows))
+    assert result.tolist() == [[2.0 * (i in (1, 2))] * 4 for i in range(6)]
+    assert x.version == rows.version == 0
+    assert not followed(steady(of_given), x, rows)[1]
+
+
+def test_gradients_of_parts_follow_traces():
+    x = numbers(6, 4, grad=True)
+    traces = trace_cache.traces_of(backward._gradients)
+    for _ in range(3):
+        (x[1:3, ::2].sum() + x[2].sum() + flow.gather(x, 1, flow.tensor([[3]])).sum()).backward()
+    known = {key[1].name: value for key, value in traces.lru.young.items()}
+    for name in ("getitem", "gather"):
+        assert known[name][0] > max(LEARN, REFUSED), name
+
+
 def test_keys_in_python_are_the_native_ones():
     call = steady(lambda x, *rest, **named: x.sum())
     x = numbers(3, 3)
@@ -240,7 +272,7 @@ def test_equal_arguments_of_other_classes_are_others(one, other):
         object(),
         {},
         (1.5,),
-        ((1,),),
+        (((1,),),),
         slice(1.5),
         slice(np.int64(1)),
         [flow.float32],

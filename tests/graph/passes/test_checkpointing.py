@@ -16,7 +16,6 @@ import flowvm as flow
 from flowvm.errors import ArgumentError
 from flowvm.graph.capture.capture import capturing
 from flowvm.graph.logical.interpret import interpret
-from flowvm.graph.passes import checkpointing
 from flowvm.graph.passes.checkpointing import checkpoint_regions, pair_with_gradients, recompute
 from flowvm.graph.passes.order import peak_of
 from flowvm.graph.passes.passes import PASSES, optimize
@@ -381,13 +380,24 @@ def test_scores_of_attention_are_computed_again_as_one_program_on_rows():
     same_values(graph, result, x)
 
 
-def test_what_spares_too_little_for_its_price_is_kept(monkeypatch):
+def test_what_spares_too_little_for_its_price_is_kept():
     x = flow.randn(64, 32)
     graph = optimize(captured_step(attention, x, marked=False), ("recompute", "order"))
     graph = replace(graph, order="memory")
     assert clones(recompute(graph))
-    monkeypatch.setattr(checkpointing, "SPARED", 1 << 60)
-    assert not clones(recompute(graph))
+    assert not clones(recompute(replace(graph, spared=1000)))
+
+
+def test_what_spares_nothing_is_kept():
+    """Backward begins with the last value: whether it stays until then is all the same."""
+
+    def function(x, w):
+        y = F.softmax(x * w, -1)
+        return F.softmax(y @ y.t(), -1)
+
+    graph = captured_step(function, flow.randn(64, 64), marked=False)
+    names = clones(recompute(replace(graph, order="memory")))
+    assert names.count("softmax") <= 1
 
 
 # --- pairs ------------------------------------------------------------------------------------

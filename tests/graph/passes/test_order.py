@@ -193,6 +193,7 @@ def test_order_memory_lets_gradients_die_early_and_forgets_what_is_cheap():
     assert "backward" in phases[first:]  # updates in between
     assert "forward" not in phases[first:]  # behind all that can fail on data
     assert any(node.again for node in graphs["memory"].nodes)
+    assert not any(graph.spared for graph in graphs.values())
     assert not any(node.again for node in graphs["speed"].nodes)
 
 
@@ -288,3 +289,4 @@ def test_auto_is_memory_where_there_is_much_of_it():
         for _ in range(2):
             graph(flow.randn(rows, 64), flow.randint(0, 5, (rows,)))
         assert graph.graphs[0].order == order
+        assert graph.graphs[0].spared > 0  # what was not asked for must pay

@@ -5,6 +5,7 @@ Each test is a program of its own, whose second thread sends the signals.
 
 from __future__ import annotations
 
+import itertools
 import signal
 import subprocess
 import sys
@@ -395,18 +396,40 @@ def test_tries_that_come_late_are_of_the_same_finalizer(monkeypatch):
             self.wait()
 
         def wait(self):
-            moments = iter((0.0, 0.9, 100.0))
             with monkeypatch.context() as patch:
                 clock = SimpleNamespace(monotonic=lambda: next(moments))
                 patch.setattr(interrupt, "time", clock)
-                for _ in range(3):
+                for _ in range(tries):
                     put_off.append(interrupt._puts_off(sys._getframe()))
 
+    moments, tries = itertools.count(step=0.9), interrupt.TRIES + 1
     Owner()
-    assert put_off == [True, True, False]
+    assert put_off == [True] * interrupt.TRIES + [False]
     interrupt._late.clear()
-    Owner()  # another one has its time
-    assert put_off[3:] == [True, True, False]
+    put_off.clear()
+    tries = 1
+    for _ in range(interrupt.TRIES):  # each has its time, wherever its frame lies
+        Owner()
+    assert put_off == [True] * interrupt.TRIES
+    interrupt._late.clear()
+
+
+def test_a_wait_of_a_finalizer_puts_it_off():
+    """CPython would ignore it there, and the wait ends by itself."""
+    put_off = []
+
+    @interrupt.waiting
+    def wait():
+        put_off.append(interrupt._puts_off(sys._getframe()))
+
+    class Owner:
+        def __del__(self):
+            wait()
+
+    wait()
+    Owner()
+    assert put_off == [False, True]
+    interrupt._late.clear()
 
 
 LOADING = """
