@@ -426,6 +426,7 @@ def call_into(
     `op.kernel.lower` gets the outputs' metas in front of the inputs'.  Records nothing for autograd
     and counts no version: the caller does.
     """
+    renewed = hot["renewed"]
     metas = _checked(op, tensors)
     into = tuple(o._meta for o in outs)
     updated = OPERAND.UPDATED if tensors and tensors[0] is outs[0] and not op.kernel.refills else 0
@@ -448,7 +449,11 @@ def call_into(
         struct.unpack("q", struct.pack("d", v))[0] if k == "d" else int(v)
         for k, v in zip(pack, map(now, scalars), strict=True)
     ]
-    operands = [*(o._ref for o in outs), *(t._ref for t in tensors)]
+    together = (*outs, *tensors)
+    operands = [t._ref for t in together]
+    held = [t.storage() for t in together]  # until the record is published
+    if hot["renewed"] is not renewed:  # the metas may be of other places
+        return call_into(op, outs, tensors, attrs, scalars, traced)
     recorder = current_recorder()
     if recorder is not None:
         word = recorder.record(op, entry, outs, tensors, attrs, scalars, into=True)
@@ -456,7 +461,9 @@ def call_into(
         word = placed(entry.word)
     if traced and (trace := current_trace_recorder()) is not None:
         trace.record(op, entry, outs, tensors, attrs, scalars, into=True)
-    return engine.records.issue(word, operands, words, traced=traced)
+    number = engine.records.issue(word, operands, words, traced=traced)
+    del held
+    return number
 
 
 def _unsized(op: Operator, out: Tensor, most: TensorMeta) -> None:

@@ -6,14 +6,16 @@ between any two bytecodes of the Python function.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 
 import pytest
 
 import flowvm as flow
+from flowvm.eager.interpreter import call_into
 from flowvm.eager.native import install
-from flowvm.errors import FlowError
+from flowvm.errors import FlowError, ShapeError
 from flowvm.nn import functional as F
 from flowvm.vm.callers.hot import hot
 from tests.guards.boundaries import meet
@@ -124,6 +126,27 @@ def test_python_call(name, seed):
         return run, lambda: setattr(x, "data", row), check
 
     assert meet(start, most=200, seed=seed) > 20
+
+
+def test_call_into():
+    """A call in Python that writes into a tensor: its place and its meta are of one moment."""
+    function = getattr(flow.neg, "__wrapped__", flow.neg)
+    operator = function.operator
+
+    def start():
+        x, (row, whole), source = _whole(), _parts(), _other()
+
+        def run():
+            with contextlib.suppress(ShapeError):  # the row, where the source has all rows
+                call_into(operator, (x,), (source,))
+
+        def check(outcome, other):
+            values = whole[1:].tolist()  # behind the row
+            return values != [[7.0] * WIDTH] * (ROWS - 1) and f"{values}, {outcome}, {other}"
+
+        return run, lambda: setattr(x, "data", row), check
+
+    assert meet(start) > 20
 
 
 def test_renewal_is_seen():
