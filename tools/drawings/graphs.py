@@ -33,7 +33,7 @@ def plan() -> Canvas:
     per_row = (len(PASSES) + 1) // 2
     for k, name in enumerate(PASSES):
         row, column = divmod(k, per_row)
-        edge, wide = 34 + column * 934 / per_row, 934 / per_row - 8
+        edge, wide = 34 + column * 934 / per_row, 934 / per_row - 4
         label = name + (" *" if name in ON_DEVICES else "")
         canvas.box(edge, 196 + 30 * row, wide, 24, radius=4)
         canvas.text(

@@ -195,6 +195,8 @@ def _look() -> bool:
     behind.calls += 1
     if behind.calls < FIRST or behind.is_requested or engine.threads.uncompiled:
         return False
+    if sys.is_finalizing():  # nothing is imported any more
+        return False
     behind.is_requested = True
     if not _load_prepared():
         helpers.later(f"{__name__}:prepare", _end_preparation)

@@ -3,6 +3,7 @@
 import pytest
 
 import flowvm as flow
+from flowvm.eager.declaration import Kernel, Signature
 from flowvm.errors import ShapeError
 from flowvm.meta.batched_meta import Axis, axes_of, with_axes
 from flowvm.meta.meta import TensorMeta
@@ -54,12 +55,11 @@ class Named:
     """An operator of some attributes, for `moved_attrs`."""
 
     def __init__(self, shaped="", **said):
-        self.attrs, self.shaped = tuple(said), shaped
-
         def infer(): ...
 
         infer.__annotations__ = said
-        self.infer = infer
+        self.signature = Signature((), (), attrs=tuple(said), shaped=shaped)
+        self.kernel = Kernel(infer, infer)
 
 
 def test_attributes_that_name_dimensions_are_moved():

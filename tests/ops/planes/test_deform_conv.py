@@ -19,10 +19,11 @@ F = flow.nn.functional
 def arguments(rng: np.random.Generator, groups: int, apart: int, kernel: int) -> dict[str, Any]:
     """Return arguments of 17 x 17 windows and 10 channels in each group."""
     c, taps, space = 10 * groups, kernel * kernel, (17, 17)
-    planes = 17 + kernel - 1
+    planes, between = 17 + kernel - 1, (2, 2 * groups * taps, *space)
     return {
         "input": rng.standard_normal((2, c, planes, planes)),
-        "offset": rng.uniform(-3, 3, (2, 2 * groups * taps, *space)),
+        # between pixels: at one a value has two slopes
+        "offset": rng.integers(-3, 3, between) + rng.uniform(0.01, 0.99, between),
         "weight": rng.standard_normal((2 * apart, c // apart, kernel, kernel)),
         "bias": rng.standard_normal(2 * apart),
         "mask": rng.uniform(-1, 1, (2, groups * taps, *space)),
