@@ -41,6 +41,7 @@ from flowvm.graph.passes.prices import kernel_price
 
 SMALL = 1 << 12  # bytes: what is smaller is rather kept
 CHEAP = ("cast", "index_select", "normalize", "softmax")  # beside elementwise operators
+SLIGHT = 0.01  # share of the peak: an order is not searched for kinds that need not spare more
 SHORT = 64  # the inner dimension up to which a product is cheap for each element that it makes
 FLOPS, MEMORY = 1e11, 1.5e10  # operations and bytes a second, of products and of other kernels
 
@@ -115,6 +116,8 @@ def _worthy(facts: _Facts, clones: _Clones) -> _Clones:
 
     total = sum(map(_price, facts.graph.nodes))
     for kind in sorted(kinds, key=lambda kind: (-price(kind), min(kinds[kind]))):
+        if facts.graph.spared and facts.graph.spared * price(kind) < SLIGHT * total:
+            break  # so are those behind it
         without = _Clones(
             facts, {b: p for b, p in clones.places.items() if p not in kinds[kind]}
         )  # and what only these were made of
