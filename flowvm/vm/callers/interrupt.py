@@ -75,8 +75,8 @@ def protected(function: _Function) -> _Function:
 
 
 def waiting(function: _Function) -> _Function:
-    """Decorate a function that may be interrupted wherever it is called: its record was
-    published.
+    """Decorate a function that may be interrupted wherever it is called, but for a finalizer: its
+    record was published.
     """
     code = function.__code__
     _waiting[id(code)] = code
@@ -104,9 +104,9 @@ _LIBRARY: dict[str, bool] = _LibraryFiles()  # by the name of a file
 _TAKES = {contextlib.__file__: False, functools.__file__: False}  # files whose methods take no lock
 _is_installed = [False]
 raised = [0]  # the number of Ctrl-C that became a KeyboardInterrupt
-# the finalizer in which it is put off, and since when: once for each time
-_late: list[tuple[int, float]] = []
-_stuck: list[tuple[int, int]] = []  # the place at which it was put off last, once for each time
+_Tries = list[tuple[object, float]]  # the place of the last tries of a Ctrl-C, and their moments
+_late: _Tries = []  # by the finalizer that runs
+_stuck: _Tries = []  # by the innermost frame that waits, and its bytecode
 
 
 def _is_taking(code: CodeType) -> bool:
@@ -115,12 +115,16 @@ def _is_taking(code: CodeType) -> bool:
     return code.co_name in _TAKING and _LIBRARY[file] and _TAKES.get(file, True)
 
 
+def _note(tries: _Tries, place: object) -> None:
+    """Add a try; those at another place do not count any more."""
+    if tries and tries[-1][0] != place:
+        tries.clear()
+    tries.append((place, time.monotonic()))
+
+
 def _is_stuck(frame: FrameType) -> bool:
     """Return whether the innermost frame is where it was put off many times: it waits there."""
-    place = id(frame), frame.f_lasti
-    if _stuck and _stuck[-1] != place:
-        _stuck.clear()
-    _stuck.append(place)
+    _note(_stuck, (id(frame), frame.f_lasti))
     return len(_stuck) > STUCK
 
 
@@ -194,11 +198,8 @@ def _takes_long(frame: FrameType, collecting: set[CodeType | None]) -> bool:
     A try follows each that was put off.  When it comes, a busy machine decides: so moments say how
     long it has been, and not whether it is the same finalizer.
     """
-    place, now = id(_finalizer(frame, collecting)), time.monotonic()
-    if _late and _late[-1][0] != place:
-        _late.clear()
-    _late.append((place, now))
-    return len(_late) > TRIES and now - _late[0][1] > LONG_S
+    _note(_late, id(_finalizer(frame, collecting)))
+    return len(_late) > TRIES and _late[-1][1] - _late[0][1] > LONG_S
 
 
 def _interrupt_again(signum: int) -> None:
